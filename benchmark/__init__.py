@@ -1,0 +1,1 @@
+"""The experiment: streams of domains, models that grow, methods under one budget, records of what happened."""

@@ -1,0 +1,425 @@
+"""Suites: what to compare, on which text, with which models, under which budget.
+
+A suite is a TOML file in `benchmark/suites/` (or anywhere: give its path). It is read into the frozen models below;
+their docstrings and fields are the reference of every key. A `Suite` expands into `RunConfig`s, one for each row of
+its tables and each seed; a `RunConfig` holds everything that determines a run and nothing else.
+
+No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SUITES = Path(__file__).parent / "suites"
+
+
+class ConfigError(ValueError):
+    """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HubDataset(Settings):
+    """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
+
+    path: str
+    name: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    documents: int | None = Field(None, gt=0, description="read at most this many documents")
+
+
+class Domain(Settings):
+    """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    title: str = ""
+    packages: tuple[str, ...] = Field(
+        (), description="docstrings of installed packages; 'stdlib' is Python's own"
+    )
+    train: tuple[str, ...] = Field(
+        (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst"
+    )
+    valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
+    text_field: str = "text"
+    datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Domain:
+        given = [kind for kind in ("packages", "train", "datasets") if getattr(self, kind)]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})"
+            )
+        if self.valid and not self.train:
+            raise ValueError("valid goes with train; other sources are split by a hash of each document")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name
+
+
+class Tokenizer(Settings):
+    """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
+
+    folder: str | None = None
+    vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
+    domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
+    sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text")
+
+
+class Data(Settings):
+    """How text becomes rows."""
+
+    sequence_length: int = Field(
+        512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens"
+    )
+    valid_share: float = Field(
+        0.05, gt=0, lt=1, description="of the documents, where no validation files are given"
+    )
+    max_train_tokens: int | None = Field(None, gt=0, description="keep at most this many tokens of a domain")
+    max_valid_tokens: int = Field(
+        1_000_000, gt=0, description="perplexity is measured on at most this many tokens"
+    )
+    memory_tokens: int = Field(
+        200_000_000, ge=0, description="the paper's B: sub-sample of each earlier domain"
+    )
+
+    @property
+    def text_length(self) -> int:
+        """N, the text tokens of a row."""
+        return self.sequence_length - 2
+
+
+class Size(Settings):
+    """One rung of a ladder. The feed-forward layer is four times as wide."""
+
+    layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"L{self.layers}_D{self.hidden_size}"
+
+
+class Model(Settings):
+    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first."""
+
+    architecture: Literal["bert", "bert_preln", "gpt"] = "bert"
+    ladder: tuple[Size, ...]
+    head_size: int = Field(64, gt=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Model:
+        for size in self.ladder:
+            if size.hidden_size % self.head_size:
+                raise ValueError(
+                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}"
+                )
+        return self
+
+
+PerStage = tuple[float, ...] | float
+
+
+class Training(Settings):
+    """The optimisation, the same for every method. A list gives one value a stage."""
+
+    batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
+    micro_batch_size: int | None = Field(
+        None, gt=0, description="rows of one forward pass; default: all of a process"
+    )
+    learning_rate: PerStage = 5e-4
+    warmup: PerStage = Field(0.08, description="share of each phase")
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 autocast where the GPU has it"
+    )
+    compile: bool = False
+    checkpoint_seconds: float = Field(
+        600, gt=0, description="a killed run loses at most this much train time"
+    )
+    evaluations: int = Field(
+        5, ge=1, description="per stage, evenly over its budget, the last one at its end"
+    )
+
+
+class Budget(Settings):
+    """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage.
+
+    seconds: train wall time (the paper's). steps: optimizer steps. tokens: columns of all rows seen.
+    flops: floating-point operations of the steps, everything that a method does included.
+    reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
+    """
+
+    unit: Literal["seconds", "steps", "tokens", "flops", "reference"] = "seconds"
+    amount: PerStage
+    reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
+
+    @model_validator(mode="after")
+    def _positive(self) -> Budget:
+        amounts = self.amount if isinstance(self.amount, tuple) else (self.amount,)
+        if not amounts or min(amounts) <= 0:
+            raise ValueError(f"amount {self.amount} must be positive in every stage")
+        if (self.unit == "reference") != (self.reference is not None):
+            raise ValueError(
+                "unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`"
+            )
+        return self
+
+
+class Row(Settings):
+    """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
+
+    name: str = Field("", description="label; default: the method's title")
+    method: str
+    options: dict[str, Any] = {}
+    set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
+
+
+class Suite(Settings):
+    """A comparison. `methods` are rows with default options; `rows` add variants.
+
+    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself a
+    control, so that a new file shows up in every table; "controls" the others.
+    """
+
+    name: str
+    title: str
+    seeds: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] = ("baselines",)
+    rows: tuple[Row, ...] = ()
+    options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
+    tables: tuple[str, ...] = ("main_pretraining", "trend_main")
+    domains: tuple[Domain, ...] = Field(min_length=1)
+    tokenizer: Tokenizer = Tokenizer()
+    data: Data = Data()
+    model: Model
+    training: Training = Training()
+    budget: Budget
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Suite:
+        names = [domain.name for domain in self.domains]
+        if len(set(names)) < len(names):
+            raise ValueError(f"domains: names must differ, got {', '.join(names)}")
+        for name in self.tokenizer.domains:
+            if name not in names:
+                raise ValueError(f"tokenizer.domains: no domain {name!r}; there are {', '.join(names)}")
+        per_stage = {
+            "model.ladder": self.model.ladder,
+            "training.learning_rate": self.training.learning_rate,
+            "training.warmup": self.training.warmup,
+            "budget.amount": self.budget.amount,
+        }
+        for key, value in per_stage.items():
+            if isinstance(value, tuple) and len(value) != len(names):
+                raise ValueError(f"{key}: {len(value)} values for {len(names)} domains; give one a domain")
+        return self
+
+
+class RunConfig(Settings):
+    """All that determines a run: the suite with a row's overrides applied, its method and options, and the seed."""
+
+    suite: str
+    row: str
+    row_index: int
+    method: str
+    options: dict[str, Any]
+    seed: int
+    domains: tuple[Domain, ...]
+    tokenizer: Tokenizer
+    data: Data
+    model: Model
+    training: Training
+    budget: Budget
+
+    @property
+    def id(self) -> str:
+        """Readable and unique: row, seed and a hash of everything else."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
+        determined_by = self.model_dump(mode="json", exclude={"suite", "row_index"})
+        return f"{slug}-s{self.seed}-{digest(determined_by)}"
+
+
+def per_stage(value: PerStage, stage: int) -> float:
+    """The value of a per-stage setting in `stage` (counted from 0)."""
+    return value[stage] if isinstance(value, tuple) else value
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def suite_names() -> list[str]:
+    return sorted(path.stem for path in SUITES.glob("*.toml"))
+
+
+def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
+    """Read the suite `name` (of `benchmark/suites/`, or the path of a TOML file), with `--set` overrides applied.
+
+    A suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the
+    environment. Raises ConfigError.
+    """
+    content = _read(name)
+    for key, value in (overrides or {}).items():
+        _set(content, key, value, place="--set")
+    content.setdefault("name", Path(name).stem)
+    return _build(Suite, _expand(content, f"suite {name!r}"), f"suite {name!r}")
+
+
+def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
+    """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`)."""
+    shared = suite.model_dump(include={"domains", "tokenizer", "data", "model", "training", "budget"})
+    runs = []
+    for index, row in enumerate(rows):
+        content = json.loads(json.dumps(shared))
+        for key, value in row.set.items():
+            _set(content, key, value, place=f"set of row {row.name!r}")
+        # through Suite, so that a row's overrides are held against the same rules
+        checked = _build(
+            Suite,
+            {**content, "name": suite.name, "title": suite.title},
+            f"suite {suite.name!r}, row {row.name!r}",
+        )
+        resolved = {key: getattr(checked, key) for key in shared}
+        for seed in seeds:
+            runs.append(
+                RunConfig(
+                    suite=suite.name,
+                    row=row.name,
+                    row_index=index,
+                    method=row.method,
+                    options=row.options,
+                    seed=seed,
+                    **resolved,
+                )
+            )
+    return runs
+
+
+def parse_set(assignment: str) -> tuple[str, Any]:
+    """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
+    key, equals, value = assignment.partition("=")
+    if not equals or not key:
+        raise ConfigError(
+            f"--set {assignment!r}: write key.path=value, e.g. --set training.learning_rate=1e-3"
+        )
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def validation_message(error: ValidationError, place: str, model: type) -> str:
+    """One line a problem: where, what, the choices."""
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            choices = _fields_at(model, problem["loc"][:-1])
+            near = difflib.get_close_matches(str(problem["loc"][-1]), choices, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            lines.append(f"{path}: no such key{hint}; there are {', '.join(choices) or 'none'}")
+        elif problem["type"] == "missing":
+            lines.append(f"{path}: missing")
+        else:
+            got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
+            lines.append(f"{path + ': ' if path else ''}{problem['msg'].removeprefix('Value error, ')}{got}")
+    return f"{place}: " + "\n  ".join(dict.fromkeys(lines))
+
+
+def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        fields = getattr(model, "model_fields", {})
+        if part not in fields:
+            continue
+        annotation = fields[part].annotation
+        inner = [
+            a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)
+        ]
+        model = inner[0] if inner else annotation
+    names = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
+    return sorted(names)
+
+
+def _build(model: type[BaseModel], content: Mapping[str, Any], place: str) -> Any:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(validation_message(error, place, model)) from None
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
+    if not path.exists():
+        near = difflib.get_close_matches(name, suite_names(), n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"no suite {name!r}. {hint}There are {', '.join(suite_names())}; or give the path of a .toml file"
+        )
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    base = content.pop("extends", None)
+    return _merge(_read(base), content) if base else content
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key; anything else, lists too, is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _merge(base[key], value) if nested else value
+    return merged
+
+
+def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
+    *parents, last = path.split(".")
+    for part in parents:
+        content = content.setdefault(part, {})
+        if not isinstance(content, dict):
+            raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table")
+    content[last] = value
+
+
+def _expand(value: Any, place: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(inner, place) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_expand(inner, place) for inner in value]
+    if isinstance(value, str):
+
+        def look_up(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
+            return os.environ[match[1]]
+
+        return re.sub(r"\$\{(\w+)\}", look_up, value)
+    return value
