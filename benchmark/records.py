@@ -1,0 +1,257 @@
+"""Records of runs: JSON Lines files that training appends to and that tables read. No torch here.
+
+A run folder holds
+
+    RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so runs that
+                                         share a prefix (the first domain above all) share its file
+    RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
+    RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
+    RUNS/scores/references.jsonl         downstream scores that need no model
+
+Every line is one JSON object with `kind` and `time` (seconds since 1970, added by `append`). A float that is
+not finite (a perplexity that overflowed) is written as null. Amounts in `charged` count from the start of the
+stage; `step` counts from the start of the phase; `index` counts from 0. A second `stage` line in a file means
+that the stage began anew: what stands before it no longer counts.
+
+    kind        fields
+    stage       key, index, domain (name), parameters, trainable, layers, hidden_size,
+                budget {unit: "seconds"|"steps"|"tokens"|..., amount},
+                data {domain: what its tokens were made of}, phases [{name, share, memory, trains}],
+                provenance {code, packages {name: version}, hardware {device, count, cpu, node}, threads,
+                            precision, world_size}
+    evaluation  phase, step, fraction (of the stage's budget, 0..1), charged {seconds, steps, tokens},
+                perplexity {every domain of the stream, seen or not: float},
+                loss, tokens_per_second, learning_rate
+    metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
+    resumed     phase, step: training goes on from the checkpoint of that step
+    done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
+
+    run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
+                config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity}
+    failed      stage, phase, step, error, traceback
+    done        (no fields)
+
+    score       key, stage_key, task, domain, prompt ("right"|"none"|"wrong"|"picked"), seed, metric,
+                dev, test, test_without_leaks (or null), seconds
+    reference   task, name ("majority", "bag of words"), metric, test
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+_REQUIRED = """
+stage key index domain provenance parameters trainable layers hidden_size phases budget data
+evaluation phase step fraction charged perplexity
+metrics phase step values
+resumed phase step
+run id suite row row_index title method options seed config stages domains unigram
+failed stage error
+done
+score key stage_key task domain prompt seed metric dev test seconds
+reference task name metric test
+"""
+FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
+
+
+class RecordsError(ValueError):
+    """A record or a file of records that cannot be used, with its place."""
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class RunRecords:
+    """All records of one run.
+
+    `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
+    it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model.
+    """
+
+    id: str
+    suite: str
+    row: str
+    row_index: int
+    title: str
+    method: str
+    options: Record
+    seed: int
+    config: Record
+    domains: list[dict[str, str]]
+    unigram: dict[str, float]
+    stage_keys: list[str]
+    stages: list[list[Record]] = field(default_factory=list)
+    scores: list[list[Record]] = field(default_factory=list)
+    failure: Record | None = None
+
+    @property
+    def finished(self) -> int:
+        """Number of stages that ran to their end."""
+        return sum(any(line["kind"] == "done" for line in stage) for stage in self.stages)
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one line in a single write, so that the lines of concurrent writers never mix.
+
+    Raises RecordsError for an unknown kind or a missing field, OSError when the disk takes only a part.
+    """
+    kind = record.get("kind", "")
+    if kind not in FIELDS:
+        raise RecordsError(
+            f"cannot write a record of kind {kind!r} to {path}; kinds are: {', '.join(FIELDS)}"
+        )
+    missing = [name for name in FIELDS[kind] if name not in record]
+    if missing:
+        raise RecordsError(f"a record of kind {kind!r} for {path} lacks {', '.join(missing)}")
+    line = (_encode({"time": round(time.time(), 3), **record}) + "\n").encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        if _is_torn(descriptor):
+            line = (
+                b"\n\n" + line
+            )  # the empty line tells readers that the broken one before it was a killed writer's
+        if os.write(descriptor, line) != len(line):
+            raise OSError(f"{path}: a record was cut short (is the disk full?)")
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> list[Record]:
+    """Read a file of records. What a killed writer left half written is skipped and reported in the log.
+
+    Raises RecordsError with file and line number for any other line that is not a JSON object with a kind.
+    """
+    lines = path.read_bytes().split(b"\n")
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record = _decode(line)
+        if record is not None:
+            records.append(record)
+        elif number == len(lines) or (number < len(lines) - 1 and not lines[number].strip()):
+            _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
+        else:
+            raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; repair or delete this file")
+    return records
+
+
+def read_stage(path: Path) -> list[Record]:
+    """Read a stage file in the order of training: a resume takes back what was recorded beyond its step.
+
+    Of two lines of the same kind, phase and step the last one counts. Raises RecordsError as `read` does.
+    """
+    kept: dict[tuple[Any, ...], Record] = {}
+    order: list[str] = []
+    for record in read(path):
+        if record["kind"] == "stage":
+            kept, order = {}, [phase["name"] for phase in record["phases"]]
+        elif record.get("phase", "") not in ["", *order]:
+            raise RecordsError(f"{path}: phase {record['phase']!r} is not one of the stage's: {order}")
+        elif record["kind"] == "resumed":
+            here = (order.index(record["phase"]), record["step"])
+            kept = {key: old for key, old in kept.items() if not _is_beyond(old, here, order)}
+        key = (record["kind"], record.get("phase"), record.get("step"))
+        kept.pop(key, None)
+        kept[key] = record
+    return list(kept.values())
+
+
+def load_runs(runs: Path, suite: str) -> list[RunRecords]:
+    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
+    stages: dict[str, list[Record]] = {}
+    scores: dict[str, list[Record]] = {}
+    loaded = []
+    for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
+        run, failure = _head(path)
+        if run is None:
+            continue
+        for key in run["stages"]:
+            if key not in stages:
+                stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
+                scores[key] = _last_by_key(_if_there(runs / "scores" / f"{key}.jsonl", read))
+        loaded.append(_assemble(run, failure, stages, scores))
+    return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
+
+
+def load_references(runs: Path) -> list[Record]:
+    """Load the downstream scores that need no model (majority class, bag of words)."""
+    return _if_there(runs / "scores" / "references.jsonl", read)
+
+
+def _encode(record: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(record, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(record), parse_constant=lambda _: None), ensure_ascii=False)
+
+
+def _decode(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and record.get("kind") in FIELDS else None
+
+
+def _is_torn(descriptor: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+
+
+def _is_beyond(record: Record, here: tuple[int, int], order: list[str]) -> bool:
+    """Whether a line lies after the phase and step `here`; what has no step (but `done`) stays."""
+    if record["kind"] == "done":
+        return True
+    return "step" in record and (order.index(record["phase"]), record["step"]) > here
+
+
+def _if_there(path: Path, reader: Any) -> list[Record]:
+    return reader(path) if path.exists() else []
+
+
+def _last_by_key(records: list[Record]) -> list[Record]:
+    return list({record["key"]: record for record in records}.values())
+
+
+def _head(path: Path) -> tuple[Record | None, Record | None]:
+    """The run's line, and its failure unless it was started again or finished since."""
+    run, failure = None, None
+    for record in read(path):
+        failure = record if record["kind"] == "failed" else None
+        run = record if record["kind"] == "run" else run
+    return run, failure
+
+
+def _assemble(run: Record, failure: Record | None, stages: dict, scores: dict) -> RunRecords:
+    names = (
+        "id",
+        "suite",
+        "row",
+        "row_index",
+        "title",
+        "method",
+        "options",
+        "seed",
+        "config",
+        "domains",
+        "unigram",
+    )
+    return RunRecords(
+        **{name: run[name] for name in names},
+        stage_keys=run["stages"],
+        stages=[stages[key] for key in run["stages"]],
+        scores=[scores[key] for key in run["stages"]],
+        failure=failure,
+    )

@@ -1,0 +1,165 @@
+"""The records: what is written is read back, whatever a killed writer left, and a resume counts once."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmark import records
+from benchmark.records import RecordsError
+
+STAGE = {
+    "kind": "stage",
+    "key": "k",
+    "index": 0,
+    "domain": "news",
+    "provenance": {},
+    "parameters": 10,
+    "trainable": 10,
+    "layers": 1,
+    "hidden_size": 2,
+    "phases": [{"name": "recover"}, {"name": "adapt"}],
+    "budget": {"unit": "steps", "amount": 4},
+    "data": {},
+}
+
+
+def evaluation(phase: str, step: int, value: float) -> dict:
+    charged = {"seconds": float(step), "steps": step, "tokens": step}
+    return {"kind": "evaluation", "phase": phase, "step": step, "fraction": 0.5, "charged": charged} | {
+        "perplexity": {"news": value}
+    }
+
+
+def write_all(path: Path, lines: list[dict]) -> None:
+    for line in lines:
+        records.append(path, line)
+
+
+def test_a_record_comes_back_as_written(tmp_path):
+    """Oracle: identity."""
+    path = tmp_path / "deep" / "records.jsonl"
+    records.append(path, STAGE)
+    (line,) = records.read(path)
+    assert {name: line[name] for name in STAGE} == STAGE
+    assert line["time"] > 1.7e9
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut):
+    """Oracle: the whole lines before and after the tear are exactly what is read."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0)])
+    os.truncate(path, path.stat().st_size - cut)
+    whole = (
+        [STAGE["kind"]] if cut > 1 else [STAGE["kind"], "evaluation"]
+    )  # without its newline it is still whole
+    assert [line["kind"] for line in records.read(path)] == whole
+    assert ("killed" in caplog.text) == (cut > 1)
+    records.append(path, evaluation("adapt", 2, 6.0))
+    assert [line["kind"] for line in records.read(path)] == [*whole, "evaluation"]
+
+
+def test_a_broken_middle_line_is_an_error_with_its_number(tmp_path):
+    """Oracle: the line number as a text editor counts it."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0)])
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:20], lines[2], ""]))
+    with pytest.raises(RecordsError, match=r"records\.jsonl:2: "):
+        records.read(path)
+
+
+def test_an_unknown_kind_and_a_missing_field_are_refused(tmp_path):
+    """Oracle: the message names the kind, the field and the choices; nothing is written."""
+    path = tmp_path / "records.jsonl"
+    with pytest.raises(RecordsError, match=r"'evalution'.*evaluation"):
+        records.append(path, {"kind": "evalution"})
+    with pytest.raises(RecordsError, match="lacks charged, perplexity"):
+        records.append(path, {"kind": "evaluation", "phase": "adapt", "step": 1, "fraction": 0.1})
+    assert not path.exists()
+
+
+def test_what_is_not_finite_becomes_null(tmp_path):
+    """Oracle: the JSON standard, which knows no NaN and no Infinity."""
+    path = tmp_path / "records.jsonl"
+    records.append(path, evaluation("adapt", 1, float("inf")))
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["perplexity"] == {"news": None}
+
+
+def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
+    """Oracle: the lines of a run that was never killed."""
+    path = tmp_path / "records.jsonl"
+    before = [STAGE, evaluation("recover", 3, 9.0), evaluation("adapt", 1, 8.0)]
+    lost = [evaluation("adapt", 5, 7.0), {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}}]
+    again = [evaluation("adapt", 6, 6.5), {"kind": "done", "charged": {}, "phases": [], "growth": None}]
+    write_all(path, [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2}, *again])
+    kinds = [(line["kind"], line.get("step")) for line in records.read_stage(path)]
+    expected = [("stage", None), ("evaluation", 3), ("evaluation", 1), ("resumed", 2), ("evaluation", 6)]
+    assert kinds == [*expected, ("done", None)]
+
+
+def test_a_second_header_starts_the_stage_anew_and_the_last_of_two_equal_lines_counts(tmp_path):
+    """Oracle: the rules in the module's docstring."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, evaluation("adapt", 1, 8.0), STAGE])
+    write_all(path, [evaluation("adapt", 2, 7.0), evaluation("adapt", 2, 6.0)])
+    assert [line.get("perplexity") for line in records.read_stage(path)] == [None, {"news": 6.0}]
+
+
+def test_a_phase_that_the_stage_does_not_have_is_an_error(tmp_path):
+    """Oracle: the message names the phase and the choices."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, evaluation("adpt", 1, 8.0)])
+    with pytest.raises(RecordsError, match=r"'adpt'.*recover.*adapt"):
+        records.read_stage(path)
+
+
+def _write_many(path: Path, writer: int) -> None:
+    for step in range(100):
+        records.append(path, evaluation("w" * 300 * (writer + 1), step, float(writer)))
+
+
+def test_lines_of_concurrent_writers_never_mix(tmp_path):
+    """Oracle: every line of every writer is there, whole, once."""
+    path = tmp_path / "records.jsonl"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(path, writer)) for writer in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    seen = sorted((len(line["phase"]) // 300 - 1, line["step"]) for line in records.read(path))
+    assert seen == [(writer, step) for writer in range(3) for step in range(100)]
+
+
+def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
+    texts = {"id": name, "suite": "s", "row": "ER", "title": "ER", "method": "er"}
+    rest = {
+        "options": {},
+        "config": {},
+        "domains": [{"name": "news", "title": "Ns"}],
+        "unigram": {"news": 99.0},
+    }
+    return {"kind": "run", **texts, "row_index": row_index, "seed": seed, "stages": stages, **rest}
+
+
+def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failure(tmp_path):
+    """Oracle: the layout of the run folder, by hand."""
+    write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE, evaluation("adapt", 1, 8.0)])
+    score = dict.fromkeys(records.FIELDS["score"], 0) | {"kind": "score", "key": "x"}
+    write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
+    folder = tmp_path / "suites" / "s"
+    failed = {"kind": "failed", "stage": 1, "error": "loss is not finite"}
+    write_all(folder / "1.jsonl", [run_line("1", 1, 0, ["a", "b"]), failed])
+    write_all(folder / "2.jsonl", [run_line("2", 0, 1, ["a", "b"]), failed, run_line("2", 0, 1, ["a", "b"])])
+    write_all(folder / "3.jsonl", [run_line("3", 0, 0, ["a", "b"]), failed, {"kind": "done"}])
+    runs = records.load_runs(tmp_path, "s")
+    assert [run.id for run in runs] == ["3", "2", "1"]
+    assert [run.failure is not None for run in runs] == [False, False, True]
+    assert [[line["kind"] for line in stage] for stage in runs[0].stages] == [["stage", "evaluation"], []]
+    assert [[line["test"] for line in scores] for scores in runs[0].scores] == [[0.7], []]
+    assert runs[0].stages[0] is runs[1].stages[0], "a shared stage is read once"
+    assert records.load_runs(tmp_path, "absent") == []
