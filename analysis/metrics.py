@@ -1,0 +1,117 @@
+"""What is measured on a stream of domains. Pure numpy.
+
+`perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the index (from 0) of
+the domain being learned, so domains 0..stage have been seen. `finished[..., i]` is the perplexity on domain i when
+its own stage ended. Leading axes broadcast, so one call serves a table of evaluations as well as a single one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> Floats:
+    """AP: geometric mean of the perplexities of the domains seen so far (ELLE, "Evaluation Metrics")."""
+    values, stage = np.asarray(perplexity, float), np.asarray(stage)
+    seen = np.arange(values.shape[-1]) <= stage[..., None]
+    return np.exp(np.where(seen, np.log(values), 0.0).sum(-1) / (stage + 1))
+
+
+def increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
+    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage (ELLE)."""
+    return _mean_over_past(np.asarray(perplexity, float), np.asarray(finished, float), np.asarray(stage))
+
+
+def log_increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
+    """AP+ on log perplexities (nats): one badly forgotten domain does not outweigh all others."""
+    return _mean_over_past(np.log(perplexity), np.log(finished), np.asarray(stage))
+
+
+def _mean_over_past(now: Floats, finished: Floats, stage: NDArray) -> Floats:
+    past = np.arange(now.shape[-1]) < stage[..., None]
+    with np.errstate(invalid="ignore"):  # inf - inf, for a domain that diverged and stayed so
+        rise = np.where(past, now - finished, 0.0).sum(-1)
+    return np.where(stage > 0, rise / np.maximum(stage, 1), np.nan)
+
+
+def backward_transfer(matrix: ArrayLike) -> float:
+    """Nats that later stages gained on earlier domains: -log AP+ after the last stage (sign as in GEM, 2017).
+
+    `matrix[s, i]` (D, D): perplexity on domain i after stage s. NaN for a single domain.
+    """
+    values = np.asarray(matrix, float)
+    return -float(log_increased_perplexity(values[-1], np.diagonal(values), len(values) - 1))
+
+
+def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
+    """Nats by which a domain not learned yet is predicted better than by its own unigram distribution.
+
+    `matrix` (D, D) as in `backward_transfer`; mean over domains 1..D-1 just before their stage (GEM's forward
+    transfer with the unigram in the place of an untrained model). NaN for a single domain.
+    """
+    values = np.log(np.asarray(matrix, float))
+    gains = np.log(np.asarray(unigram, float))[1:] - np.diagonal(values, offset=1)
+    return float(gains.mean()) if gains.size else float("nan")
+
+
+def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
+    """Area under a curve over the charged budget, divided by the budget's span: the curve's mean height."""
+    x, y = np.asarray(charged, float), np.asarray(values, float)
+    if len(x) < 2 or x[-1] == x[0]:
+        return float("nan")
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
+
+
+def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
+    """Charged amount at which a falling curve first meets `target`, linear between points; NaN if it never does."""
+    x, y = np.asarray(charged, float), np.asarray(values, float)
+    below = np.flatnonzero(y <= target)
+    if not below.size:
+        return float("nan")
+    k = below[0]
+    if k == 0:
+        return float(x[0])
+    return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
+
+
+def performance_profile(costs: ArrayLike, ratios: ArrayLike) -> Floats:
+    """Share of problems on which a method's cost is within a ratio of the best (Dolan and More, 2002).
+
+    `costs` (problems, methods), lower is better, NaN counts as never; `ratios` (R,) >= 1. Returns (methods, R).
+    """
+    values = np.where(np.isnan(costs), np.inf, np.asarray(costs, float))
+    relative = values / values.min(axis=1, keepdims=True)
+    return (relative[:, :, None] <= np.asarray(ratios, float)).mean(axis=0)
+
+
+def representational_similarity(divergences: ArrayLike) -> float:
+    """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k) (ELLE, appendix)."""
+    return -float(np.mean(np.asarray(divergences, float)))
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Kendall's tau-b between two scorings of the same items; NaN where one of them does not tell any apart."""
+    a, b = (np.sign(np.subtract.outer(np.asarray(x, float), np.asarray(x, float))) for x in (first, second))
+    scale = np.sqrt((a**2).sum() * (b**2).sum())
+    return float((a * b).sum() / scale) if scale > 0 else float("nan")
+
+
+def bootstrap_interval(
+    values: ArrayLike, statistic: Callable[..., NDArray] = np.mean, level: float = 0.95, resamples: int = 10_000
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic of `values` (n,); NaN for fewer than two values.
+
+    `statistic(array, axis=-1)` reduces the last axis. The generator's seed is fixed: the same values give the same
+    interval. With few values (seeds) the interval is known to be too narrow.
+    """
+    sample = np.asarray(values, float)
+    if len(sample) < 2:
+        return float("nan"), float("nan")
+    draws = np.random.default_rng(0).integers(len(sample), size=(resamples, len(sample)))
+    low, high = np.quantile(statistic(sample[draws], axis=-1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,127 @@
+"""The metrics, against numbers worked out elsewhere and against their definitions."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from analysis import metrics
+
+NONE = float("nan")
+# perplexity after every stage (rows) on every domain (columns), with AP and AP+ by direct evaluation in NumPy of
+# the paper's formulas; the first is checked by hand: sqrt(9 * 4) = 6 and 9 - 4 = 5
+MATRICES = [
+    ([[4, NONE], [9, 4]], [4.0, 6.0], [NONE, 5.0]),
+    (
+        [[8.467, NONE, NONE], [9.683, 6.099, NONE], [28.126, 20.363, 3.718]],
+        [8.467000000000002, 7.68483031692958, 12.865293737524588],
+        [NONE, 1.2159999999999993, 16.9615],
+    ),
+    (
+        [
+            [3.782, NONE, NONE, NONE, NONE],
+            [5.807, 8.911, NONE, NONE, NONE],
+            [16.729, 30.639, 4.071, NONE, NONE],
+            [7.518, 14.758, 7.839, 3.606, NONE],
+            [11.441, 21.634, 8.093, 14.182, 8.433],
+        ],
+        [3.782, 7.193481563193166, 12.778559222638375, 7.48348777537151, 11.909293174572438],
+        [NONE, 2.0250000000000004, 17.3375, 4.450333333333333, 8.745000000000001],
+    ),
+]
+MID_STAGE = (3, [8.504, 17.302, 9.08, 4.26, NONE], 8.685678535442316, 6.040666666666667)
+FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
+
+
+@pytest.mark.parametrize(("matrix", "ap", "ap_plus"), MATRICES)
+def test_ap_and_ap_plus_after_every_stage(matrix, ap, ap_plus):
+    """Oracle: direct evaluation of the paper's formulas elsewhere; all stages in one call."""
+    stages = np.arange(len(matrix))
+    finished = np.diagonal(np.array(matrix))
+    np.testing.assert_allclose(metrics.average_perplexity(matrix, stages), ap, rtol=1e-9)
+    np.testing.assert_allclose(metrics.increased_perplexity(matrix, finished, stages), ap_plus, rtol=1e-9)
+
+
+def test_ap_and_ap_plus_in_mid_stage():
+    """Oracle: direct evaluation of the paper's formulas elsewhere, for a checkpoint in the fourth of five stages."""
+    stage, perplexity, ap, ap_plus = MID_STAGE
+    finished = np.diagonal(np.array(MATRICES[2][0]))
+    assert metrics.average_perplexity(perplexity, stage) == pytest.approx(ap, rel=1e-9)
+    assert metrics.increased_perplexity(perplexity, finished, stage) == pytest.approx(ap_plus, rel=1e-9)
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason="no ../shared/oracles/metrics.json beside this checkout")
+def test_every_number_of_the_fixture_file():
+    """Oracle: the whole fixture file, ARS included."""
+    fixture = json.loads(FIXTURES.read_text())
+    given, expected = fixture["inputs"], fixture["outputs"]
+    tolerance = fixture["tolerance"]["float64"]
+    for matrix, values in zip(given["matrices"], expected["matrices"], strict=True):
+        perplexity = np.array(matrix["ppl"], float)
+        stages, finished = np.arange(len(perplexity)), np.diagonal(perplexity)
+        ap, ap_plus = np.array(values["AP"], float), np.array(values["AP_plus"], float)
+        np.testing.assert_allclose(metrics.average_perplexity(perplexity, stages), ap, **tolerance)
+        np.testing.assert_allclose(metrics.increased_perplexity(perplexity, finished, stages), ap_plus, **tolerance)
+    p = np.array(given["ARS"]["p"])
+    for j, value in expected["ARS"].items():
+        ancestors, model = p[: int(j) - 1], p[int(j) - 1]
+        divergences = (ancestors * np.log(ancestors / model)).sum(-1)
+        assert metrics.representational_similarity(divergences) == pytest.approx(value, rel=1e-9)
+
+
+def test_log_form_and_backward_transfer_are_the_same_number_with_opposite_signs():
+    """Oracle: by hand, (log 2 + log 8) / 2 for one domain that doubled and one that grew eightfold."""
+    matrix = [[10.0, 50.0, 99.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]
+    by_hand = (math.log(2) + math.log(8)) / 2
+    assert metrics.log_increased_perplexity(matrix[2], [10.0, 20.0, 7.0], 2) == pytest.approx(by_hand)
+    assert metrics.backward_transfer(matrix) == pytest.approx(-by_hand)
+    assert math.isnan(metrics.backward_transfer([[3.0]]))
+
+
+def test_forward_transfer_reads_the_diagonal_above_the_main_one():
+    """Oracle: by hand, (log(100/50) + log(300/99)) / 2."""
+    matrix = [[10.0, 50.0, 1.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]
+    by_hand = (math.log(100 / 50) + math.log(300 / 99)) / 2
+    assert metrics.forward_transfer(matrix, [1e6, 100.0, 300.0]) == pytest.approx(by_hand)
+    assert math.isnan(metrics.forward_transfer([[3.0]], [9.0]))
+
+
+def test_area_of_a_trapezoid():
+    """Oracle: by hand; (10+6)/2 over 2 s and (6+2)/2 over 4 s, divided by 6 s."""
+    assert metrics.area_under_curve([1, 3, 7], [10, 6, 2]) == pytest.approx((8 * 2 + 4 * 4) / 6)
+    assert math.isnan(metrics.area_under_curve([1], [10]))
+
+
+@pytest.mark.parametrize(("target", "charged"), [(8, 2.0), (6, 3.0), (11, 1.0), (3, 6.0), (1, NONE)])
+def test_budget_to_reach(target, charged):
+    """Oracle: by hand on straight lines between (1, 10), (3, 6) and (7, 2)."""
+    assert metrics.budget_to_reach([1, 3, 7], [10, 6, 2], target) == pytest.approx(charged, nan_ok=True)
+
+
+def test_performance_profile():
+    """Oracle: by hand; method 0 is best on two of three problems and 1.5 times the best on the third."""
+    costs = [[2.0, 4.0], [3.0, 3.3], [9.0, 6.0]]
+    expected = [[2 / 3, 1.0], [1 / 3, 2 / 3]]
+    np.testing.assert_allclose(metrics.performance_profile(costs, [1.0, 1.5]), expected)
+    np.testing.assert_allclose(metrics.performance_profile([[1.0, NONE]], [1.0, 1e9]), [[1, 1], [0, 0]])
+
+
+def test_kendall_tau_against_scipy():
+    """Oracle: scipy.stats.kendalltau, with ties."""
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        first, second = rng.integers(0, 5, (2, 9))
+        assert metrics.kendall_tau(first, second) == pytest.approx(scipy.stats.kendalltau(first, second).statistic)
+    assert math.isnan(metrics.kendall_tau([1, 1], [1, 2]))
+
+
+def test_bootstrap_interval_against_scipy():
+    """Oracle: scipy.stats.bootstrap with the percentile method, within Monte Carlo error; and repeatability."""
+    values = np.random.default_rng(2).normal(size=30)
+    expected = scipy.stats.bootstrap((values,), np.mean, method="percentile", rng=1).confidence_interval
+    assert metrics.bootstrap_interval(values) == pytest.approx(tuple(expected), abs=0.02)
+    assert metrics.bootstrap_interval(values) == metrics.bootstrap_interval(values)
+    assert all(map(math.isnan, metrics.bootstrap_interval([1.0])))
