@@ -1,0 +1,253 @@
+"""BERT and GPT language models on transformers modules; a checkpoint is a plain Hugging Face folder.
+
+Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a row, K predicted
+positions of a row, D hidden size, V vocabulary, V_text its part without prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    GPT2Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaPreLayerNormConfig,
+)
+from transformers.utils import logging as transformers_logging
+
+from benchmark.config import ConfigError
+from benchmark.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
+
+transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
+
+ARCHITECTURES = {"bert": "roberta", "bert_preln": "roberta-prelayernorm", "gpt": "gpt2"}
+"""Our name -> `model_type` of transformers."""
+
+_POSITION_OFFSET = PAD + 1  # RoBERTa numbers positions from here
+
+
+class LanguageModel(nn.Module):
+    """A transformers language model with the domain prompts of ELLE; logits only where something is predicted.
+
+    Attributes:
+        network: RobertaForMaskedLM ("bert"), RobertaPreLayerNormForMaskedLM ("bert_preln") or GPT2LMHeadModel ("gpt").
+        vocabulary: its layout; the network has `vocabulary.size` rows.
+        prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set at any time.
+    """
+
+    def __init__(self, network: PreTrainedModel, vocabulary: Vocabulary, prompts: bool = False):
+        super().__init__()
+        self.network = network
+        self.vocabulary = vocabulary
+        self.prompts = prompts
+
+    @property
+    def architecture(self) -> str:
+        """A key of ARCHITECTURES."""
+        return next(ours for ours, theirs in ARCHITECTURES.items() if theirs == self.network.config.model_type)
+
+    @property
+    def parameters_count(self) -> int:
+        """Number of parameters, tied ones once."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
+        """Logits (B, K, V_text) of the text vocabulary at the predicted positions.
+
+        Args:
+            tokens: (B, 1+N) ids, `<s>` first.
+            domains: (B,) domain of each row, an index into `vocabulary.domains`. Not checked here: a check would
+                break the compiled graph.
+            positions: (B, K) columns of `tokens`. The prediction for column c is read where column c stands in the
+                row with its prompt. Column 0 is read at the prompt: a GPT predicts the first token from there.
+        """
+        hidden = self.hidden(tokens, domains)
+        columns = positions + 1 if self.prompts else positions
+        return self.head(hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
+
+    def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
+        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
+        if self.prompts:
+            prompt = self.vocabulary.text + domains.unsqueeze(1)
+            tokens = torch.cat([tokens[:, :1], prompt, tokens[:, 1:]], dim=1)
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        body: Any = self.network.base_model
+        if self.network.config.model_type != "gpt2":
+            return body(tokens, position_ids=columns + _POSITION_OFFSET).last_hidden_state
+        # Block by block: GPT2Model.forward looks for packed sequences in the position ids, which costs a
+        # synchronisation a step and, under torch.compile, attention without the fast causal kernels.
+        hidden = body.drop(body.wte(tokens) + body.wpe(columns))
+        for block in body.h:
+            hidden = block(hidden)
+        return body.ln_f(hidden)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (..., V_text) for hidden states (..., D)."""
+        return self.network.lm_head(hidden)[..., : self.vocabulary.text]
+
+    def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
+        """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only once all is written.
+
+        `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
+        not the model's tokenizer.
+        """
+        folder = Path(folder)
+        wrapped = _with_prompts(tokenizer, self.vocabulary)
+        config = self.network.config
+        config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
+        config.text_vocabulary = self.vocabulary.text
+        beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+        beside.mkdir(parents=True)
+        try:
+            self.network.save_pretrained(beside)
+            wrapped.save_pretrained(beside)
+            _replace_folder(beside, folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def build(
+    architecture: str,
+    layers: int,
+    hidden_size: int,
+    vocabulary: Vocabulary,
+    sequence_length: int,
+    head_size: int = 64,
+    dropout: float = 0.1,
+    prompts: bool = False,
+) -> LanguageModel:
+    """A freshly initialised model; its weights are a function of torch's seed, which the caller sets.
+
+    `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row. The feed-forward networks are
+    4 D wide, there are D / head_size heads, the LM head is tied to the embedding. BERT is the RoBERTa-style model
+    that reproduces the parameter counts of the paper (tab:arch); our GPT has learned positions (sequence_length * D
+    parameters), which the counts printed for the paper's GPT do not contain.
+
+    Raises ConfigError for an unknown architecture and a hidden size that is not a multiple of the head size.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ConfigError(f"unknown architecture {architecture!r}; choose from {', '.join(ARCHITECTURES)}")
+    if layers < 1 or hidden_size < 1 or hidden_size % head_size:
+        raise ConfigError(
+            f"no {architecture} with {layers} layers of hidden size {hidden_size}: there must be a layer, and the "
+            f"hidden size must be a multiple of the head size {head_size}"
+        )
+    special: dict[str, Any] = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+    config: PreTrainedConfig
+    if architecture == "gpt":
+        config = GPT2Config(
+            vocab_size=vocabulary.size,
+            n_positions=sequence_length,
+            n_embd=hidden_size,
+            n_layer=layers,
+            n_head=hidden_size // head_size,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+            **special,
+        )
+        network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    else:
+        family = RobertaConfig if architecture == "bert" else RobertaPreLayerNormConfig
+        config = family(
+            vocab_size=vocabulary.size,
+            max_position_embeddings=sequence_length + _POSITION_OFFSET,
+            hidden_size=hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=hidden_size // head_size,
+            intermediate_size=4 * hidden_size,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            **special,
+        )
+        network = AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa")
+    return LanguageModel(network, vocabulary, prompts)
+
+
+def load(folder: Path | str) -> LanguageModel:
+    """The model that `LanguageModel.save` wrote, in evaluation mode.
+
+    Raises ConfigError when `folder` holds no such model.
+    """
+    network = load_network(folder)
+    config = network.config
+    if not hasattr(config, "text_vocabulary"):
+        raise ConfigError(
+            f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
+            "it was not written by this benchmark"
+        )
+    vocabulary = Vocabulary(config.text_vocabulary, tuple(config.domains))
+    if vocabulary.size != config.vocab_size:
+        raise ConfigError(
+            f"{folder}: {config.vocab_size} vocabulary rows, but text_vocabulary {vocabulary.text} and "
+            f"{len(vocabulary.domains)} domains make {vocabulary.size}"
+        )
+    return LanguageModel(network, vocabulary, config.prompts).eval()
+
+
+def load_network(folder: Path | str) -> PreTrainedModel:
+    """Any BERT, RoBERTa or GPT-2-type language model in a Hugging Face folder, in evaluation mode.
+
+    Raises ConfigError when there is no such folder or the architecture is another one.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
+    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if model_type not in ("bert", "roberta", "roberta-prelayernorm", "gpt2"):
+        raise ConfigError(
+            f"{folder}: unknown architecture {model_type!r}; known are bert, roberta, roberta-prelayernorm and gpt2"
+        )
+    family = AutoModelForCausalLM if model_type == "gpt2" else AutoModelForMaskedLM
+    return family.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
+
+
+def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
+    """The tokenizer of a saved model: that of the text with the prompts as further special tokens."""
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.add_special_tokens(list(vocabulary.prompt_tokens))
+    tokens = SPECIAL_TOKENS + vocabulary.prompt_tokens
+    ids = (*range(len(SPECIAL_TOKENS)), *range(vocabulary.text, vocabulary.size))
+    wrong = [
+        f"{token} is {tokenizer.token_to_id(token)}, not {i}"
+        for token, i in zip(tokens, ids, strict=True)
+        if tokenizer.token_to_id(token) != i
+    ]
+    if wrong:
+        raise ValueError(f"the tokenizer does not fit a model with {vocabulary.text} text ids: {'; '.join(wrong)}")
+    bos, pad, eos, mask = SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=bos, pad_token=pad, eos_token=eos, mask_token=mask
+    )
+
+
+def _replace_folder(new: Path, folder: Path) -> None:
+    """Move `new` to `folder`. A folder cannot be replaced in one step: the old one is moved aside first."""
+    for path in (*new.iterdir(), new):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        os.replace(folder, old)
+        os.replace(new, folder)
+        shutil.rmtree(old)
+    else:
+        os.replace(new, folder)

@@ -1,0 +1,31 @@
+"""The layout of the vocabulary, the same for every tokenizer, model and method.
+
+Ids 0 to 3 are special, then comes the text, then one prompt row a domain of the stream. Prompt rows exist with and
+without prompts, so that all methods have the same softmax and the same number of parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BOS, PAD, EOS, MASK = 0, 1, 2, 3
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<mask>")
+"""Token of each special id."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """`text` ids of text (specials included), followed by one prompt row for each of `domains` (names)."""
+
+    text: int
+    domains: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """V: rows of the embedding."""
+        return self.text + len(self.domains)
+
+    @property
+    def prompt_tokens(self) -> tuple[str, ...]:
+        """Tokens of the prompt rows; token i has id `text` + i."""
+        return tuple(f"<domain:{name}>" for name in self.domains)
