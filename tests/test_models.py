@@ -1,0 +1,189 @@
+"""Language models: parameter counts of the paper, prompts, predicted positions, Hugging Face folders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from benchmark.config import ConfigError
+from benchmark.models import transformer
+from benchmark.models.transformer import ARCHITECTURES, build, load
+from benchmark.vocabulary import BOS, MASK, SPECIAL_TOKENS, Vocabulary
+
+# (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
+# size 384 and, for M1, the 6 layers that alone give their printed counts.
+BERT_BASE = [(6, 384, 30.3), (8, 512, 51.5), (10, 640, 82.2), (11, 704, 102), (12, 768, 125)]
+BERT_LARGE = [(12, 768, 125), (15, 960, 216), (18, 1024, 280), (21, 1024, 318), (24, 1024, 355)]
+WIDTH_ONLY = [(6, 384, 30.3), (6, 576, 53.6), (6, 768, 82.2), (6, 896, 104), (6, 1024, 129)]
+DEPTH_ONLY = [(6, 384, 30.3), (18, 384, 51.6), (36, 384, 83.6), (48, 384, 105), (60, 384, 126)]
+GPT_BASE = [(6, 384, 29.9), (8, 512, 51.0), (10, 640, 81.4), (11, 704, 101), (12, 768, 124)]
+
+
+def parameters(architecture: str, layers: int, hidden_size: int) -> int:
+    with torch.device("meta"):  # shapes only
+        return build(architecture, layers, hidden_size, Vocabulary(50265), sequence_length=512).parameters_count
+
+
+def three_digits(count: float) -> float:
+    return float(f"{count / 1e6:.3g}")
+
+
+@pytest.mark.parametrize("layers, hidden_size, printed", BERT_BASE + BERT_LARGE + WIDTH_ONLY + DEPTH_ONLY)
+def test_bert_has_the_parameters_of_the_paper(layers: int, hidden_size: int, printed: float) -> None:
+    """Oracle: the counts printed in the paper's tables of architectures, all three digits."""
+    assert three_digits(parameters("bert", layers, hidden_size)) == printed
+
+
+@pytest.mark.parametrize("layers, hidden_size, printed", GPT_BASE)
+def test_gpt_has_the_parameters_of_the_paper_and_positions(layers: int, hidden_size: int, printed: float) -> None:
+    """Oracle: the printed counts, which leave out learned positions. Ours has them: at most 0.7 % more."""
+    count = parameters("gpt", layers, hidden_size)
+    positions = 512 * hidden_size
+    assert three_digits(count - positions) == printed
+    assert positions / (count - positions) < 0.007
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=280,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["one two three four five six seven", "seven six five four"] * 5, trainer)
+    return tokenizer
+
+
+def small(architecture: str, tokenizer: Tokenizer, prompts: bool) -> transformer.LanguageModel:
+    vocabulary = Vocabulary(tokenizer.get_vocab_size(), ("web", "news"))
+    torch.manual_seed(0)
+    return build(architecture, 2, 32, vocabulary, sequence_length=18, head_size=16, prompts=prompts).eval()
+
+
+def rows(vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(MASK, vocabulary.text, (3, 17), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = BOS
+    return tokens, torch.tensor([0, 1, 1]), torch.tensor([[0, 5], [1, 7], [3, 16]])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("prompts", [False, True])
+def test_logits_are_those_of_transformers(architecture: str, prompts: bool, tokenizer: Tokenizer) -> None:
+    """Oracle: transformers' own forward on rows with the prompt put in by hand, read at the moved columns."""
+    model = small(architecture, tokenizer, prompts)
+    tokens, domains, positions = rows(model.vocabulary)
+    with_prompt = torch.stack(
+        [
+            torch.cat([row[:1], torch.tensor([model.vocabulary.text + int(domain)]), row[1:]])
+            for row, domain in zip(tokens, domains, strict=True)
+        ]
+    )
+    with torch.no_grad():
+        everything = model.network(with_prompt if prompts else tokens).logits
+        logits = model(tokens, domains, positions)
+    expected = torch.stack([everything[row, columns + prompts] for row, columns in enumerate(positions)])[
+        ..., : model.vocabulary.text
+    ]
+    assert logits.shape == (3, 2, model.vocabulary.text)
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architecture: str, tokenizer: Tokenizer) -> None:
+    """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient beside the text's."""
+    model = small(architecture, tokenizer, prompts=True)
+    tokens, domains, positions = rows(model.vocabulary)
+    model(tokens, domains.fill_(1), positions).logsumexp(-1).sum().backward()
+    gradient = model.network.get_input_embeddings().weight.grad
+    assert gradient[model.vocabulary.text + 1].abs().sum() > 0
+    assert gradient[model.vocabulary.text].abs().sum() == 0  # not even through the softmax
+    first = torch.zeros(3, 1, dtype=torch.long)
+    with torch.no_grad():
+        changed = (model(tokens, domains.fill_(0), first) - model(tokens, domains.fill_(1), first)).abs()
+    assert changed.max() > 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer, tmp_path) -> None:
+    """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same ids."""
+    model = small(architecture, tokenizer, prompts=True)
+    tokens, domains, positions = rows(model.vocabulary)
+    folder = tmp_path / "model"
+    model.save(folder, tokenizer)
+    model.save(folder, tokenizer)  # over an existing one
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (folder / "model.safetensors").is_file()
+
+    family = AutoModelForCausalLM if architecture == "gpt" else AutoModelForMaskedLM
+    plain = family.from_pretrained(folder)
+    again = load(folder)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(tokens).logits, model.network(tokens).logits, rtol=0, atol=0)
+        torch.testing.assert_close(again(tokens, domains, positions), model(tokens, domains, positions), rtol=0, atol=0)
+    assert (again.vocabulary, again.prompts, again.architecture) == (model.vocabulary, True, architecture)
+
+    saved = AutoTokenizer.from_pretrained(folder)
+    assert saved.convert_tokens_to_ids([*SPECIAL_TOKENS, "<domain:news>"]) == [0, 1, 2, 3, model.vocabulary.text + 1]
+    assert saved.mask_token_id == MASK
+    assert saved("five six").input_ids == tokenizer.encode("five six").ids
+
+
+def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the definition of atomic: after a failure the folder is what it was, with nothing beside it."""
+    model = small("gpt", tokenizer, prompts=False)
+    model.save(tmp_path / "model", tokenizer)
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(transformer.PreTrainedTokenizerFast, "save_pretrained", fail)
+    torch.nn.init.zeros_(model.network.transformer.ln_f.weight)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(tmp_path / "model", tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_are_a_function_of_the_seed(architecture: str, tokenizer: Tokenizer) -> None:
+    """Oracle: the same seed twice, bit for bit; and not the same weights without setting it."""
+    first, again = small(architecture, tokenizer, False), small(architecture, tokenizer, True)
+    other = build(architecture, 2, 32, first.vocabulary, sequence_length=18, head_size=16)
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+    assert any(not torch.equal(weight, other.state_dict()[name]) for name, weight in first.state_dict().items())
+
+
+def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
+    """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is compiled to code."""
+    for architecture in ARCHITECTURES:
+        model = small(architecture, tokenizer, prompts=True)
+        batch = rows(model.vocabulary)
+        with torch.no_grad():
+            traced = torch.compile(model, fullgraph=True, backend="eager")(*batch)
+            torch.testing.assert_close(traced, model(*batch))
+
+
+def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
+    """Oracle: the words a user needs: the bad value and the choices."""
+    vocabulary = Vocabulary(280, ("web",))
+    with pytest.raises(ConfigError, match="'albert'; choose from bert, bert_preln, gpt"):
+        build("albert", 2, 128, vocabulary, 32)
+    with pytest.raises(ConfigError, match=r"hidden size 100: .* multiple of the head size 64"):
+        build("gpt", 2, 100, vocabulary, 32)
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ConfigError, match="unknown architecture 't5'; known are bert, roberta"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=r"does not fit a model with 281 text ids: <domain:web> is \d+, not 281"):
+        build("gpt", 1, 64, Vocabulary(281, ("web",)), 32).save(tmp_path / "new", tokenizer)
+    small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
+    with pytest.raises(ConfigError, match="not written by this benchmark"):
+        load(tmp_path / "foreign")
