@@ -53,9 +53,7 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
     path = tmp_path / "records.jsonl"
     write_all(path, [STAGE, evaluation("adapt", 1, 7.0)])
     os.truncate(path, path.stat().st_size - cut)
-    whole = (
-        [STAGE["kind"]] if cut > 1 else [STAGE["kind"], "evaluation"]
-    )  # without its newline it is still whole
+    whole = [STAGE["kind"]] if cut > 1 else [STAGE["kind"], "evaluation"]  # without its newline it is still whole
     assert [line["kind"] for line in records.read(path)] == whole
     assert ("killed" in caplog.text) == (cut > 1)
     records.append(path, evaluation("adapt", 2, 6.0))

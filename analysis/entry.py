@@ -1,0 +1,81 @@
+"""What a file of `paper_tables/` holds: an entry says what one table or figure of the paper shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from analysis.frames import Study
+from analysis.printed import PrintedValue
+from analysis.tables import FORMATS, Block, Column, Table
+from benchmark.records import RunRecords
+
+View = Literal["ours", "printed", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Shared by all kinds. `blocks`: the paper's suites that the entry shows, each with its heading.
+
+    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
+    """
+
+    caption: str
+    label: str
+    blocks: Mapping[str, str]
+    name: str = ""
+    printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
+    kind: ClassVar[Literal["table", "figure"]] = "table"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        """The content of each file, by its suffix."""
+        raise NotImplementedError
+
+    def heading(self, study: Study, suite: str) -> str:
+        """Of a suite's block: the paper's where the suite is one of the paper's, else what the runs did."""
+        return self.blocks.get(suite) or growth(study.of(suite)[0])
+
+    def printed_block(self, study: Study, suite: str) -> str:
+        """The printed block to compare a suite with: its own, else the first of the same architecture."""
+        if suite in self.blocks:
+            return suite
+        architecture = study.of(suite)[0].config["model"]["architecture"]
+        return next((block for block in self.blocks if block.startswith(architecture[:3])), next(iter(self.blocks)))
+
+    def printed_rows(self, block: str) -> list[str]:
+        return list(dict.fromkeys(value.row for value in self.printed if value.block == block))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableEntry(Entry):
+    """An entry that renders as LaTeX, CSV and Markdown."""
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        """The table of a study's runs; view "printed" shows the paper's numbers, "both" the two side by side."""
+        raise NotImplementedError
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        table = self.build(study, view)
+        return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
+
+    def table(
+        self,
+        columns: Sequence[Column],
+        blocks: Sequence[Block],
+        notes: Sequence[str],
+        view: View,
+        stubs: Sequence[str] = ("Method",),
+    ) -> Table:
+        """The finished table, its caption saying whose numbers it shows."""
+        sides = {"ours": "", "printed": " As printed in the paper.", "both": " In brackets: printed in the paper."}
+        caption = self.caption + sides[view]
+        return Table(self.name, self.label, caption, tuple(stubs), tuple(columns), tuple(blocks), tuple(notes))
+
+
+def growth(run: RunRecords) -> str:
+    """What grows, in words, e.g. "BERT from L6_D384 to L12_D768"."""
+    model = run.config["model"]
+    sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
+    span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
+    return f"{model['architecture'].upper()} {span}"

@@ -1,0 +1,142 @@
+"""Records to tidy tables: one row an evaluation, a finished stage, or a downstream score.
+
+All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0). An amount that
+is charged counts from the start of the run, in the budget's unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import metrics
+from benchmark.records import Record, RunRecords
+
+RUN = ["suite", "row", "row_index", "method", "run", "seed"]
+UNITS = ("seconds", "steps", "tokens")
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs that a report is about, and everything computed from them once."""
+
+    name: str
+    runs: Sequence[RunRecords]
+    references: Sequence[Record] = ()
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase, order (in its stage)."""
+        return _evaluations(self.runs)
+
+    @cached_property
+    def ends(self) -> pd.DataFrame:
+        """The last evaluation of every stage that ran to its end."""
+        return self.evaluations[self.evaluations["is_end"]].reset_index(drop=True)
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, size, done."""
+        lines = [_stage(run, i) for run in self.runs for i in range(len(run.stages)) if run.stages[i]]
+        return pd.DataFrame(lines, columns=[*RUN, *_STAGE])
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Downstream scores: domain, task, prompt, finetuning_seed, metric, dev, test."""
+        lines = [
+            (*_run(run), stage, s["domain"], s["task"], s["prompt"], s["seed"], s["metric"], s["dev"], s["test"])
+            for run in self.runs
+            for stage, lines in enumerate(run.scores)
+            for s in lines
+        ]
+        names = ["stage", "domain", "task", "prompt", "finetuning_seed", "metric", "dev", "test"]
+        return pd.DataFrame(lines, columns=[*RUN, *names])
+
+    @cached_property
+    def suites(self) -> list[str]:
+        return list(dict.fromkeys(run.suite for run in self.runs))
+
+    def of(self, suite: str) -> list[RunRecords]:
+        return [run for run in self.runs if run.suite == suite]
+
+
+_STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
+_STAGE += ["layers", "hidden_size", "done"]
+
+
+def _run(run: RunRecords) -> tuple[Any, ...]:
+    return run.suite, run.row, run.row_index, run.method, run.id, run.seed
+
+
+def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
+    head, done = header(run.stages[index]), end(run.stages[index])
+    unit = head["budget"]["unit"]
+    charged = (done["charged"][unit], done["charged"]["seconds"]) if done else (np.nan, np.nan)
+    size = (head["parameters"], head["trainable"], head["layers"], head["hidden_size"])
+    place = (index, head["domain"], unit, head["budget"]["amount"])
+    return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, done is not None)
+
+
+def header(stage: Sequence[Record]) -> Record:
+    """The line that a stage begins with."""
+    return next(line for line in stage if line["kind"] == "stage")
+
+
+def end(stage: Sequence[Record]) -> Record | None:
+    """The line that a stage ends with, None while it has not."""
+    return next((line for line in reversed(stage) if line["kind"] == "done"), None)
+
+
+def hardware(provenance: Mapping[str, Any]) -> str:
+    """What decides how fast a step is, in words."""
+    machine = provenance["hardware"]
+    device = machine["cpu"] if machine["device"].lower() == "cpu" else f"{machine['count']} × {machine['device']}"
+    threads = f", {provenance['threads']} threads" if machine["device"].lower() == "cpu" else ""
+    processes = f", {provenance['world_size']} processes" if provenance["world_size"] > 1 else ""
+    return f"{device}{threads}{processes}, {provenance['precision']}"
+
+
+def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
+    width = max((len(run.domains) for run in runs), default=1)
+    lines, perplexities, finished = [], [], []
+    for run in runs:
+        names = [domain["name"] for domain in run.domains]
+        spent = dict.fromkeys(("charged", *UNITS), 0.0)
+        diagonal = np.full(width, np.nan)
+        for index, stage in enumerate(run.stages):
+            evaluations = [line for line in stage if line["kind"] == "evaluation"]
+            done = end(stage)
+            for order, line in enumerate(evaluations):
+                values = [_finite(line["perplexity"][name]) for name in names]
+                perplexities.append(values + [np.nan] * (width - len(values)))
+                finished.append(diagonal)  # filled below, as the run's stages end
+                is_end = done is not None and line is evaluations[-1]
+                amounts = _charged(spent, line["charged"], stage)
+                lines.append((*_run(run), index, order, line["phase"], line["fraction"], *amounts.values(), is_end))
+            if done is None:
+                break
+            diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
+            spent = _charged(spent, done["charged"], stage)
+    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *UNITS, "is_end"])
+    perplexity = np.array(perplexities, float).reshape(-1, width)
+    before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
+    frame["ap"] = metrics.average_perplexity(perplexity, stage)
+    frame["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
+    frame["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
+    frame["perplexity"] = list(perplexity)
+    return frame
+
+
+def _finite(value: float | None) -> float:
+    """Records hold null for what overflowed."""
+    return np.inf if value is None else value
+
+
+def _charged(spent: Mapping[str, float], charged: Mapping[str, float], stage: Sequence[Record]) -> dict[str, float]:
+    now = {"charged": charged[header(stage)["budget"]["unit"]], **{unit: charged[unit] for unit in UNITS}}
+    return {name: spent[name] + now[name] for name in now}

@@ -1,0 +1,74 @@
+"""Footnotes that a table needs so that nobody is misled: unequal budgets or hardware, missing cells, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from analysis.frames import Study
+from analysis.tables import Block
+
+TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
+
+
+def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None) -> list[str]:
+    """The footnotes on some suites' runs (on some rows of them); none where all is equal and nothing failed."""
+    found = []
+    for suite in suites:
+        stages = study.stages[study.stages["suite"] == suite]
+        if rows is not None:
+            stages = stages[stages["row"].isin(rows)]
+        titles = {run.suite: [domain["title"] for domain in run.domains] for run in study.runs}[suite]
+        found += [*unequal_budgets(stages, titles), *unequal_hardware(stages), *failures(study, suite, rows, titles)]
+    return found
+
+
+def seeds(study: Study, suites: Iterable[str]) -> str:
+    """How many seeds the numbers are over."""
+    counts = {len({run.seed for run in study.of(suite)}) for suite in suites}
+    if counts == {1}:
+        return "One seed."
+    return f"Mean ± standard deviation over {' or '.join(map(str, sorted(counts)))} seeds."
+
+
+def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+    """Say how the missing cells get filled."""
+    if not any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
+        return []
+    commands = " and ".join(f"`python run_all.py run {suite}`" for suite in suites)
+    return [f"-- is not measured yet; {commands} fills it in."]
+
+
+def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
+    """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE."""
+    done = stages[stages["done"]]
+    means = done.groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
+    found = []
+    for (stage, unit), charged in means.groupby(["stage", "unit"], sort=False):
+        typical = charged.median()
+        off = charged[(charged / typical - 1).abs() > TOLERANCE]
+        if len(off):
+            who = ", ".join(f"{row} {amount:.4g}" for (_, _, row), amount in off.items())
+            found.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {unit}, but {who}.")
+    if done["unit"].nunique() > 1:
+        found.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
+    return found
+
+
+def unequal_hardware(stages: pd.DataFrame) -> list[str]:
+    """Which rows ran on what, where that differs."""
+    rows = stages.groupby("hardware", sort=False)["row"].unique()
+    if len(rows) < 2:
+        return []
+    parts = (f"{hardware} ({', '.join(names)})" for hardware, names in rows.items())
+    return [f"Hardware differs: {'; '.join(parts)}."]
+
+
+def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Sequence[str]) -> list[str]:
+    """Runs that stopped with an error."""
+    return [
+        f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure['stage']]}: {run.failure['error']}"
+        for run in study.of(suite)
+        if run.failure and (rows is None or run.row in rows)
+    ]

@@ -1,0 +1,272 @@
+"""A table, and its three renderings: LaTeX (booktabs), Markdown, CSV.
+
+All text in a table is plain Unicode; the renderings escape it. LaTeX needs the packages booktabs, amssymb, graphicx.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+MISSING = "--"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its spread over seeds, or a text. `printed` is the paper's number for the same cell.
+
+    No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
+    """
+
+    values: tuple[float, ...] = ()
+    digits: int = 2
+    text: str = ""
+    printed: float | None = None
+    best: bool = False
+    missing: bool = False
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation of the seeds (n - 1), NaN for a single one."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
+
+    @property
+    def number(self) -> str:
+        return number(self.mean, self.digits) if self.values else MISSING if self.missing else self.text
+
+    @property
+    def spread(self) -> str:
+        return number(self.sd, self.digits) if math.isfinite(self.sd) else ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: `stub` names it (one text a stub column); a reference row does not compete for the best."""
+
+    stub: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither."""
+
+    name: str
+    group: str = ""
+    lower: bool | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    label: str
+    caption: str
+    stubs: tuple[str, ...]
+    columns: tuple[Column, ...]
+    blocks: tuple[Block, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def missing(self) -> int:
+        """Number of cells still to be measured."""
+        return sum(cell.missing for block in self.blocks for row in block.rows for cell in row.cells)
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed decimals, fewer for numbers of a thousand and more; the minus is U+2212."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "diverged"
+    text = f"{value:.{0 if abs(value) >= 1000 else digits}f}"
+    return text.replace("-", "−") if float(text) else text.lstrip("-")
+
+
+def mark_best(block: Block, columns: Sequence[Column]) -> Block:
+    """Mark the best cell of each column as it is shown, ties too; no cell where all are the same."""
+    rows = [list(row.cells) for row in block.rows]
+    for j, column in enumerate(columns):
+        if column.lower is None:
+            continue
+        shown = {i: round(cells[j].mean, cells[j].digits) for i, cells in enumerate(rows)}
+        shown = {i: v for i, v in shown.items() if not math.isnan(v) and not block.rows[i].reference}
+        best = (min if column.lower else max)(shown.values(), default=math.nan)
+        for i, value in shown.items():
+            if value == best and len(set(shown.values())) > 1:
+                rows[i][j] = replace(rows[i][j], best=True)
+    marked = (replace(row, cells=tuple(cells)) for row, cells in zip(block.rows, rows, strict=True))
+    return replace(block, rows=tuple(marked))
+
+
+# ---------------------------------------------------------------------------------------------------- Markdown
+
+
+def to_markdown(table: Table) -> str:
+    heads = [*table.stubs, *(f"{column.group} {column.name}".strip() for column in table.columns)]
+    align = [":--"] * len(table.stubs) + ["--:"] * len(table.columns)
+    lines = [f"**{_markdown(table.caption)}**", "", _pipes(map(_markdown, heads)), _pipes(align)]
+    for block in table.blocks:
+        if block.title:
+            lines.append(_pipes([f"*{_markdown(block.title)}*"] + [""] * (len(heads) - 1)))
+        for row in block.rows:
+            lines.append(_pipes([*map(_markdown, row.stub), *map(_markdown_cell, row.cells)]))
+    return "\n".join(lines + [""] * bool(table.notes) + [f"- {_markdown(note)}" for note in table.notes]) + "\n"
+
+
+def _pipes(cells: Sequence[str] | map) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown(text: str) -> str:
+    """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return _escape(text, _MARKDOWN | {"`": "\\`"})
+    return "`".join(part.replace("|", "\\|") if i % 2 else _escape(part, _MARKDOWN) for i, part in enumerate(parts))
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{cell.number}**" if cell.best else cell.number
+    text += f" ± {cell.spread}" if cell.spread else ""
+    return text + (f" [{number(cell.printed, cell.digits)}]" if cell.printed is not None else "")
+
+
+_MARKDOWN = {c: "\\" + c for c in "\\*_|[]<>#~$"} | {"&": "&amp;", "\n": " "}
+
+
+# ------------------------------------------------------------------------------------------------------- LaTeX
+
+
+def to_latex(table: Table) -> str:
+    """A table environment, shrunk where it is wider than the text."""
+    wide = len(table.columns) > 7
+    lines = [
+        "\\begin{table*}[t]" if wide else "\\begin{table}[t]",
+        "\\centering\\small",
+        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
+        f"\\begin{{tabular}}{{{'l' * len(table.stubs)}{'r' * len(table.columns)}}}",
+        "\\toprule",
+        *_latex_head(table),
+    ]
+    for block in table.blocks:
+        lines.append("\\midrule")
+        if block.title:
+            span = len(table.stubs) + len(table.columns)
+            lines.append(f"\\multicolumn{{{span}}}{{l}}{{\\textit{{{latex(block.title)}}}}} \\\\")
+        for row in block.rows:
+            lines.append(" & ".join([*map(latex, row.stub), *map(_latex_cell, row.cells)]) + " \\\\")
+    lines += ["\\bottomrule", "\\end{tabular}}"]
+    lines += [f"\\par\\smallskip{{\\footnotesize {_latex_note(note)}\\par}}" for note in table.notes]
+    lines += [f"\\caption{{{latex(table.caption)}}}", f"\\label{{{table.label}}}"]
+    return "\n".join(lines) + ("\n\\end{table*}\n" if wide else "\n\\end{table}\n")
+
+
+def _latex_head(table: Table) -> list[str]:
+    names = [*map(latex, table.stubs), *(latex(column.name) for column in table.columns)]
+    if not any(column.group for column in table.columns):
+        return [" & ".join(names) + " \\\\"]
+    spans: list[tuple[str, int]] = []
+    for column in table.columns:
+        if spans and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    groups, rules, start = [""] * len(table.stubs), [], len(table.stubs) + 1
+    for group, span in spans:
+        groups.append(f"\\multicolumn{{{span}}}{{c}}{{{latex(group)}}}")
+        rules.append(f"\\cmidrule(lr){{{start}-{start + span - 1}}}")
+        start += span
+    return [" & ".join(groups) + " \\\\", "".join(rules), " & ".join(names) + " \\\\"]
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex(cell.number)
+    text = f"\\textbf{{{text}}}" if cell.best else text
+    text += f"\\,{{\\scriptsize$\\pm$\\,{latex(cell.spread)}}}" if cell.spread else ""
+    printed = "" if cell.printed is None else latex(number(cell.printed, cell.digits))
+    return text + (f" {{\\scriptsize[{printed}]}}" if printed else "")
+
+
+def _latex_note(text: str) -> str:
+    return "".join(f"\\texttt{{{latex(part)}}}" if i % 2 else latex(part) for i, part in enumerate(text.split("`")))
+
+
+def latex(text: str) -> str:
+    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point."""
+    return "".join(
+        _LATEX.get(c) or (c if (c.isascii() and c.isprintable()) or "À" <= c <= "ž" else f"[U+{ord(c):04X}]")
+        for c in text
+    )
+
+
+_LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    '"': "\\textquotedbl{}",
+    "-": "{-}",  # no ligatures: "--" is two characters
+    "`": "\\textasciigrave{}",
+    "\n": " ",
+    "\t": " ",
+    "−": "$-$",
+    "±": "$\\pm$",
+    "×": "$\\times$",
+    "·": "$\\cdot$",
+    "⁺": "$^+$",
+    "→": "$\\to$",
+    "∞": "$\\infty$",
+    "≤": "$\\leq$",
+    "≥": "$\\geq$",
+    "δ": "$\\delta$",
+    "λ": "$\\lambda$",
+    "τ": "$\\tau$",
+    "✓": "\\checkmark{}",
+    "¬": "$\\lnot$",
+    "–": "--",
+    "’": "'",
+}
+
+
+# --------------------------------------------------------------------------------------------------------- CSV
+
+
+def to_csv(table: Table) -> str:
+    """One line a cell, full precision, so that any program can read it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "block", *table.stubs, "group", "column", "mean", "sd", "n", "text", "printed"])
+    for block in table.blocks:
+        for row in block.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                values = [_plain(cell.mean), _plain(cell.sd), len(cell.values) or "", cell.text]
+                place = [table.name, block.title, *row.stub, column.group, column.name]
+                writer.writerow([*place, *values, _plain(cell.printed)])
+    return out.getvalue()
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+
+
+def _escape(text: str, table: dict[str, str]) -> str:
+    return "".join(table.get(c, c) for c in text)
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"tex": to_latex, "csv": to_csv, "md": to_markdown}

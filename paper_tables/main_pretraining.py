@@ -1,0 +1,13 @@
+"""Table 1 of the paper: every method after every domain, for three ladders."""
+
+from analysis.pretraining import PerplexityTable
+
+ENTRY = PerplexityTable(
+    label="table:table1",
+    caption="Average perplexity (AP) and average increased perplexity (AP⁺) after each domain under the same budget.",
+    blocks={
+        "bert_base": "Growing from BERT L6_D384 to L12_D768",
+        "bert_large": "Growing from BERT L12_D768 to L24_D1024",
+        "gpt_base": "Growing from GPT L6_D384 to L12_D768",
+    },
+)

@@ -1,0 +1,9 @@
+"""Figure fig:main_exp of the paper: AP against train wall time, and AP+ beside it."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:main_exp",
+    caption="AP and AP⁺ against the charged budget; the band spans the seeds.",
+    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,103 @@
+"""Figures: what they draw, and that the files embed their fonts and never change on their own."""
+
+import io
+import struct
+
+import matplotlib.figure
+import numpy as np
+import pytest
+import synthetic
+
+import paper_tables
+from analysis import figures
+from analysis.frames import Study
+from analysis.render import render
+from benchmark.records import load_runs
+
+FIGURES = [name for name in paper_tables.names() if paper_tables.load(name).kind == "figure"]
+
+
+@pytest.fixture
+def study(tmp_path) -> Study:
+    synthetic.write(tmp_path / "runs", "demo")
+    return Study("demo", load_runs(tmp_path / "runs", "demo"))
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
+    """Every figure that is drawn during the test."""
+    seen: list[matplotlib.figure.Figure] = []
+    to_files = figures.to_files
+    monkeypatch.setattr(figures, "to_files", lambda figure: seen.append(figure) or to_files(figure))
+    return seen
+
+
+def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study, drawn):
+    """Oracle: the evaluations of one row, averaged here with plain numpy."""
+    paper_tables.load("trend_main").render(study)
+    for axis, metric in zip(drawn[0].axes, ["ap", "ap_plus"], strict=True):
+        line = next(line for line in axis.lines if line.get_label() == "ER")
+        of_er = study.evaluations[study.evaluations["row"] == "ER"].dropna(subset=[metric])
+        seeds = np.array([of_er[of_er["seed"] == seed][[metric, "charged"]].to_numpy() for seed in (0, 1)])
+        np.testing.assert_allclose(line.get_ydata(), seeds.mean(0)[:, 0])
+        np.testing.assert_allclose(line.get_xdata(), seeds.mean(0)[:, 1])
+        bands = [band.get_paths()[0].vertices for band in axis.collections]
+        assert any(np.isclose(band[:, 1].max(), seeds[:, :, 0].max()) for band in bands)
+
+
+def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study, drawn):
+    """Oracle: five stages of 60 s each, up to 0.2% of overshoot in the synthetic records."""
+    paper_tables.load("trend_main").render(study)
+    for axis in drawn[0].axes:
+        ends = sorted(
+            line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2
+        )
+        np.testing.assert_allclose(ends, [60, 120, 180, 240, 300], rtol=0.003)
+        assert [text.get_text() for text in axis.texts] == ["WB", "Ns", "Rev", "Bio", "CS"]
+
+
+def test_sixteen_lines_can_be_told_apart_in_grey():
+    """Oracle: no two of the first sixteen styles share both dashes and marker; the palette is that of eight colours."""
+    styles = [figures.line_style(index) for index in range(16)]
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 16
+    assert len({style["color"] for style in styles}) == 8
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, monkeypatch, name):
+    """Oracle: byte equality under another clock; PDF font dictionaries of TrueType (Type 42) with an embedded file."""
+    first = paper_tables.load(name).render(study)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert paper_tables.load(name).render(study) == first
+    assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]
+    assert b"/CreationDate" not in first["pdf"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
+    """Oracle: the text in the panel."""
+    synthetic.write(tmp_path, "demo", finished=0, rows=[("ER", "er", {})])
+    for run in (runs := load_runs(tmp_path, "demo")):
+        run.stages = [[] for _ in run.stages]
+    paper_tables.load(name).render(Study("demo", runs))
+    assert all("no " in axis.texts[0].get_text() for axis in drawn[0].axes)
+
+
+def test_render_writes_every_format_whole(study, tmp_path):
+    """Oracle: the names that the docstring promises; PNG and PDF signatures; two runs give the same bytes."""
+    entries = [paper_tables.load("main_pretraining"), paper_tables.load("trend_main")]
+    paths = render(study, entries, tmp_path / "out")
+    assert [path.name for path in paths] == [
+        "main_pretraining.tex",
+        "main_pretraining.csv",
+        "main_pretraining.md",
+        "trend_main.pdf",
+        "trend_main.png",
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in render(study, entries, tmp_path / "out")] == before
+    png = io.BytesIO(before[-1])
+    assert png.read(8) == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", png.read(16)[8:])
+    assert width > 800 and height > 300

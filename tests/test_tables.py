@@ -1,0 +1,190 @@
+"""Tables: numbers against records written by hand, renderings against what reads them."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import synthetic
+
+import paper_tables
+from analysis.frames import Study
+from analysis.tables import Block, Cell, Column, Row, Table, latex, mark_best, number, to_csv, to_latex, to_markdown
+from benchmark.config import ConfigError
+from benchmark.records import load_runs
+
+
+def study(tmp_path, **options) -> Study:
+    synthetic.write(tmp_path, "demo", **options)
+    return Study("demo", load_runs(tmp_path, "demo"))
+
+
+def by_definition(tmp_path, row: str, stage: int) -> tuple[list[float], list[float]]:
+    """AP and AP+ of each seed after a stage, from the records, as the paper writes them."""
+    ap, ap_plus = [], []
+    for run in load_runs(tmp_path, "demo"):
+        if run.row == row:
+            last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
+            names = [domain["name"] for domain in run.domains[: stage + 1]]
+            ap.append(np.prod([last[stage][name] for name in names]) ** (1 / (stage + 1)))
+            rises = [last[stage][name] - last[i][name] for i, name in enumerate(names[:-1])]
+            ap_plus.append(sum(rises) / max(len(rises), 1))
+    return ap, ap_plus
+
+
+def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
+    """Oracle: the paper's definitions, evaluated one run at a time."""
+    table = paper_tables.load("main_pretraining").build(study(tmp_path, seeds=3))
+    (block,) = table.blocks
+    assert [row.stub[0] for row in block.rows[:-1]] == list(synthetic.METHODS)
+    for row in block.rows[:-1]:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            stage = ["WB", "Ns", "Rev", "Bio", "CS"].index(column.group)
+            expected = by_definition(tmp_path, row.stub[0], stage)[column.name != "AP"]
+            assert cell.values == pytest.approx(expected)
+            assert cell.sd == pytest.approx(np.std(expected, ddof=1))
+
+
+def test_the_unigram_row_is_a_reference_and_never_best(tmp_path):
+    """Oracle: the unigram perplexity in the run's own line."""
+    (block,) = paper_tables.load("main_pretraining").build(study(tmp_path)).blocks
+    last = block.rows[-1]
+    assert last.reference and not any(cell.best for cell in last.cells)
+    assert {cell.mean for cell in last.cells if cell.values} == {synthetic.UNIGRAM}
+
+
+def test_missing_cells_say_which_command_fills_them(tmp_path):
+    """Oracle: the last row stopped after two of five stages, so its later cells and no others are missing."""
+    table = paper_tables.load("main_pretraining").build(study(tmp_path, finished=2))
+    (block,) = table.blocks
+    assert [[cell.missing for cell in row.cells] for row in block.rows] == [
+        [False] * 9 if row.stub[0] != "ELLE" else [False] * 3 + [True] * 6 for row in block.rows
+    ]
+    assert "| -- |" in to_markdown(table)
+    assert any("`python run_all.py run demo`" in note for note in table.notes)
+
+
+def notes_of(tmp_path, change) -> list[str]:
+    synthetic.write(tmp_path, "demo", seeds=1)
+    runs = load_runs(tmp_path, "demo")
+    for run in runs:
+        if run.row == "ER":
+            change(run)
+    return list(paper_tables.load("main_pretraining").build(Study("demo", runs)).notes)
+
+
+@pytest.mark.parametrize(("factor", "noted"), [(1.01, False), (1.03, True), (0.97, True)])
+def test_unequal_budgets_are_noted(tmp_path, factor, noted):
+    """Oracle: charged amounts that differ by more than 2% are unfair, smaller ones are one step at the end."""
+
+    def spend(run):
+        spent = run.stages[2][-1]["charged"]
+        run.stages[2][-1] = {**run.stages[2][-1], "charged": {**spent, "seconds": 60 * factor}}
+
+    notes = notes_of(tmp_path, spend)
+    assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes) == noted
+
+
+def test_unequal_hardware_and_failures_are_noted(tmp_path):
+    """Oracle: equal runs have no such note; a changed CPU and a failure are named with their row."""
+
+    def move(run):
+        header = run.stages[1][0]
+        machine = {**header["provenance"]["hardware"], "cpu": "Other CPU"}
+        run.stages[1][0] = {**header, "provenance": {**header["provenance"], "hardware": machine}}
+        run.failure = {"stage": 1, "error": "loss is not finite"}
+
+    assert notes_of(tmp_path / "equal", lambda run: None) == ["One seed."]
+    notes = notes_of(tmp_path / "moved", move)
+    assert any(re.search(r"Hardware differs: .*Other CPU.*\(ER\)", note) for note in notes)
+    assert any("ER, seed 0, failed in stage Ns: loss is not finite" in note for note in notes)
+
+
+def small_table(text: str = "Naive") -> Table:
+    rows = (Row((text,), (Cell((1.0, 3.0), printed=2.5), Cell())), Row(("b",), (Cell((4.0,)), Cell(missing=True))))
+    columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
+    return Table(
+        "t", "table:t", "A caption", ("Method",), columns, (mark_best(Block("One", rows), columns),), ("A note",)
+    )
+
+
+def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none():
+    """Oracle: by hand, on the numbers as they are shown."""
+
+    def best(values, lower):
+        rows = tuple(Row(("",), (Cell((value,)),), reference=value == 0) for value in values)
+        return [row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows]
+
+    assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
+    assert best([2, 1, 3], False) == [False, False, True]
+    assert best([0, 1, 3], True) == [False, True, False], "a reference row does not compete"
+    assert best([1, 1, 1], True) == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1.005, "1.00"), (-0.2, "−0.20"), (-0.001, "0.00"), (1234.5, "1234"), (np.inf, "∞"), (np.nan, "diverged")],
+)
+def test_numbers_as_shown(value, shown):
+    """Oracle: two decimals, a true minus, no negative zero, no false precision."""
+    assert number(value, 2) == shown
+
+
+def test_csv_reads_back():
+    """Oracle: Python's csv reader."""
+    lines = list(csv.DictReader(io.StringIO(to_csv(small_table('a "quoted", name')))))
+    assert [line["Method"] for line in lines] == ['a "quoted", name'] * 2 + ["b"] * 2
+    assert [line["mean"] for line in lines] == ["2", "", "4", ""]
+    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [("1.41421", "2", "2.5")]
+
+
+def test_markdown_escapes_what_a_user_gave():
+    """Oracle: no unescaped pipe, star or angle bracket of the name survives."""
+    (line,) = (line for line in to_markdown(small_table("a|b*c<script>")).splitlines() if "script" in line)
+    assert line == r"| a\|b\*c\<script\> | **2.00** ± 1.41 [2.50] |  |"
+
+
+NASTY = "50% & $x_1^2$ #{a}~\\ <é> „ü“ 漢字 A--B \"q\" 'p' `t` λ±×→"
+
+
+def test_latex_compiles_whatever_a_user_gave(tmp_path):
+    """Oracle: pdflatex, with the packages that the module names and no others."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex on this machine (Debian: texlive-latex-recommended)")
+    synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
+    body = to_latex(small_table(NASTY))
+    for name in paper_tables.names():
+        entry = paper_tables.load(name)
+        if entry.kind == "table":
+            body += entry.render(Study("demo", load_runs(tmp_path, "demo")), "both")["tex"].decode() + "\\clearpage\n"
+            body += entry.render(Study("demo", []), "printed")["tex"].decode() + "\\clearpage\n"
+    packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,amssymb,graphicx}"
+    source = "\\documentclass{article}\n" + packages + "\n\\begin{document}\n" + body + "\\end{document}\n"
+    (tmp_path / "t.tex").write_text(source, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout and "Overfull" not in done.stdout, done.stdout[-3000:]
+
+
+def test_latex_escapes_every_ascii_character():
+    """Oracle: LaTeX's ten special characters never appear bare."""
+    for character in "&%$#_{}":
+        assert latex(character) == "\\" + character
+    assert latex("\\") == "\\textbackslash{}" and latex("漢") == "[U+6F22]" and latex("é") == "é"
+
+
+def test_an_unknown_entry_is_refused_with_the_choices():
+    """Oracle: the message holds the bad name, the nearest one and all others."""
+    with pytest.raises(ConfigError, match=r"'main_pretrainig'.*Did you mean 'main_pretraining'.*trend_main"):
+        paper_tables.load("main_pretrainig")
+
+
+def test_entries_have_what_a_reader_needs():
+    """Oracle: every file in paper_tables is an entry with a caption, a label of its own, and headed blocks."""
+    entries = [paper_tables.load(name) for name in paper_tables.names()]
+    assert len({entry.label for entry in entries}) == len(entries)
+    assert all(entry.caption.endswith(".") and all(entry.blocks.values()) for entry in entries)
