@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmark.errors import UserError
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -29,7 +31,7 @@ else:
 SUITES = Path(__file__).parent / "suites"
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
 
 
@@ -52,12 +54,8 @@ class Domain(Settings):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     title: str = ""
-    packages: tuple[str, ...] = Field(
-        (), description="docstrings of installed packages; 'stdlib' is Python's own"
-    )
-    train: tuple[str, ...] = Field(
-        (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst"
-    )
+    packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
+    train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
     valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
     text_field: str = "text"
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
@@ -66,9 +64,7 @@ class Domain(Settings):
     def _one_source(self) -> Domain:
         given = [kind for kind in ("packages", "train", "datasets") if getattr(self, kind)]
         if len(given) != 1:
-            raise ValueError(
-                f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})"
-            )
+            raise ValueError(f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})")
         if self.valid and not self.train:
             raise ValueError("valid goes with train; other sources are split by a hash of each document")
         return self
@@ -90,19 +86,11 @@ class Tokenizer(Settings):
 class Data(Settings):
     """How text becomes rows."""
 
-    sequence_length: int = Field(
-        512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens"
-    )
-    valid_share: float = Field(
-        0.05, gt=0, lt=1, description="of the documents, where no validation files are given"
-    )
+    sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens")
+    valid_share: float = Field(0.05, gt=0, lt=1, description="of the documents, where no validation files are given")
     max_train_tokens: int | None = Field(None, gt=0, description="keep at most this many tokens of a domain")
-    max_valid_tokens: int = Field(
-        1_000_000, gt=0, description="perplexity is measured on at most this many tokens"
-    )
-    memory_tokens: int = Field(
-        200_000_000, ge=0, description="the paper's B: sub-sample of each earlier domain"
-    )
+    max_valid_tokens: int = Field(1_000_000, gt=0, description="perplexity is measured on at most this many tokens")
+    memory_tokens: int = Field(200_000_000, ge=0, description="the paper's B: sub-sample of each earlier domain")
 
     @property
     def text_length(self) -> int:
@@ -132,9 +120,7 @@ class Model(Settings):
     def _whole_heads(self) -> Model:
         for size in self.ladder:
             if size.hidden_size % self.head_size:
-                raise ValueError(
-                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}"
-                )
+                raise ValueError(f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}")
         return self
 
 
@@ -145,9 +131,7 @@ class Training(Settings):
     """The optimisation, the same for every method. A list gives one value a stage."""
 
     batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
-    micro_batch_size: int | None = Field(
-        None, gt=0, description="rows of one forward pass; default: all of a process"
-    )
+    micro_batch_size: int | None = Field(None, gt=0, description="rows of one forward pass; default: all of a process")
     learning_rate: PerStage = 5e-4
     warmup: PerStage = Field(0.08, description="share of each phase")
     schedule: Literal["linear", "inverse_sqrt"] = "linear"
@@ -155,16 +139,10 @@ class Training(Settings):
     epsilon: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 autocast where the GPU has it"
-    )
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
     compile: bool = False
-    checkpoint_seconds: float = Field(
-        600, gt=0, description="a killed run loses at most this much train time"
-    )
-    evaluations: int = Field(
-        5, ge=1, description="per stage, evenly over its budget, the last one at its end"
-    )
+    checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
+    evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")
 
 
 class Budget(Settings):
@@ -185,9 +163,7 @@ class Budget(Settings):
         if not amounts or min(amounts) <= 0:
             raise ValueError(f"amount {self.amount} must be positive in every stage")
         if (self.unit == "reference") != (self.reference is not None):
-            raise ValueError(
-                "unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`"
-            )
+            raise ValueError("unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`")
         return self
 
 
@@ -327,9 +303,7 @@ def parse_set(assignment: str) -> tuple[str, Any]:
     """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
     key, equals, value = assignment.partition("=")
     if not equals or not key:
-        raise ConfigError(
-            f"--set {assignment!r}: write key.path=value, e.g. --set training.learning_rate=1e-3"
-        )
+        raise ConfigError(f"--set {assignment!r}: write key.path=value, e.g. --set training.learning_rate=1e-3")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -360,9 +334,7 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
         if part not in fields:
             continue
         annotation = fields[part].annotation
-        inner = [
-            a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)
-        ]
+        inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
         model = inner[0] if inner else annotation
     names = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
     return sorted(names)

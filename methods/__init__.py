@@ -2,3 +2,81 @@
 
 See docs/adding_a_method.md.
 """
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from benchmark.config import ConfigError, Row, Suite, validation_message
+from benchmark.method import LifelongMethod
+
+
+def names() -> list[str]:
+    """Names of all methods."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def find(name: str) -> type[LifelongMethod]:
+    """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no method {name!r}; {hint}there are {', '.join(names())}")
+    module = importlib.import_module(f"{__name__}.{name}")
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, LifelongMethod) and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(found)}")
+    if not dataclasses.is_dataclass(found[0]):
+        raise ConfigError(f"{found[0].__name__} in methods/{name}.py must be a dataclass: its fields are its options")
+    return found[0]
+
+
+def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
+    """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
+    method = find(name)
+    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False)  # type: ignore[attr-defined]
+    try:
+        return TypeAdapter(method).validate_python(dict(options or {}))
+    except ValidationError as error:
+        raise ConfigError(validation_message(error, f"options of method {name!r}", method)) from None
+    except ValueError as error:  # of a __post_init__
+        raise ConfigError(f"options of method {name!r}: {error}") from None
+
+
+def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
+    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
+    chosen: list[Row] = []
+    for entry in suite.methods:
+        members = (
+            [name for name in names() if find(name).group == entry] if entry in ("baselines", "controls") else [entry]
+        )
+        chosen += [Row(method=name) for name in members if name not in [row.method for row in chosen]]
+    chosen += suite.rows
+    unknown = set(suite.options) - {row.method for row in chosen}
+    if unknown:
+        raise ConfigError(f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row for")
+    resolved = []
+    for row in chosen:
+        options = {**suite.options.get(row.method, {}), **row.options}
+        build(row.method, options)  # a misspelt option fails here, not on the node
+        resolved.append(row.model_copy(update={"name": row.name or find(row.method).title, "options": options}))
+    labels = [row.name for row in resolved]
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise ConfigError(f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them a name")
+    for name in only:
+        if name not in [row.method for row in resolved]:
+            known = ", ".join(dict.fromkeys(row.method for row in resolved))
+            raise ConfigError(f"--methods {name}: suite {suite.name!r} has no such row; it has {known}")
+    return [row for row in resolved if not only or row.method in only]

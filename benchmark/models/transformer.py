@@ -60,6 +60,14 @@ class LanguageModel(nn.Module):
         return next(ours for ours, theirs in ARCHITECTURES.items() if theirs == self.network.config.model_type)
 
     @property
+    def layers(self) -> int:
+        return self.network.config.num_hidden_layers
+
+    @property
+    def hidden_size(self) -> int:
+        return self.network.config.hidden_size
+
+    @property
     def parameters_count(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(parameter.numel() for parameter in self.network.parameters())

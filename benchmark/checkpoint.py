@@ -1,0 +1,32 @@
+"""Atomic checkpoints in mid-stage: what must survive a kill, and nothing that can be computed again.
+
+The stage owns weights, optimizer, position and clock; the method owns what its `state` names; data and random numbers
+are functions of the step and need no state.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    """What `save` wrote, or None if there is nothing. Only plain data is read back, never code."""
+    return torch.load(path, map_location=device, weights_only=True) if path.exists() else None

@@ -1,0 +1,55 @@
+"""One line a run: stage, phase, fraction of the budget, tokens/s, perplexity, time left."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TextIO
+
+from benchmark.clock import Clock
+from benchmark.method import Stage
+
+
+class Line:
+    """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten."""
+
+    def __init__(self, name: str, out: TextIO | None = None) -> None:
+        self.name, self.out = name, out or sys.stderr
+        self._live = self.out.isatty()
+        self._next = 0.0
+        self._width = 0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float) -> None:
+        self._next = time.monotonic() + (0.5 if self._live else 10.0)
+        rate = clock.tokens / clock.seconds if clock.seconds else 0.0
+        fraction = clock.fraction
+        left = clock.seconds * (1 - fraction) / fraction if fraction else 0.0
+        self._print(
+            f"{self.name}  stage {stage.index + 1}/{len(stage.domains)} {stage.domains[stage.index]}  {phase}  "
+            f"{fraction:4.0%}  {rate:,.0f} tokens/s  perplexity {math.exp(min(loss, 50.0)):,.1f}  "
+            f"{duration(left)} left of the stage"
+        )
+
+    def finish(self, text: str) -> None:
+        self._print(f"{self.name}  {text}")
+        if self._live:
+            self.out.write("\n")
+
+    def _print(self, text: str) -> None:
+        if self._live:
+            self.out.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self.out.write(text + "\n")
+        self.out.flush()
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

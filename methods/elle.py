@@ -1,0 +1,63 @@
+"""ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022, section 3).
+
+On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on the memory (FRW), and tells
+it by a prompt which domain a row is of (PT). Each of the five is a switch, so that a row of the ablation
+(table:table3) is a set of options; with all of them off ELLE is ER.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.models import LanguageModel
+from benchmark.models.growth import grow
+
+
+@dataclass
+class ELLE(LifelongMethod):
+    title = "ELLE"
+    state = ("copied",)
+
+    width: bool = True  # WE: grow to the ladder's hidden size
+    depth: bool = True  # DE: grow to the ladder's number of layers
+    recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
+    noise: float = 0.01  # standard deviation of the noise where a neuron was split, relative to the weights'
+    prompts: bool = True  # PT: a prompt for each domain
+    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+    growth_mode: Literal["fpi", "exact"] = "fpi"  # the paper's expansion, or one that computes the same function
+    copied_layer: Literal["new", "first", "last"] = "new"  # which layers DE copies (fig:same_layer)
+
+    copied: Sequence[int] = field(default=(), init=False)  # layers that DE has copied in earlier stages
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        # nothing but the prompts makes the first stage differ from Naive's
+        return {"prompts": True} if stage.first and self.prompts else super().signature(stage)
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        model.prompts = self.prompts
+        layers = stage.size.layers if self.depth else model.layers
+        hidden_size = stage.size.hidden_size if self.width else model.hidden_size
+        if (layers, hidden_size) == (model.layers, model.hidden_size):
+            return model
+        model.network, record = grow(
+            model.network,
+            layers,
+            hidden_size,
+            mode=self.growth_mode,
+            noise=self.noise,
+            copy=self.copied_layer,
+            copied=self.copied,
+            seed=stage.seed,
+            calibration=stage.memory_rows(32),
+        )
+        self.growth, self.copied = asdict(record), list(record.copied)
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first or not self.recover:
+            return [Phase("adapt", memory=self.replay)]
+        return [
+            Phase("recover", share=self.recover, memory=1.0),
+            Phase("adapt", share=1 - self.recover, memory=self.replay),
+        ]

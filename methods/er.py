@@ -1,0 +1,19 @@
+"""ER: experience replay (Chaudhry et al. 2019, "On tiny episodic memories in continual learning").
+
+A fixed share of every batch comes from the memory of earlier domains; one mean loss over the union.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmark.method import LifelongMethod, Phase, Stage
+
+
+@dataclass
+class ER(LifelongMethod):
+    title = "ER"
+
+    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt", memory=self.replay)]
