@@ -1,0 +1,151 @@
+"""Batches: exact counts, the right domains, masks, and that they are functions of (seed, stage, phase, step, row)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark.config import Data
+from benchmark.method import Phase
+from benchmark.stream import Batch, Stream, random_bits, shuffled, uniform
+from benchmark.vocabulary import BOS, MASK
+from tests.conftest import tiny_corpus
+
+DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return tiny_corpus(domains=3, train_tokens=1000, valid_tokens=100)
+
+
+def test_shuffled_is_a_permutation() -> None:
+    """Oracle: the images of range(n) are range(n) in another order, for sizes around powers of four."""
+    for size in (1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000):
+        image = shuffled(np.arange(size), size, 7)
+        assert sorted(image) == list(range(size))
+    assert list(shuffled(np.arange(1000), 1000, 7)) != list(shuffled(np.arange(1000), 1000, 8))
+
+
+def test_uniform_is_uniform() -> None:
+    """Oracle: mean 1/2 and variance 1/12 within five standard errors; neighbouring counters are uncorrelated."""
+    x = uniform(3, np.arange(100_000))
+    assert abs(x.mean() - 0.5) < 5 * (1 / 12 / 100_000) ** 0.5
+    assert abs(x.var() - 1 / 12) < 0.002
+    assert abs(np.corrcoef(x[:-1], x[1:])[0, 1]) < 5 / 100_000**0.5
+    assert len(np.unique(random_bits(3, np.arange(100_000)))) == 100_000
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(8, 1), (10, 1), (16, 2), (20, 2), (256, 26)])
+def test_nine_to_one_in_exact_counts(corpus, batch_size: int, expected: int) -> None:
+    """Oracle: the nearest whole number to a tenth of the batch, in every batch, memory rows last."""
+    stream = Stream(corpus, DATA, masked=False, seed=0)
+    phase = Phase("adapt", memory=0.1)
+    for step in range(5):
+        batch = stream.batch(1, phase, 0, step, batch_size, range(batch_size))
+        assert batch.memory.sum() == expected
+        assert batch.memory[-expected:].all()
+        assert (batch.domains[batch.memory] == 0).all()
+        assert (batch.domains[~batch.memory] == 1).all()
+        assert batch.memory_share == expected / batch_size
+
+
+def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
+    """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of each are seen."""
+    stream = Stream(corpus, DATA, masked=False, seed=0)
+    batch = stream.batch(2, Phase("recover", memory=1.0), 0, 0, 2000, range(2000))
+    assert abs((batch.domains == 0).sum() - 1000) < 5 * 500**0.5
+    for domain in (0, 1):
+        seen = {tuple(row) for row in batch.targets[batch.domains == domain].tolist()}
+        assert len(seen) == 10
+
+
+def test_weights_steer_the_replay(corpus) -> None:
+    stream = Stream(corpus, DATA, masked=False, seed=0)
+    batch = stream.batch(2, Phase("recover", memory=1.0), 0, 0, 100, range(100), weights=[0.0, 3.0])
+    assert (batch.domains == 1).all()
+
+
+def test_an_epoch_sees_every_block_once(corpus) -> None:
+    """Oracle: the rows of one pass over a domain are its blocks, each once; the next pass has another order."""
+    stream = Stream(corpus, DATA, masked=False, seed=0)
+    blocks = stream.blocks[0]
+    first = stream.batch(0, Phase("adapt"), 0, 0, blocks, range(blocks)).targets
+    second = stream.batch(0, Phase("adapt"), 0, 1, blocks, range(blocks)).targets
+    text = torch.tensor(corpus.domains[0].train[: blocks * 16].astype(np.int64)).view(blocks, 16)
+    assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(text.tolist())
+    assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_row_is_the_same_whoever_asks_for_it(corpus, masked: bool) -> None:
+    """Oracle: the whole batch, cut into two processes' rows."""
+    stream = Stream(corpus, DATA, masked, seed=5)
+    phase = Phase("adapt", memory=0.25)
+    whole = stream.batch(2, phase, 1, 17, 8, range(8))
+    for rank in range(2):
+        part = stream.batch(2, phase, 1, 17, 8, range(rank, 8, 2))
+        for field in ("tokens", "domains", "positions", "targets", "memory"):
+            assert torch.equal(getattr(part, field), getattr(whole, field)[rank::2])
+    other = stream.batch(2, phase, 1, 18, 8, range(8))
+    assert not torch.equal(other.targets, whole.targets)
+
+
+def test_masks(corpus) -> None:
+    """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10% kept."""
+    data = replace_length(DATA, 102)
+    stream = Stream(corpus, data, masked=True, seed=0)
+    batch = stream.batch(0, Phase("adapt"), 0, 0, 500, range(500))
+    assert batch.positions.shape == (500, 15)
+    assert (batch.tokens[:, 0] == BOS).all() and batch.positions.min() >= 1
+    assert all(len(set(row)) == 15 for row in batch.positions.tolist())
+    seen = batch.tokens.gather(1, batch.positions)
+    masked, kept = (seen == MASK).float().mean(), (seen == batch.targets).float().mean()
+    assert abs(masked - 0.8) < 5 * (0.8 * 0.2 / 7500) ** 0.5
+    assert abs(kept - 0.1) < 0.03
+    untouched = batch.tokens.clone().scatter(1, batch.positions, batch.targets)
+    assert not (untouched == MASK).any()
+
+
+def test_gpt_predicts_every_text_token(corpus) -> None:
+    batch = Stream(corpus, DATA, masked=False, seed=0).batch(0, Phase("adapt"), 0, 0, 3, range(3))
+    assert torch.equal(batch.tokens[:, 1:], batch.targets)
+    assert torch.equal(batch.positions, torch.arange(16).expand(3, 16))
+
+
+def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
+    one, other = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
+    whole = next(one.validation(1, rows=6))
+    assert batches_equal(whole, next(other.validation(1, rows=6)))
+    halves = [next(one.validation(1, 6, rank, 2)) for rank in range(2)]
+    assert torch.equal(halves[1].tokens, whole.tokens[1::2])
+
+
+def test_no_memory_means_no_memory_rows(corpus) -> None:
+    stream = Stream(corpus, Data(sequence_length=18, memory_tokens=0), masked=False, seed=0)
+    batch = stream.batch(2, Phase("adapt", memory=0.5), 0, 0, 8, range(8))
+    assert not batch.memory.any() and (batch.domains == 2).all()
+
+
+def test_unions(corpus) -> None:
+    stream = Stream(corpus, DATA, masked=False, seed=0)
+    seen = stream.batch(1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
+    assert set(seen.domains.tolist()) == {0, 1}
+    everything = stream.batch(1, Phase("scratch", domain="stream"), 0, 0, 300, range(300))
+    assert set(everything.domains.tolist()) == {0, 1, 2}
+
+
+def test_too_little_text(corpus) -> None:
+    with pytest.raises(ValueError, match="less than one row of 398"):
+        Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
+
+
+def batches_equal(a: Batch, b: Batch) -> bool:
+    return (
+        torch.equal(a.tokens, b.tokens) and torch.equal(a.positions, b.positions) and torch.equal(a.targets, b.targets)
+    )
+
+
+def replace_length(data: Data, length: int) -> Data:
+    return data.model_copy(update={"sequence_length": length})
