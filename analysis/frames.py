@@ -27,7 +27,6 @@ class Study:
 
     name: str
     runs: Sequence[RunRecords]
-    references: Sequence[Record] = ()
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
@@ -56,6 +55,12 @@ class Study:
         ]
         names = ["stage", "domain", "task", "prompt", "finetuning_seed", "metric", "dev", "test"]
         return pd.DataFrame(lines, columns=[*RUN, *names])
+
+    @cached_property
+    def references(self) -> pd.DataFrame:
+        """Downstream scores that need no model: task, name, metric, test."""
+        lines = self.runs[0].references if self.runs else []
+        return pd.DataFrame(lines, columns=["task", "name", "metric", "test"])
 
     @cached_property
     def suites(self) -> list[str]:

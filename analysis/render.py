@@ -1,20 +1,35 @@
-"""Write tables and figures of a study to a folder."""
+"""Write tables and figures to a folder."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.entry import Entry, View
 from analysis.frames import Study
+from benchmark.records import RunRecords
 
 
-def render(study: Study, entries: Sequence[Entry], out: Path, view: View = "ours") -> list[Path]:
+def render(
+    suite_name: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path, view: View = "ours"
+) -> list[Path]:
     """Write NAME.tex, NAME.csv, NAME.md of each table and NAME.pdf, NAME.png of each figure, and return the paths.
 
-    The same records give the same bytes. Views other than "ours" are files of their own: NAME.printed.tex.
+    The same records give the same bytes. Views other than "ours" are files of their own: NAME.printed.tex. Several
+    suites' runs in one call give tables with a block a suite. Raises ConfigError for a name that is no entry.
     """
+    return render_study(Study(suite_name, runs), load_entries(tables), out, view)
+
+
+def load_entries(names: Sequence[str]) -> list[Entry]:
+    """Entries are plug-ins, found by name: nothing in `analysis` knows which tables the paper has."""
+    return [importlib.import_module("paper_tables").load(name) for name in names]
+
+
+def render_study(study: Study, entries: Sequence[Entry], out: Path, view: View = "ours") -> list[Path]:
+    """What `render` does, for entries at hand and a study whose numbers are then computed once."""
     middle = "" if view == "ours" else f".{view}"
     paths = []
     for entry in entries:

@@ -21,7 +21,7 @@ that the stage began anew: what stands before it no longer counts.
                             precision, world_size}
     evaluation  phase, step, fraction (of the stage's budget, 0..1), charged {seconds, steps, tokens},
                 perplexity {every domain of the stream, seen or not: float},
-                loss, tokens_per_second, learning_rate
+                loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
     resumed     phase, step: training goes on from the checkpoint of that step
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
@@ -47,6 +47,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmark.errors import UserError
+
 Record = dict[str, Any]
 
 _REQUIRED = """
@@ -63,7 +65,7 @@ reference task name metric test
 FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
 
 
-class RecordsError(ValueError):
+class RecordsError(UserError):
     """A record or a file of records that cannot be used, with its place."""
 
 
@@ -75,7 +77,8 @@ class RunRecords:
     """All records of one run.
 
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
-    it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model.
+    it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
+    `references` those that need no model.
     """
 
     id: str
@@ -92,6 +95,7 @@ class RunRecords:
     stage_keys: list[str]
     stages: list[list[Record]] = field(default_factory=list)
     scores: list[list[Record]] = field(default_factory=list)
+    references: list[Record] = field(default_factory=list)
     failure: Record | None = None
 
     @property
@@ -107,9 +111,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     """
     kind = record.get("kind", "")
     if kind not in FIELDS:
-        raise RecordsError(
-            f"cannot write a record of kind {kind!r} to {path}; kinds are: {', '.join(FIELDS)}"
-        )
+        raise RecordsError(f"cannot write a record of kind {kind!r} to {path}; kinds are: {', '.join(FIELDS)}")
     missing = [name for name in FIELDS[kind] if name not in record]
     if missing:
         raise RecordsError(f"a record of kind {kind!r} for {path} lacks {', '.join(missing)}")
@@ -118,9 +120,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         if _is_torn(descriptor):
-            line = (
-                b"\n\n" + line
-            )  # the empty line tells readers that the broken one before it was a killed writer's
+            line = b"\n\n" + line  # the empty line tells readers that the broken one before it was a killed writer's
         if os.write(descriptor, line) != len(line):
             raise OSError(f"{path}: a record was cut short (is the disk full?)")
     finally:
@@ -156,7 +156,7 @@ def read_stage(path: Path) -> list[Record]:
     order: list[str] = []
     for record in read(path):
         if record["kind"] == "stage":
-            kept, order = {}, [phase["name"] for phase in record["phases"]]
+            kept, order = {}, ["start", *(phase["name"] for phase in record["phases"])]
         elif record.get("phase", "") not in ["", *order]:
             raise RecordsError(f"{path}: phase {record['phase']!r} is not one of the stage's: {order}")
         elif record["kind"] == "resumed":
@@ -172,6 +172,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     stages: dict[str, list[Record]] = {}
     scores: dict[str, list[Record]] = {}
+    references = _if_there(runs / "scores" / "references.jsonl", read)
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         run, failure = _head(path)
@@ -181,13 +182,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             if key not in stages:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
                 scores[key] = _last_by_key(_if_there(runs / "scores" / f"{key}.jsonl", read))
-        loaded.append(_assemble(run, failure, stages, scores))
+        loaded.append(_assemble(run, failure, stages, scores, references))
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
-
-
-def load_references(runs: Path) -> list[Record]:
-    """Load the downstream scores that need no model (majority class, bag of words)."""
-    return _if_there(runs / "scores" / "references.jsonl", read)
 
 
 def _encode(record: Mapping[str, Any]) -> str:
@@ -234,24 +230,13 @@ def _head(path: Path) -> tuple[Record | None, Record | None]:
     return run, failure
 
 
-def _assemble(run: Record, failure: Record | None, stages: dict, scores: dict) -> RunRecords:
-    names = (
-        "id",
-        "suite",
-        "row",
-        "row_index",
-        "title",
-        "method",
-        "options",
-        "seed",
-        "config",
-        "domains",
-        "unigram",
-    )
+def _assemble(run: Record, failure: Record | None, stages: dict, scores: dict, references: list) -> RunRecords:
+    names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
     return RunRecords(
         **{name: run[name] for name in names},
         stage_keys=run["stages"],
         stages=[stages[key] for key in run["stages"]],
         scores=[scores[key] for key in run["stages"]],
+        references=references,
         failure=failure,
     )

@@ -85,8 +85,8 @@ def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
 
 def test_render_writes_every_format_whole(study, tmp_path):
     """Oracle: the names that the docstring promises; PNG and PDF signatures; two runs give the same bytes."""
-    entries = [paper_tables.load("main_pretraining"), paper_tables.load("trend_main")]
-    paths = render(study, entries, tmp_path / "out")
+    names = ["main_pretraining", "trend_main"]
+    paths = render("demo", study.runs, names, tmp_path / "out")
     assert [path.name for path in paths] == [
         "main_pretraining.tex",
         "main_pretraining.csv",
@@ -96,7 +96,7 @@ def test_render_writes_every_format_whole(study, tmp_path):
     ]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
     before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in render(study, entries, tmp_path / "out")] == before
+    assert [path.read_bytes() for path in render("demo", study.runs, names, tmp_path / "out")] == before
     png = io.BytesIO(before[-1])
     assert png.read(8) == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png.read(16)[8:])

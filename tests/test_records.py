@@ -90,12 +90,19 @@ def test_what_is_not_finite_becomes_null(tmp_path):
 def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
     """Oracle: the lines of a run that was never killed."""
     path = tmp_path / "records.jsonl"
-    before = [STAGE, evaluation("recover", 3, 9.0), evaluation("adapt", 1, 8.0)]
+    before = [STAGE, evaluation("start", 0, 9.5), evaluation("recover", 3, 9.0), evaluation("adapt", 1, 8.0)]
     lost = [evaluation("adapt", 5, 7.0), {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}}]
     again = [evaluation("adapt", 6, 6.5), {"kind": "done", "charged": {}, "phases": [], "growth": None}]
     write_all(path, [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2}, *again])
     kinds = [(line["kind"], line.get("step")) for line in records.read_stage(path)]
-    expected = [("stage", None), ("evaluation", 3), ("evaluation", 1), ("resumed", 2), ("evaluation", 6)]
+    expected = [
+        ("stage", None),
+        ("evaluation", 0),
+        ("evaluation", 3),
+        ("evaluation", 1),
+        ("resumed", 2),
+        ("evaluation", 6),
+    ]
     assert kinds == [*expected, ("done", None)]
 
 
@@ -149,6 +156,8 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE, evaluation("adapt", 1, 8.0)])
     score = dict.fromkeys(records.FIELDS["score"], 0) | {"kind": "score", "key": "x"}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
+    reference = {"kind": "reference", "task": "mnli", "name": "majority", "metric": "accuracy", "test": 0.3}
+    write_all(tmp_path / "scores" / "references.jsonl", [reference])
     folder = tmp_path / "suites" / "s"
     failed = {"kind": "failed", "stage": 1, "error": "loss is not finite"}
     write_all(folder / "1.jsonl", [run_line("1", 1, 0, ["a", "b"]), failed])
@@ -159,5 +168,6 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     assert [run.failure is not None for run in runs] == [False, False, True]
     assert [[line["kind"] for line in stage] for stage in runs[0].stages] == [["stage", "evaluation"], []]
     assert [[line["test"] for line in scores] for scores in runs[0].scores] == [[0.7], []]
+    assert [line["test"] for line in runs[2].references] == [0.3]
     assert runs[0].stages[0] is runs[1].stages[0], "a shared stage is read once"
     assert records.load_runs(tmp_path, "absent") == []
