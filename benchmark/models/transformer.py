@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,7 @@ class LanguageModel(nn.Module):
     @property
     def parameters_count(self) -> int:
         """Number of parameters, tied ones once."""
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
         """Logits (B, K, V_text) of the text vocabulary at the predicted positions.
@@ -112,19 +114,16 @@ class LanguageModel(nn.Module):
         `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
         not the model's tokenizer.
         """
-        folder = Path(folder)
+        with _new_folder(Path(folder)) as beside:
+            self._write(beside, tokenizer)
+
+    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         wrapped = _with_prompts(tokenizer, self.vocabulary)
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
-        beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
-        beside.mkdir(parents=True)
-        try:
-            self.network.save_pretrained(beside)
-            wrapped.save_pretrained(beside)
-            _replace_folder(beside, folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        self.network.save_pretrained(folder)
+        wrapped.save_pretrained(folder)
 
 
 def build(
@@ -244,18 +243,29 @@ def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTok
     )
 
 
-def _replace_folder(new: Path, folder: Path) -> None:
-    """Move `new` to `folder`. A folder cannot be replaced in one step: the old one is moved aside first."""
-    for path in (*new.iterdir(), new):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    if folder.exists():
-        old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-        os.replace(folder, old)
-        os.replace(new, folder)
-        shutil.rmtree(old)
-    else:
-        os.replace(new, folder)
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which replaces `folder` once the block has ended without an error."""
+    beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        for path in (*beside.rglob("*"), beside):
+            _sync(path)
+        if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
+            old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+            os.replace(folder, old)
+            os.replace(beside, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
