@@ -1,0 +1,55 @@
+"""What the sources of text have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from benchmark.errors import UserError
+
+LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
+
+
+class DataError(UserError):
+    """Text that cannot be used as it is. The message says which, where and the cure."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
+
+    `kind` is "module", "class" or "function" for a docstring, else empty.
+    """
+
+    text: str
+    source: str
+    kind: str = ""
+    split: Literal["train", "valid", ""] = ""
+
+
+def cut(text: str) -> list[str]:
+    """`text` in pieces of at most LONGEST_DOCUMENT characters, each up to the end of a line, or else of a word."""
+    pieces = []
+    start = 0
+    while len(text) - start > LONGEST_DOCUMENT:
+        stop = start + LONGEST_DOCUMENT
+        end = text.rfind("\n", start, stop) + 1 or text.rfind(" ", start, stop) + 1 or stop
+        pieces.append(text[start:end])
+        start = end
+    return [*pieces, text[start:]]
+
+
+def text_of(record: Any, text_field: str, place: str) -> str:
+    """The text of a record; null is no text, so it will count as blank."""
+    if not isinstance(record, Mapping):
+        raise DataError(f"{place}: a {type(record).__name__}, not an object with a field {text_field!r}")
+    if text_field not in record:
+        fields = ", ".join(map(str, record)) or "none"
+        raise DataError(f"{place}: no field {text_field!r}; there are {fields}: name the right one in text_field")
+    text = record[text_field]
+    if not isinstance(text, str | None):
+        raise DataError(
+            f"{place}: field {text_field!r} is a {type(text).__name__}, not text: name another in text_field"
+        )
+    return text or ""

@@ -1,0 +1,396 @@
+"""Text to token ids: a byte-level BPE, and every domain tokenised once into flat arrays on disk.
+
+A folder of prepared data holds
+
+    tokenizers/<identity>/tokenizer.json
+    domains/<identity>/train.bin, valid.bin, info.json
+
+An identity hashes what the content is made from (settings, and files by path, size and time), so that it is known
+without reading the text. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
+another folder keeps its runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import os
+import shutil
+import sys
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import tokenizers
+from filelock import FileLock
+from numpy.typing import NDArray
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from benchmark import corpus, docstrings
+from benchmark.config import Data, Domain, digest
+from benchmark.config import Tokenizer as TokenizerConfig
+from benchmark.corpus import DataError, Document
+from benchmark.vocabulary import EOS, SPECIAL_TOKENS, Vocabulary
+
+FORMAT = 1  # raised when the same text comes to mean other tokens
+BATCH = 2**18  # characters that a thread tokenises at once
+THREADS = min(os.cpu_count() or 1, 8)
+SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
+REPORT_EVERY = 2**24  # bytes of text between two lines of progress
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DomainTokens:
+    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`.
+
+    `info` goes into records: documents, valid_documents, bytes, tokens, sha256 (of the text), skipped {reason: count},
+    complete (False: the rest was not read), versions {package: version}, source, unigram_perplexity.
+    """
+
+    name: str
+    title: str
+    key: str
+    train: NDArray
+    valid: NDArray
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """`tokenizer` knows the prompts `<domain:NAME>` too, and takes special tokens in a text for ordinary text."""
+
+    tokenizer: tokenizers.Tokenizer
+    text_vocabulary: int
+    domains: tuple[DomainTokens, ...]
+    key: str
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains))
+
+
+def prepare(
+    domains: Sequence[Domain],
+    tokenizer: TokenizerConfig,
+    data: Data,
+    folder: Path,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
+
+    Raises DataError.
+    """
+    report = progress or (lambda line: None)
+    with _without_library_threads():
+        bpe = _tokenizer(domains, tokenizer, data, folder, report)
+        text_vocabulary, tokenizer_key = bpe.get_vocab_size(), _key(bpe)
+        opened = tuple(_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in domains)
+    prompts = Vocabulary(text_vocabulary, tuple(domain.name for domain in domains)).prompt_tokens
+    if bpe.add_special_tokens(list(prompts)) != len(prompts):
+        raise DataError(f"the tokenizer's vocabulary already holds one of {', '.join(prompts)}: rename the domain")
+    key = digest([tokenizer_key, [[domain.name, domain.key] for domain in opened]])
+    return Corpus(bpe, text_vocabulary, opened, key)
+
+
+# Tokenizers
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> tokenizers.Tokenizer:
+    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives the same ids."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe = _byte_level(models.BPE())
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
+def load_bpe(folder: Path) -> tokenizers.Tokenizer:
+    """GPT-2's kind of vocab.json and merges.txt, with our special tokens before its entries.
+
+    So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
+    """
+    try:
+        entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(entries)
+    if missing:
+        raise DataError(f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes")
+    text = [entry for entry in sorted(entries, key=entries.__getitem__) if entry not in SPECIAL_TOKENS]
+    ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
+    rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]
+    merges = [(left, right) for left, _, right in rules]
+    try:
+        model = models.BPE(ids, merges)
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{folder}: merges.txt does not go with vocab.json: {error}") from None
+    bpe = _byte_level(model)
+    bpe.add_special_tokens(list(SPECIAL_TOKENS))
+    return bpe
+
+
+def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    bpe = tokenizers.Tokenizer(model)
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    return bpe
+
+
+def _tokenizer(
+    domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Progress
+) -> tokenizers.Tokenizer:
+    """The tokenizer without prompts."""
+    if config.folder:
+        bpe = load_bpe(Path(config.folder).expanduser())
+    else:
+        sampled = [domain for domain in domains if domain.name in config.domains or not config.domains]
+        sources = [corpus.identity(domain, data.valid_share) for domain in sampled]
+        identity = digest([FORMAT, config.vocabulary, config.sample_bytes, sources])
+
+        def make(unfinished: Path) -> None:
+            report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+            texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
+            train_bpe(texts, config.vocabulary).save(str(unfinished / "tokenizer.json"))
+
+        made = _once(folder / "tokenizers" / identity, make)
+        bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
+    bpe.encode_special_tokens = True  # "<mask>" in a document is text
+    return bpe
+
+
+def _key(bpe: tokenizers.Tokenizer) -> str:
+    model = json.loads(bpe.to_str())["model"]
+    return digest([model["vocab"], model["merges"]])
+
+
+def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
+    """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
+    sample: _Sample[str] = _Sample(size)
+    seen = 0
+    for document in corpus.read(domain, valid_share, Counter()):
+        if document.split == "train":
+            text = document.text.encode()
+            sample.add(document.text, len(text), zlib.crc32(text))
+            seen += len(text)
+            if seen >= SAMPLED_FROM * size:
+                break
+    return sample.items()
+
+
+Item = TypeVar("Item")
+
+
+class _Sample(Generic[Item]):
+    """Of all that is added, what a hash puts first until `size` is full: even, repeatable, in one pass."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._room = size, size
+        self._kept: list[tuple[int, int, int, Item]] = []  # a heap, the largest hash on top
+        self._numbers = count()
+        self.dropped = 0
+
+    def add(self, item: Item, size: int, hashed: int) -> None:
+        heapq.heappush(self._kept, (-hashed, next(self._numbers), size, item))
+        self._room -= size
+        while self._room + self._kept[0][2] <= 0:
+            self._room += heapq.heappop(self._kept)[2]
+            self.dropped += 1
+
+    def items(self) -> list[Item]:
+        """In the order in which they came."""
+        return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
+
+
+# Domains
+
+
+def _domain(
+    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
+) -> DomainTokens:
+    source = corpus.identity(domain, data.valid_share)
+    identity = digest([FORMAT, source, tokenizer_key, data.max_train_tokens, data.max_valid_tokens])
+
+    def make(unfinished: Path) -> None:
+        report(f"{domain.name}: tokenising")
+        _tokenise(domain, bpe, tokenizer_key, data, unfinished, report)
+
+    made = _once(folder / "domains" / identity, make)
+    info = json.loads((made / "info.json").read_text(encoding="utf-8"))
+    train, valid = (_open(made / f"{split}.bin", _dtype(bpe)) for split in ("train", "valid"))
+    for split, tokens in (("training", train), ("validation", valid)):
+        if len(tokens) < data.text_length:
+            raise DataError(
+                f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of {data.text_length} "
+                f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add text, "
+                "or change data.sequence_length, data.valid_share or the domain's validation files"
+            )
+    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info)
+
+
+def _tokenise(
+    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
+) -> None:
+    """Write train.bin, valid.bin and info.json."""
+    room = data.max_train_tokens or sys.maxsize
+    valid: _Sample[NDArray] = _Sample(data.max_valid_tokens)
+    skipped: Counter[str] = Counter()
+    documents: Counter[str] = Counter()
+    text_hash, size, reported, complete = hashlib.sha256(), 0, 0, True
+    with (folder / "train.bin").open("wb") as file:
+        for document, ids in _encoded(bpe, corpus.read(domain, data.valid_share, skipped)):
+            if document.split == "train" and not room:
+                complete = False
+                break
+            text = document.text.encode()
+            text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
+            documents[document.split] += 1
+            size += len(text)
+            if document.split == "valid":
+                valid.add(ids, len(ids), zlib.crc32(text))
+            else:
+                file.write(ids[:room].tobytes())
+                room -= min(room, len(ids))
+            if size - reported >= REPORT_EVERY:
+                reported = size
+                report(f"{domain.name}: {size / 1e6:,.0f} MB of text tokenised")
+    if valid.dropped:
+        skipped["beyond max_valid_tokens"] = valid.dropped
+    held_out = np.concatenate([np.empty(0, _dtype(bpe)), *valid.items()])[: data.max_valid_tokens]
+    (folder / "valid.bin").write_bytes(held_out.tobytes())
+    train = _open(folder / "train.bin", _dtype(bpe))
+    info = {
+        "key": digest([tokenizer_key, _sha256(train), _sha256(held_out)]),
+        "documents": documents.total(),
+        "valid_documents": documents["valid"],
+        "bytes": size,
+        "tokens": len(train) + len(held_out),
+        "sha256": text_hash.hexdigest(),
+        "skipped": dict(sorted(skipped.items())),
+        "complete": complete,
+        "versions": docstrings.versions(domain.packages),
+        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
+        "unigram_perplexity": _unigram_perplexity(train, held_out, bpe.get_vocab_size()),
+    }
+    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
+
+
+def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, NDArray]]:
+    """Documents in their order, with their ids and `</s>`; a few batches are tokenised ahead, in threads."""
+    dtype = _dtype(bpe)
+
+    def encode(batch: list[Document]) -> list[NDArray]:
+        encodings = bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+        return [np.array([*encoding.ids, EOS], dtype) for encoding in encodings]
+
+    pending: deque[tuple[list[Document], Future[list[NDArray]]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for batch in _batches(documents):
+            pending.append((batch, pool.submit(encode, batch)))
+            if len(pending) > 2 * THREADS:
+                batch, ids = pending.popleft()
+                yield from zip(batch, ids.result(), strict=True)
+        for batch, ids in pending:
+            yield from zip(batch, ids.result(), strict=True)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _unigram_perplexity(train: NDArray, valid: NDArray, vocabulary: int) -> float:
+    """Perplexity on `valid` under the token frequencies of `train`, with one added to each count."""
+    counts = _counts(train, vocabulary)
+    log_probabilities = np.log((counts + 1) / (counts.sum() + vocabulary))
+    return float(np.exp(-(_counts(valid, vocabulary) @ log_probabilities) / max(1, len(valid))))
+
+
+def _counts(tokens: NDArray, vocabulary: int) -> NDArray[np.int64]:
+    counts = np.zeros(vocabulary, np.int64)
+    for part in _parts(tokens):
+        counts += np.bincount(part, minlength=vocabulary)
+    return counts
+
+
+def _sha256(tokens: NDArray) -> str:
+    hashed = hashlib.sha256()
+    for part in _parts(tokens):
+        hashed.update(part.astype("<u4").tobytes())  # the same for 16 and 32 bits
+    return hashed.hexdigest()
+
+
+def _parts(tokens: NDArray) -> Iterator[NDArray]:
+    return (tokens[start : start + 2**20] for start in range(0, len(tokens), 2**20))
+
+
+# Disk
+
+
+def _dtype(bpe: tokenizers.Tokenizer) -> np.dtype:
+    return np.dtype("<u2" if bpe.get_vocab_size() <= 2**16 else "<u4")
+
+
+def _open(path: Path, dtype: np.dtype) -> NDArray:
+    # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def _once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                unfinished = folder.with_name(f"{folder.name}.unfinished")
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+                unfinished.mkdir()
+                try:
+                    make(unfinished)
+                    _sync(unfinished)
+                    os.replace(unfinished, folder)
+                finally:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that a crash of the machine leaves no empty files under the final name."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _without_library_threads() -> Iterator[None]:
+    """Tokenise in threads of ours only: those of the library stay, and a process forked later hangs or warns."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before
