@@ -77,6 +77,9 @@ def command_line() -> argparse.ArgumentParser:
     command("report", report, "render tables and figures from the records that exist")
     command("status", status, "the state of each run")
 
+    sub = command("check", check, "does a method in methods/ keep the promises of the interface?", parents=False)
+    sub.add_argument("method")
+
     sub = command("evaluate", evaluate, "perplexity of a checkpoint on your text", parents=False)
     sub.add_argument("checkpoint", type=Path, help="a folder written by a run: runs/stages/KEY/model")
     sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
@@ -217,6 +220,14 @@ def status(options: argparse.Namespace) -> int:
     suite, configs = read_suite(options)
     print(states(suite, configs, Store(options.runs)))
     return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    import methods
+    from benchmark.conformance import check as run_checks
+
+    methods.find(options.method)
+    return 0 if run_checks(options.method, methods.build, print) else 1
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -140,7 +140,7 @@ class Training(Settings):
     weight_decay: float = Field(0.01, ge=0)
     clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
-    compile: bool = False
+    compile: bool | str = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
     evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")
 

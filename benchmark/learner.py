@@ -52,7 +52,8 @@ class Learner:
         objective: nn.Module = Objective(lambda batch: method.loss(self, batch), model, autocast)
         if world.size > 1:
             objective = DistributedDataParallel(objective)
-        self._objective = torch.compile(objective) if training.compile else objective
+        backend = training.compile if isinstance(training.compile, str) else "inductor"
+        self._objective = torch.compile(objective, backend=backend) if training.compile else objective
         self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
 
     def language_model_loss(self, batch: Batch) -> Tensor:

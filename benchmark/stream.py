@@ -24,6 +24,11 @@ from benchmark.vocabulary import BOS, MASK
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
 
+def predictions(length: int, masked: bool) -> int:
+    """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
+    return max(1, round(MASKED_SHARE * length)) if masked else length
+
+
 @dataclass
 class Batch:
     tokens: Tensor  # (B, 1+N) int64, `<s>` first; corrupted for BERT
@@ -207,7 +212,7 @@ class Stream:
         n = self.length
         tokens = self._with_bos(text)
         if self.masked:
-            count = max(1, round(MASKED_SHARE * n))
+            count = predictions(n, self.masked)
             order = random_bits(row_bits[:, None], np.arange(n))
             chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
             targets = np.take_along_axis(text, chosen, axis=1)

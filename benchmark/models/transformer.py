@@ -38,7 +38,7 @@ transformers_logging.disable_progress_bar()  # its bars would tear the progress 
 ARCHITECTURES = {"bert": "roberta", "bert_preln": "roberta-prelayernorm", "gpt": "gpt2"}
 """Our name -> `model_type` of transformers."""
 
-_POSITION_OFFSET = PAD + 1  # RoBERTa numbers positions from here
+POSITION_OFFSET = PAD + 1  # RoBERTa numbers positions from here
 
 
 class LanguageModel(nn.Module):
@@ -70,6 +70,16 @@ class LanguageModel(nn.Module):
         return self.network.config.hidden_size
 
     @property
+    def masked(self) -> bool:
+        """Whether it predicts masked tokens; else the next one."""
+        return self.architecture != "gpt"
+
+    @property
+    def sequence_length(self) -> int:
+        """Columns of a row that it has positions for: `<s>`, the prompt and the text."""
+        return self.network.config.max_position_embeddings - (_POSITION_OFFSET if self.masked else 0)
+
+    @property
     def parameters_count(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -96,7 +106,7 @@ class LanguageModel(nn.Module):
         columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         body: Any = self.network.base_model
         if self.network.config.model_type != "gpt2":
-            return body(tokens, position_ids=columns + _POSITION_OFFSET).last_hidden_state
+            return body(tokens, position_ids=columns + POSITION_OFFSET).last_hidden_state
         # Block by block: GPT2Model.forward looks for packed sequences in the position ids, which costs a
         # synchronisation a step and, under torch.compile, attention without the fast causal kernels.
         hidden = body.drop(body.wte(tokens) + body.wpe(columns))
@@ -171,7 +181,7 @@ def build(
         family = RobertaConfig if architecture == "bert" else RobertaPreLayerNormConfig
         config = family(
             vocab_size=vocabulary.size,
-            max_position_embeddings=sequence_length + _POSITION_OFFSET,
+            max_position_embeddings=sequence_length + POSITION_OFFSET,
             hidden_size=hidden_size,
             num_hidden_layers=layers,
             num_attention_heads=hidden_size // head_size,

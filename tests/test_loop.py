@@ -1,0 +1,236 @@
+"""The clock, the learning rate and the loop: what is charged, when it stops, what survives a kill."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.clock import Clock
+from benchmark.config import Budget
+from benchmark.conformance import ALONE, Lab, tiny_config
+from benchmark.method import LifelongMethod, Phase
+from benchmark.models import load
+from benchmark.optimization import scheduled
+from benchmark.stage import NonFiniteLoss, Stopped
+from benchmark.world import World
+
+ROOT = Path(__file__).parent.parent
+
+
+class FakeTime:
+    """Seconds that pass only when told."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+class SlowerOther(World):
+    """Two processes, of which the other has always spent 5 s more."""
+
+    def maximum(self, *values: float) -> list[float]:
+        return [values[0] + 5.0, *values[1:]]
+
+
+def test_only_time_between_start_and_pause_is_charged(monkeypatch) -> None:
+    """Oracle: seconds counted by hand."""
+    clock, fake = Clock(Budget(unit="seconds", amount=10.0), 0, ALONE), FakeTime(monkeypatch)
+    clock.start()
+    fake.now += 2.0
+    clock.pause()
+    fake.now += 50.0  # evaluation, say
+    clock.start()
+    fake.now += 1.0
+    assert clock.count_step(tokens=8) == 0
+    assert (clock.spent, clock.fraction, clock.steps, clock.tokens) == (3.0, 0.3, 1, 8)
+
+
+def test_the_slowest_process_decides(monkeypatch) -> None:
+    """Oracle: every process continues from the largest value, and learns of the gravest alarm."""
+    clock, fake = Clock(Budget(unit="seconds", amount=10.0), 0, SlowerOther(0, 2, torch.device("cpu"))), None
+    fake = FakeTime(monkeypatch)
+    clock.start()
+    fake.now += 1.0
+    assert clock.count_step(tokens=8, alarm=2) == 2
+    assert clock.spent == 6.0
+
+
+def test_per_stage_budgets() -> None:
+    assert Clock(Budget(unit="steps", amount=[3.0, 7.0]), 1, ALONE).limit == 7.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "done", "expected"),
+    [
+        ("linear", 0.04, 0.5),
+        ("linear", 0.08, 1.0),
+        ("linear", 0.54, 0.5),
+        ("linear", 1.0, 0.0),
+        ("inverse_sqrt", 0.32, 0.5),
+        ("inverse_sqrt", 0.02, 0.25),
+        ("cosine", 0.54, 0.55),
+        ("cosine", 1.0, 0.1),
+    ],
+)
+def test_learning_rate(schedule: str, done: float, expected: float) -> None:
+    """Oracle: the formulas in the docstring, by hand, for a warm-up of 8%."""
+    assert scheduled(schedule, done, 0.08) == pytest.approx(expected)
+
+
+def test_the_optimizer_sees_the_schedule(tmp_path, monkeypatch) -> None:
+    """Oracle: rates at the middle of each of 10 steps: warm-up over half of them to 3e-3, then linear decay."""
+    rates = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self, *a: (rates.append(self.param_groups[0]["lr"]), step(self, *a))[1]
+    )
+    lab = Lab("naive", methods.build, tmp_path)
+    lab.run(lab.config(warmup=0.5), "run").train(last_stage=0)
+    expected = [3e-3 * min((i + 0.5) / 5, (10 - i - 0.5) / 5) for i in range(10)]
+    assert rates == pytest.approx(expected)
+
+
+def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
+    """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move it."""
+    fake = FakeTime(monkeypatch)
+    count = Clock.count_step
+
+    def one_step(self, *args, **kwargs):
+        fake.now += 0.7
+        return count(self, *args, **kwargs)
+
+    monkeypatch.setattr(Clock, "count_step", one_step)
+    lab = Lab("er", methods.build, tmp_path)
+    config = lab.config()
+    config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
+    run = lab.run(config, "run")
+    run.train(last_stage=0)
+    lines = records.read_stage(run.store.stage(run.keys[0]) / "records.jsonl")
+    done = next(line for line in lines if line["kind"] == "done")
+    assert done["charged"]["steps"] == 15
+    assert done["charged"]["seconds"] == pytest.approx(15 * 0.7)
+    # two marks: after 8 steps (5.6 s of 10) and the end
+    assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8, 15]
+
+
+@dataclass
+class Diverges(LifelongMethod):
+    """Its loss is not finite from the fourth step of the first stage."""
+
+    calls: int = 0
+
+    def loss(self, learner, batch):
+        self.calls += 1
+        return super().loss(learner, batch) * (math.nan if self.calls >= 5 else 1.0)  # one call is the warm-up
+
+
+def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
+    """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
+    lab = Lab("diverges", lambda name, options: Diverges(), tmp_path)
+    run = lab.run(lab.config(checkpoint_seconds=1e-9), "run")
+    with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\), phase adapt, step 4, at learning rate .*clip"):
+        run.train()
+    lines = records.read(run.store.run_file(run.config))
+    assert lines[-1]["kind"] == "failed" and "NonFiniteLoss" in lines[-1]["error"]
+    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    assert saved["position"]["step"] == 3
+    assert all(tensor.isfinite().all() for tensor in saved["model"].values())
+
+
+def test_asked_to_stop_saves_and_the_next_run_goes_on(tmp_path) -> None:
+    """Oracle: the weights of a run that was never stopped."""
+    lab = Lab("er", methods.build, tmp_path)
+    calls = iter(range(100))
+    run = lab.run(lab.config(), "stopped", lambda: next(calls) == 13)
+    with pytest.raises(Stopped):
+        run.train()
+    assert torch.load(run.store.stage(run.keys[1]) / "checkpoint.pt", weights_only=True)["position"]["step"] == 4
+    again = lab.weights(lab.config(), "stopped")
+    for expected, actual in zip(lab.undisturbed(), again, strict=True):
+        assert all(torch.equal(expected[name], actual[name]) for name in expected)
+
+
+KILL = """
+import os, signal, sys, torch
+from pathlib import Path
+import methods
+from benchmark.conformance import Lab
+torch.set_num_threads(1)
+lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
+steps = iter(range(int(sys.argv[3])))
+stop = lambda: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL)
+lab.run(lab.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
+"""
+
+
+@pytest.mark.parametrize("steps", [14])
+def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
+    """Oracle: weights and evaluations of an undisturbed run, bit for bit. ELLE, killed while it recovers."""
+    lab = Lab("elle", methods.build, tmp_path)
+    expected = lab.undisturbed()
+    torch.set_num_threads(1)
+    command = [sys.executable, "-c", KILL, "elle", str(tmp_path), str(steps)]
+    killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    run = lab.run(lab.config(checkpoint_seconds=1e-9), "killed")
+    assert not run.done()
+    run.train()
+    whole = lab.run(lab.config(), "undisturbed-gpt")
+    assert run.keys == whole.keys
+    for key, weights in zip(run.keys, expected, strict=True):
+        actual = load(run.store.stage(key) / "model").state_dict()
+        assert all(torch.equal(weights[name], actual[name]) for name in weights)
+        seen = [records.read_stage(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
+        evaluations = [
+            [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
+        ]
+        assert evaluations[0] == evaluations[1]
+
+
+def test_runs_share_what_they_have_in_common(tmp_path) -> None:
+    """Oracle: ER's first stage is Naive's, so it is trained once; the second stages differ."""
+    lab = Lab("naive", methods.build, tmp_path)
+    naive = lab.run(lab.config(), "store")
+    naive.train()
+    er = lab.run(tiny_config("er"), "store")
+    assert er.keys[0] == naive.keys[0] and er.keys[1] != naive.keys[1]
+    before = (er.store.stage(er.keys[0]) / "records.jsonl").read_bytes()
+    er.train()
+    assert (er.store.stage(er.keys[0]) / "records.jsonl").read_bytes() == before
+    assert er.done() and naive.done()
+
+
+def test_what_does_not_matter_does_not_change_the_key(tmp_path) -> None:
+    """Oracle: how often checkpoints are written has no effect on the result; the seed has."""
+    lab = Lab("er", methods.build, tmp_path)
+    keys = [lab.run(config, "x").keys for config in (lab.config(), lab.config(checkpoint_seconds=5))]
+    assert keys[0] == keys[1]
+    other = lab.config().model_copy(update={"seed": 4})
+    assert not set(lab.run(other, "x").keys) & set(keys[0])
+
+
+@dataclass
+class Patient(LifelongMethod):
+    def phases(self, stage):
+        return [Phase("a", share=0.01), Phase("b", share=0.24), Phase("c", share=0.75)]
+
+
+def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
+    """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps), the last at 10."""
+    lab = Lab("patient", lambda name, options: Patient(), tmp_path)
+    run = lab.run(lab.config(), "run")
+    run.train(last_stage=0)
+    lines = records.read(run.store.stage(run.keys[0]) / "records.jsonl")
+    done = next(line for line in lines if line["kind"] == "done")
+    assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [("a", 1), ("b", 2), ("c", 7)]
