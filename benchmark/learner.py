@@ -48,8 +48,8 @@ class Learner:
         self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in self.named_parameters]
         bf16 = precision_of(training, world) == "bf16"
-        autocast = torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16)
-        objective: nn.Module = Objective(lambda batch: method.loss(self, batch), model, autocast)
+        self.autocast = torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16)
+        objective: nn.Module = Objective(lambda batch: method.loss(self, batch), model, self.autocast)
         if world.size > 1:
             objective = DistributedDataParallel(objective)
         backend = training.compile if isinstance(training.compile, str) else "inductor"
@@ -88,4 +88,9 @@ class Learner:
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all targets; logits (..., V), targets (...)."""
-    return F.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
+
+
+def at_least_fp32(logits: Tensor) -> Tensor:
+    """bf16 has too few digits for sums over the vocabulary."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

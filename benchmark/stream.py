@@ -38,6 +38,7 @@ class Batch:
     memory: Tensor  # (B,) bool, rows from the memory of earlier domains; they come last
     rows: int  # of the whole batch, over all micro-batches and processes
     memory_share: float  # of those rows
+    memory_rows: int  # of this part; they come last
 
     def to(self, device: torch.device) -> Batch:
         tensors = {k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)}
@@ -136,7 +137,11 @@ class Stream:
         text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
         batch = self._to_batch(text, domains, random_bits(*key, step, rows))
         return replace(
-            batch, memory=torch.from_numpy(is_memory), rows=batch_size, memory_share=from_memory / batch_size
+            batch,
+            memory=torch.from_numpy(is_memory),
+            rows=batch_size,
+            memory_share=from_memory / batch_size,
+            memory_rows=int(is_memory.sum()),
         )
 
     def reference(self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: NDArray) -> Batch:
@@ -232,4 +237,5 @@ class Stream:
             memory=torch.zeros(len(text), dtype=torch.bool),
             rows=len(text),
             memory_share=0.0,
+            memory_rows=0,
         )

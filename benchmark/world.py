@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,6 +34,11 @@ class World:
 
     def total(self, *values: float) -> list[float]:
         return self._reduce(values, dist.ReduceOp.SUM)
+
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        for tensor in tensors if self.size > 1 else ():
+            dist.all_reduce(tensor)
 
     def _reduce(self, values: tuple[float, ...], how: dist.ReduceOp.RedOpType) -> list[float]:
         if self.size == 1:
