@@ -21,6 +21,7 @@ class Clock:
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
         self.unit, self.limit = budget.unit, per_stage(budget.amount, stage)
+        self.share = 1.0  # of the limit that the stage's phases take; one may take what earlier stages left
         self.seconds = 0.0
         self.steps = self.tokens = 0
         self.flops = self.reference = 0.0
@@ -34,7 +35,7 @@ class Clock:
 
     @property
     def fraction(self) -> float:
-        return self.spent / self.limit
+        return self.spent / (self.limit * self.share)
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"

@@ -88,16 +88,18 @@ class StageRun:
         torch.manual_seed(self.stage.seed)
         self.model.to(self.world.device).train()
         self.clock.start()
-        self.model = self.method.start_stage(self.model, self.stage)  # growth is charged
+        model = self.method.start_stage(self.model, self.stage)  # growth is charged
+        self.model = model.to(self.world.device).train()
         self.clock.pause()
         self.clock.count_set_up()
         phases = list(self.method.phases(self.stage))
+        self.clock.share = sum(phase.share for phase in phases) or 1.0
         saved = checkpoint.load(self.checkpoint_file, self.world.device)
         if saved:
             self._restore(saved, phases)
         else:
             self._record_start(phases)
-            if not self.stage.first:
+            if phases and not self.stage.first:
                 self._evaluate("start")
         self._saved_at = self.clock.seconds
         end = 0.0
@@ -177,7 +179,7 @@ class StageRun:
 
     def _warm_up(self, learner: Learner, phase: Phase, loader: Loader) -> float:
         """Run one step without effect: what is lazy or compiled costs no budget. Returns its FLOPs if they matter."""
-        before = copy.deepcopy(get_state(self.method))
+        state, weights = copy.deepcopy((get_state(self.method), self.model.state_dict()))
         batches, reference = loader.compute(0)
 
         def step(learner: Learner) -> None:
@@ -195,7 +197,8 @@ class StageRun:
             with counter:
                 step(Learner(self.model, self.method, eager, self.world))
             flops = float(counter.get_total_flops()) * self.world.size
-        set_state(self.method, before)
+        set_state(self.method, state)
+        self.model.load_state_dict(weights)  # a phase that does not train may change them itself
         learner.metrics = {}
         for parameter in learner.parameters:
             parameter.grad = None
