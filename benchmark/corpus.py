@@ -61,7 +61,7 @@ def identity(domain: Domain, valid_share: float) -> str:
     return digest(
         {
             "format": FORMAT,
-            "python": platform.python_version(),
+            "python": platform.python_version() if domain.packages else None,  # it parses them
             "domain": domain.model_dump(mode="json", exclude={"name", "title"}),
             "valid_share": None if domain.valid else valid_share,
             "files": [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],

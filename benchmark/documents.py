@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import count
+from typing import Any, Generic, Literal, TypeVar
 
 from benchmark.errors import UserError
 
@@ -53,3 +55,27 @@ def text_of(record: Any, text_field: str, place: str) -> str:
             f"{place}: field {text_field!r} is a {type(text).__name__}, not text: name another in text_field"
         )
     return text or ""
+
+
+Item = TypeVar("Item")
+
+
+class Sample(Generic[Item]):
+    """Of all that is added, what a hash puts first until `size` is full: even, repeatable, in one pass."""
+
+    def __init__(self, size: int) -> None:
+        self._room = size
+        self._kept: list[tuple[int, int, int, Item]] = []  # a heap, the largest hash on top
+        self._numbers = count()
+        self.dropped = 0
+
+    def add(self, item: Item, size: int, hashed: int) -> None:
+        heapq.heappush(self._kept, (-hashed, next(self._numbers), size, item))
+        self._room -= size
+        while self._room + self._kept[0][2] <= 0:
+            self._room += heapq.heappop(self._kept)[2]
+            self.dropped += 1
+
+    def items(self) -> list[Item]:
+        """In the order in which they came."""
+        return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]

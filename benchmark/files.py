@@ -131,9 +131,11 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
         while chunk:
             frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:
-                yield frame.decompress(chunk)
+                content = frame.decompress(chunk)
             except zstandard.ZstdError as error:
                 raise zlib.error(str(error)) from None
+            if content:  # nothing while a block is not complete
+                yield content
             chunk = frame.unused_data
             if frame.eof:
                 frame = None

@@ -1,4 +1,4 @@
-"""Text to token ids: a byte-level BPE, and every domain tokenised once into flat arrays on disk.
+"""Text to token ids: every domain tokenised once, into flat arrays on disk.
 
 A folder of prepared data holds
 
@@ -13,7 +13,6 @@ another folder keeps its runs.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import os
 import shutil
@@ -24,21 +23,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import tokenizers
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from benchmark import corpus, docstrings
+from benchmark.bpe import content_key, load_bpe, train_bpe
 from benchmark.config import Data, Domain, digest
 from benchmark.config import Tokenizer as TokenizerConfig
-from benchmark.corpus import DataError, Document
-from benchmark.vocabulary import EOS, SPECIAL_TOKENS, Vocabulary
+from benchmark.documents import DataError, Document, Sample
+from benchmark.vocabulary import EOS, Vocabulary
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 BATCH = 2**18  # characters that a thread tokenises at once
@@ -52,8 +50,9 @@ Progress = Callable[[str], None]
 class DomainTokens:
     """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`.
 
-    `info` goes into records: documents, valid_documents, bytes, tokens, sha256 (of the text), skipped {reason: count},
-    complete (False: the rest was not read), versions {package: version}, source, unigram_perplexity.
+    `info` goes into records: documents, of which valid_documents; bytes of text; tokens; sha256 of all text that was
+    read; skipped {reason: count}; complete (False: the rest was not read); versions {package: version}; source;
+    unigram_perplexity.
     """
 
     name: str
@@ -92,62 +91,17 @@ def prepare(
     report = progress or (lambda line: None)
     with _without_library_threads():
         bpe = _tokenizer(domains, tokenizer, data, folder, report)
-        text_vocabulary, tokenizer_key = bpe.get_vocab_size(), _key(bpe)
+        text_vocabulary, tokenizer_key = bpe.get_vocab_size(), content_key(bpe)
         opened = tuple(_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in domains)
     prompts = Vocabulary(text_vocabulary, tuple(domain.name for domain in domains)).prompt_tokens
-    if bpe.add_special_tokens(list(prompts)) != len(prompts):
+    bpe.add_special_tokens(list(prompts))
+    if [bpe.token_to_id(prompt) for prompt in prompts] != list(range(text_vocabulary, text_vocabulary + len(prompts))):
         raise DataError(f"the tokenizer's vocabulary already holds one of {', '.join(prompts)}: rename the domain")
     key = digest([tokenizer_key, [[domain.name, domain.key] for domain in opened]])
     return Corpus(bpe, text_vocabulary, opened, key)
 
 
 # Tokenizers
-
-
-def train_bpe(texts: Iterable[str], vocabulary: int) -> tokenizers.Tokenizer:
-    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives the same ids."""
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    bpe = _byte_level(models.BPE())
-    bpe.train_from_iterator(texts, trainer)
-    return bpe
-
-
-def load_bpe(folder: Path) -> tokenizers.Tokenizer:
-    """GPT-2's kind of vocab.json and merges.txt, with our special tokens before its entries.
-
-    So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
-    """
-    try:
-        entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
-    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(entries)
-    if missing:
-        raise DataError(f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes")
-    text = [entry for entry in sorted(entries, key=entries.__getitem__) if entry not in SPECIAL_TOKENS]
-    ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
-    rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]
-    merges = [(left, right) for left, _, right in rules]
-    try:
-        model = models.BPE(ids, merges)
-    except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{folder}: merges.txt does not go with vocab.json: {error}") from None
-    bpe = _byte_level(model)
-    bpe.add_special_tokens(list(SPECIAL_TOKENS))
-    return bpe
-
-
-def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
-    bpe = tokenizers.Tokenizer(model)
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    return bpe
 
 
 def _tokenizer(
@@ -166,20 +120,15 @@ def _tokenizer(
             texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
             train_bpe(texts, config.vocabulary).save(str(unfinished / "tokenizer.json"))
 
-        made = _once(folder / "tokenizers" / identity, make)
+        made = _once(folder / "tokenizers" / identity, make, report)
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     bpe.encode_special_tokens = True  # "<mask>" in a document is text
     return bpe
 
 
-def _key(bpe: tokenizers.Tokenizer) -> str:
-    model = json.loads(bpe.to_str())["model"]
-    return digest([model["vocab"], model["merges"]])
-
-
 def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
-    sample: _Sample[str] = _Sample(size)
+    sample: Sample[str] = Sample(size)
     seen = 0
     for document in corpus.read(domain, valid_share, Counter()):
         if document.split == "train":
@@ -189,30 +138,6 @@ def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
             if seen >= SAMPLED_FROM * size:
                 break
     return sample.items()
-
-
-Item = TypeVar("Item")
-
-
-class _Sample(Generic[Item]):
-    """Of all that is added, what a hash puts first until `size` is full: even, repeatable, in one pass."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._room = size, size
-        self._kept: list[tuple[int, int, int, Item]] = []  # a heap, the largest hash on top
-        self._numbers = count()
-        self.dropped = 0
-
-    def add(self, item: Item, size: int, hashed: int) -> None:
-        heapq.heappush(self._kept, (-hashed, next(self._numbers), size, item))
-        self._room -= size
-        while self._room + self._kept[0][2] <= 0:
-            self._room += heapq.heappop(self._kept)[2]
-            self.dropped += 1
-
-    def items(self) -> list[Item]:
-        """In the order in which they came."""
-        return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
 
 
 # Domains
@@ -228,7 +153,7 @@ def _domain(
         report(f"{domain.name}: tokenising")
         _tokenise(domain, bpe, tokenizer_key, data, unfinished, report)
 
-    made = _once(folder / "domains" / identity, make)
+    made = _once(folder / "domains" / identity, make, report)
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (_open(made / f"{split}.bin", _dtype(bpe)) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
@@ -246,10 +171,11 @@ def _tokenise(
 ) -> None:
     """Write train.bin, valid.bin and info.json."""
     room = data.max_train_tokens or sys.maxsize
-    valid: _Sample[NDArray] = _Sample(data.max_valid_tokens)
+    valid: Sample[tuple[NDArray, int]] = Sample(data.max_valid_tokens)
     skipped: Counter[str] = Counter()
-    documents: Counter[str] = Counter()
-    text_hash, size, reported, complete = hashlib.sha256(), 0, 0, True
+    text_hash = hashlib.sha256()
+    read = reported = train_documents = train_bytes = 0
+    complete = True
     with (folder / "train.bin").open("wb") as file:
         for document, ids in _encoded(bpe, corpus.read(domain, data.valid_share, skipped)):
             if document.split == "train" and not room:
@@ -257,33 +183,37 @@ def _tokenise(
                 break
             text = document.text.encode()
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
-            documents[document.split] += 1
-            size += len(text)
             if document.split == "valid":
-                valid.add(ids, len(ids), zlib.crc32(text))
+                valid.add((ids, len(text)), len(ids), zlib.crc32(text))
             else:
                 file.write(ids[:room].tobytes())
                 room -= min(room, len(ids))
-            if size - reported >= REPORT_EVERY:
-                reported = size
-                report(f"{domain.name}: {size / 1e6:,.0f} MB of text tokenised")
+                train_documents += 1
+                train_bytes += len(text)
+            read += len(text)
+            if read - reported >= REPORT_EVERY:
+                reported = read
+                report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
-    held_out = np.concatenate([np.empty(0, _dtype(bpe)), *valid.items()])[: data.max_valid_tokens]
-    (folder / "valid.bin").write_bytes(held_out.tobytes())
-    train = _open(folder / "train.bin", _dtype(bpe))
+    held_out = valid.items()
+    valid_ids = np.concatenate([np.empty(0, _dtype(bpe)), *(ids for ids, _ in held_out)])[: data.max_valid_tokens]
+    (folder / "valid.bin").write_bytes(valid_ids.tobytes())
+    counts = {
+        split: _counts(folder / f"{split}.bin", _dtype(bpe), bpe.get_vocab_size()) for split in ("train", "valid")
+    }
     info = {
-        "key": digest([tokenizer_key, _sha256(train), _sha256(held_out)]),
-        "documents": documents.total(),
-        "valid_documents": documents["valid"],
-        "bytes": size,
-        "tokens": len(train) + len(held_out),
+        "key": digest([tokenizer_key, *(_sha256(folder / f"{split}.bin", _dtype(bpe)) for split in counts)]),
+        "documents": train_documents + len(held_out),
+        "valid_documents": len(held_out),
+        "bytes": train_bytes + sum(size for _, size in held_out),
+        "tokens": int(counts["train"].sum() + counts["valid"].sum()),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted(skipped.items())),
         "complete": complete,
         "versions": docstrings.versions(domain.packages),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
-        "unigram_perplexity": _unigram_perplexity(train, held_out, bpe.get_vocab_size()),
+        "unigram_perplexity": unigram_perplexity(counts["train"], counts["valid"]),
     }
     (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
 
@@ -320,29 +250,31 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _unigram_perplexity(train: NDArray, valid: NDArray, vocabulary: int) -> float:
-    """Perplexity on `valid` under the token frequencies of `train`, with one added to each count."""
-    counts = _counts(train, vocabulary)
-    log_probabilities = np.log((counts + 1) / (counts.sum() + vocabulary))
-    return float(np.exp(-(_counts(valid, vocabulary) @ log_probabilities) / max(1, len(valid))))
+def unigram_perplexity(train: NDArray, valid: NDArray) -> float:
+    """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
+    log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
+    return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
-def _counts(tokens: NDArray, vocabulary: int) -> NDArray[np.int64]:
+def _counts(path: Path, dtype: np.dtype, vocabulary: int) -> NDArray[np.int64]:
     counts = np.zeros(vocabulary, np.int64)
-    for part in _parts(tokens):
+    for part in _parts(path, dtype):
         counts += np.bincount(part, minlength=vocabulary)
     return counts
 
 
-def _sha256(tokens: NDArray) -> str:
+def _sha256(path: Path, dtype: np.dtype) -> str:
     hashed = hashlib.sha256()
-    for part in _parts(tokens):
+    for part in _parts(path, dtype):
         hashed.update(part.astype("<u4").tobytes())  # the same for 16 and 32 bits
     return hashed.hexdigest()
 
 
-def _parts(tokens: NDArray) -> Iterator[NDArray]:
-    return (tokens[start : start + 2**20] for start in range(0, len(tokens), 2**20))
+def _parts(path: Path, dtype: np.dtype) -> Iterator[NDArray]:
+    """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
+    with path.open("rb") as file:
+        while (part := np.fromfile(file, dtype, 2**20)).size:
+            yield part
 
 
 # Disk
@@ -357,11 +289,11 @@ def _open(path: Path, dtype: np.dtype) -> NDArray:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def _once(folder: Path, make: Callable[[Path], None]) -> Path:
+def _once(folder: Path, make: Callable[[Path], None], report: Progress) -> Path:
     """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
+        with _locked(folder, report):
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
@@ -373,6 +305,20 @@ def _once(folder: Path, make: Callable[[Path], None]) -> Path:
                 finally:
                     shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _locked(folder: Path, report: Progress) -> Iterator[None]:
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"waiting for another process, which prepares {folder}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sync(folder: Path) -> None:

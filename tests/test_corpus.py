@@ -1,0 +1,321 @@
+"""Where text comes from: what is found, what is skipped and counted, what is an error that says how to mend it."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from benchmark import corpus, docstrings, documents
+from benchmark.config import Domain, HubDataset
+from benchmark.corpus import DataError, Document
+
+
+def read(domain: Domain, valid_share: float = 0.1) -> tuple[list[Document], Counter[str]]:
+    skipped: Counter[str] = Counter()
+    return list(corpus.read(domain, valid_share, skipped)), skipped
+
+
+def domain(*train: Path, valid: tuple[Path, ...] = (), **more: str) -> Domain:
+    return Domain(name="own", train=tuple(map(str, train)), valid=tuple(map(str, valid)), **more)
+
+
+def texts(found: list[Document], split: str = "") -> list[str]:
+    return [document.text for document in found if document.split == split or not split]
+
+
+def json_lines(*lines: object) -> bytes:
+    return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+
+
+def pack(content: bytes, name: str) -> bytes:
+    if name.endswith(".gz"):
+        return gzip.compress(content)
+    return zstandard.compress(content) if name.endswith(".zst") else content
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pack(content, path.name))
+    return path
+
+
+TEXTS = ["plain", "Zürich, 東京, 🙂, \u0000, <s></s>", " kept \r\n as it is\t\n", "line\u2028separator", "a\nb"]
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("chunk", [1, 7, 2**18])
+def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packing: str, chunk: int) -> None:
+    """Oracle: the texts that were written, whatever the size of what is read at once."""
+    monkeypatch.setattr("benchmark.files.CHUNK", chunk * 16)
+    lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
+    assert texts(read(domain(lines))[0]) == TEXTS
+    for number, text in enumerate(TEXTS):
+        write(tmp_path / f"folder/{number}.txt{packing}", text.encode())
+    assert texts(read(domain(tmp_path / "folder"))[0]) == TEXTS
+
+
+def test_frames_and_members_that_follow_each_other_are_all_read(tmp_path) -> None:
+    """Oracle: gzip and zstd define a concatenation of files as the file of the concatenated content."""
+    one, two = json_lines({"text": "one"}), json_lines({"text": "two"})
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(one) + gzip.compress(two))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(one) + zstandard.compress(two))
+    for name in ("a.jsonl.gz", "b.jsonl.zst"):
+        assert texts(read(domain(tmp_path / name))[0]) == ["one", "two"]
+
+
+def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
+    path = write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}')
+    found, skipped = read(domain(path, text_field="body"))
+    assert texts(found) == ["one", "two"]
+    assert [document.source for document in found] == [f"{path}:1", f"{path}:3"]
+    assert skipped == {"blank": 1}
+
+
+def test_files_globs_and_folders_name_the_same_files(tmp_path, monkeypatch) -> None:
+    """Oracle: the three files, sorted by path."""
+    for name in ("b/2.jsonl", "a/1.jsonl.gz", "c.jsonl"):
+        write(tmp_path / name, json_lines({"text": name}))
+    expected = ["a/1.jsonl.gz", "b/2.jsonl", "c.jsonl"]
+    assert texts(read(domain(tmp_path))[0]) == expected
+    assert texts(read(domain(tmp_path / "**" / "*.jsonl*"))[0]) == expected
+    assert texts(read(domain(*(tmp_path / name for name in expected)))[0]) == expected
+    monkeypatch.chdir(tmp_path)
+    assert texts(read(domain(Path("a"), Path("b/*"), Path("c.jsonl")))[0]) == expected
+
+
+def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
+    """Oracle: counted by hand."""
+    write(tmp_path / "a.jsonl", json_lines({"text": "x"}, {"text": ""}, {"text": " \n"}, {"text": None}, {"text": "x"}))
+    write(tmp_path / "b.txt", b"x")
+    write(tmp_path / "c.txt", b"")
+    write(tmp_path / "notes.md", b"x")
+    found, skipped = read(domain(tmp_path))
+    assert texts(found) == ["x"]
+    assert skipped == {"blank": 3, "duplicate": 2, "empty file": 1, "file of another format": 1}
+
+
+ERRORS = {
+    "not JSON": ("a.jsonl", b'{"text": "x"}\n{"text": "x"\n', ":2: not JSON"),
+    "not an object": ("a.jsonl", b'{"text": "x"}\n["x"]\n', ":2: a list, not an object"),
+    "no field": ("a.jsonl", b'{"body": "x", "id": 1}\n', ":1: no field 'text'; there are body, id"),
+    "not a string": ("a.jsonl", b'{"text": 7}\n', ":1: field 'text' is a int, not text"),
+    "not UTF-8": ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xe9"}\n', ":3: byte 0xe9 is not UTF-8"),
+    "not UTF-8, text": ("a.txt", b"one\ntwo\n\xe9", ":3: byte 0xe9 is not UTF-8"),
+    "cut in a character": ("a.txt.gz", "one\né".encode()[:-1], ":2: byte 0xc3 is not UTF-8 (unexpected end of data)"),
+    "surrogate": ("a.jsonl", b'{"text": "x\\ud800"}\n', ":1: character 1 is half of a surrogate pair (\\ud800)"),
+    "unknown format": ("a.csv", b"x", ": unknown format; the name of a file ends in one of .jsonl"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_name_file_and_line(tmp_path, name: str, content: bytes, message: str) -> None:
+    """Oracle: the line where the fault was put."""
+    path = write(tmp_path / name, content)
+    with pytest.raises(DataError) as error:
+        read(domain(path))
+    assert str(error.value).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.txt.gz", "a.txt.zst"])
+def test_truncated_and_damaged_archives_are_errors(tmp_path, name: str) -> None:
+    """Oracle: a file cut anywhere, even to nothing, is never read as a shorter one."""
+    whole = pack(b"".join(json_lines({"text": f"document {i} " * 5}) for i in range(1000)), name)
+    path = tmp_path / name
+    for size in (0, 1, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r":\d+: truncated or damaged"):
+            read(domain(path))
+    path.write_bytes(whole[:200] + bytes(100) + whole[300:])
+    with pytest.raises(DataError):
+        read(domain(path))
+
+
+def test_missing_files_are_errors(tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    for spec, message in [("no.jsonl", "no such file"), ("*.jsonl", "nothing matches"), ("empty", "holds no file")]:
+        with pytest.raises(DataError, match=message):
+            read(domain(tmp_path / spec))
+        with pytest.raises(DataError, match=message):
+            corpus.identity(domain(tmp_path / spec), 0.1)
+
+
+def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) -> None:
+    path = write(tmp_path / "a.txt.zst", b"x")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(DataError, match=r"pip install -e \.\[zstd\]"):
+        read(domain(path))
+
+
+def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
+    """Oracle: the pieces join to the text, and each but the last ends with a line, else a word, else at the limit."""
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
+    monkeypatch.setattr("benchmark.files.CHUNK", 64)
+    lines = "".join(f"{i} is a line\n" for i in range(100))
+    words = " ".join(map(str, range(1000)))
+    letters = "".join(chr(ord("a") + i % 25) * (i // 25) for i in range(400))
+    for text, end in ((lines, "\n"), (words, " "), (letters, "")):
+        for path in (write(tmp_path / "a.txt", text.encode()), write(tmp_path / "a.jsonl", json_lines({"text": text}))):
+            pieces = texts(read(domain(path))[0])
+            assert "".join(pieces) == text
+            assert max(map(len, pieces)) <= 50 < len(text)
+            assert all(piece.endswith(end) for piece in pieces[:-1])
+
+
+def test_the_split_is_by_document_and_stays(tmp_path) -> None:
+    """Oracles: disjoint, complete, a share within five standard errors; a document stays in its half in other company."""
+    many = [f"document {i}" for i in range(5000)]
+    found, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
+    train, valid = texts(found, "train"), texts(found, "valid")
+    assert set(train).isdisjoint(valid)
+    assert sorted(train + valid) == sorted(many)
+    assert abs(len(valid) - 500) < 5 * (5000 * 0.1 * 0.9) ** 0.5
+    fewer, _ = read(domain(write(tmp_path / "b.jsonl", json_lines(*({"text": t} for t in ["new", *many[::-7]])))))
+    assert set(texts(fewer, "valid")) - {"new"} == set(valid) & set(many[::-7])
+    more, _ = read(domain(tmp_path / "a.jsonl"), valid_share=0.2)
+    assert set(valid) < set(texts(more, "valid"))
+
+
+def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
+    """Oracle: set difference."""
+    train = write(tmp_path / "train.jsonl", json_lines(*({"text": t} for t in "abcde")))
+    valid = write(tmp_path / "valid.jsonl", json_lines(*({"text": t} for t in "dxd")))
+    found, skipped = read(domain(train, valid=(valid,)))
+    assert texts(found, "valid") == ["d", "x"]
+    assert texts(found, "train") == ["a", "b", "c", "e"]
+    assert skipped == {"duplicate": 2}
+
+
+def test_identity_follows_the_files_and_the_settings(tmp_path) -> None:
+    path = write(tmp_path / "a.txt", b"one")
+    first = corpus.identity(domain(path), 0.1)
+    assert first == corpus.identity(domain(path), 0.1)
+    assert first == corpus.identity(Domain(name="other", title="Other", train=(str(path),)), 0.1)
+    others = [corpus.identity(domain(path), 0.2), corpus.identity(domain(path, text_field="body"), 0.1)]
+    others += [corpus.identity(domain(path, valid=(path,)), 0.1)]
+    path.write_bytes(b"longer")
+    others += [corpus.identity(domain(path), 0.1)]
+    assert len({first, *others}) == 5
+
+
+def package(folder: Path, name: str) -> None:
+    def doc(text: str) -> str:
+        return json.dumps(f"{text} ".ljust(220, "."))
+
+    write(
+        folder / name / "__init__.py",
+        f"""{doc("of the package")}
+raise RuntimeError("imported")
+class Outer:
+    {doc("of a class")}
+    @property
+    def method(self):
+        {doc("of a method")}
+        class Local:
+            {doc("of a local class")}
+if True:
+    async def function():
+        {doc("of a function")}
+else:
+    def function():
+        {doc("of another function")}
+def short():
+    "Too short."
+def same():
+    {doc("of a class")}
+def odd():
+    "\\ud800{"." * 220}"
+def none():
+    return {doc("no docstring")}
+""".encode(),
+    )
+    write(folder / name / "sub/module.py", f"# -*- coding: latin-1 -*-\n{doc('of a modulé')}".encode("latin-1"))
+    write(folder / name / "tests/test_a.py", doc("of a test").encode())
+    write(folder / name / "not-importable/a.py", doc("of data").encode())
+    write(folder / name / "python2.py", b"print 'no'")
+
+
+def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkeypatch) -> None:
+    """Oracle: written by hand. The package raises when it is imported."""
+    package(tmp_path, "a_package_of_the_tests")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found, skipped = read(Domain(name="docs", packages=("a_package_of_the_tests",)))
+    name = "a_package_of_the_tests"
+    assert [(document.text.rstrip(". "), document.source, document.kind) for document in found] == [
+        ("of the package", name, "module"),
+        ("of a class", f"{name}:Outer", "class"),
+        ("of a method", f"{name}:Outer.method", "function"),
+        ("of a local class", f"{name}:Outer.method.Local", "class"),
+        ("of a function", f"{name}:function", "function"),
+        ("of another function", f"{name}:function", "function"),
+        ("of a modulé", f"{name}.sub.module", "module"),
+    ]
+    assert skipped == {
+        "docstring under 200 characters": 1,
+        "duplicate": 1,
+        "docstring with a lone surrogate": 1,
+        "module that does not parse": 1,
+    }
+    assert name not in sys.modules
+
+
+def test_docstrings_of_the_standard_library() -> None:
+    """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain; nothing of its tests."""
+    found, _ = docstrings.of_package("stdlib")
+    by_source = {document.source: document.text for document in found}
+    for source, imported in {
+        "json:dumps": json.dumps,
+        "inspect:Signature": inspect.Signature,
+        "gzip:GzipFile.__init__": gzip.GzipFile.__init__,
+        "inspect": inspect,
+    }.items():
+        assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
+    assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
+    assert 1e6 < sum(len(document.text.encode()) for document in found) < 5e6
+    assert docstrings.versions(["stdlib", "sklearn", "numpy"]).keys() == {"python", "scikit-learn", "numpy"}
+
+
+def test_a_package_that_is_not_installed_is_an_error() -> None:
+    for name in ("not_installed_anywhere", "scikit-learn", "os.path"):
+        with pytest.raises(DataError, match=f"no package '{name}' is installed"):
+            read(Domain(name="docs", packages=(name,)))
+
+
+def hub(monkeypatch, rows: list[dict], calls: list) -> None:
+    def load_dataset(*args, **options):
+        calls.append((args, options))
+        if args[0] == "missing":
+            raise FileNotFoundError("it is not on the Hub")
+        return iter(rows)
+
+    module = types.ModuleType("datasets")
+    monkeypatch.setattr(module, "load_dataset", load_dataset, raising=False)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def test_hugging_face_datasets_are_streamed(monkeypatch) -> None:
+    """Oracle: a stand-in for the library that records how it was called."""
+    calls: list = []
+    hub(monkeypatch, [{"body": text} for text in ["a", None, "b", "c"]], calls)
+    dataset = HubDataset(path="some/where", name="en", split="train", text_field="body", documents=3)
+    found, skipped = read(Domain(name="hub", datasets=(dataset,)))
+    assert calls == [(("some/where", "en"), {"split": "train", "streaming": True})]
+    assert [(document.text, document.source) for document in found] == [("a", "some/where:0"), ("b", "some/where:2")]
+    assert skipped == {"blank": 1}
+    with pytest.raises(DataError, match="some/where:0: no field 'text'; there are body"):
+        read(Domain(name="hub", datasets=(HubDataset(path="some/where"),)))
+    with pytest.raises(DataError, match=r"dataset 'missing' .*: it is not on the Hub"):
+        read(Domain(name="hub", datasets=(HubDataset(path="missing"),)))
+
+
+def test_datasets_that_is_not_installed_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"pip install -e \.\[hf\]"):
+        read(Domain(name="hub", datasets=(HubDataset(path="some/where"),)))
