@@ -1,5 +1,19 @@
-"""Language models and how they grow."""
+"""Language models, how they grow, and the model in any folder that a run wrote."""
 
-from benchmark.models.transformer import LanguageModel, build, load
+from pathlib import Path
+
+from benchmark.models import lora, progressive, transformer
+from benchmark.models.transformer import LanguageModel, build
 
 __all__ = ["LanguageModel", "build", "load"]
+
+
+def load(folder: Path | str) -> LanguageModel:
+    """The model that `LanguageModel.save` wrote, with columns or adapters where it has them, in evaluation mode.
+
+    Raises ConfigError when `folder` holds no such model.
+    """
+    for kind in (progressive, lora):
+        if (Path(folder) / kind.FILE).is_file():
+            return kind.load(folder)
+    return transformer.load(folder)

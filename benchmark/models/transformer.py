@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
     @property
     def sequence_length(self) -> int:
         """Columns of a row that it has positions for: `<s>`, the prompt and the text."""
-        return self.network.config.max_position_embeddings - (_POSITION_OFFSET if self.masked else 0)
+        return self.network.config.max_position_embeddings - (POSITION_OFFSET if self.masked else 0)
 
     @property
     def parameters_count(self) -> int:
@@ -94,7 +94,10 @@ class LanguageModel(nn.Module):
             positions: (B, K) columns of `tokens`. The prediction for column c is read where column c stands in the
                 row with its prompt. Column 0 is read at the prompt: a GPT predicts the first token from there.
         """
-        hidden = self.hidden(tokens, domains)
+        return self.predict(self.hidden(tokens, domains), positions)
+
+    def predict(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Logits (B, K, V_text) from last hidden states (B, T, D), as `forward` does it."""
         columns = positions + 1 if self.prompts else positions
         return self.head(hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
 

@@ -1,0 +1,253 @@
+"""Progressive networks: a column for each domain; learned ones are frozen and feed the newer ones.
+
+Rusu et al. 2016, "Progressive neural networks" (arXiv 1606.04671), as the code released with ELLE puts it on
+transformers: a column is a whole language model with its own embeddings and head, and
+x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes into layer i of column k, where h_i^j is what layer i - 1 of column j put
+out (level 0: its embeddings; level L: what its final norm and its head get).
+
+Shapes: B rows, T columns of a row (tokens, not networks), K predicted positions a row, D hidden size, L layers,
+V_text vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from benchmark.config import ConfigError
+from benchmark.models import transformer
+from benchmark.models.transformer import LanguageModel
+
+FILE = "progressive.json"  # in the folder of a saved model, beside the folder of each column
+_LATERALS = "laterals.safetensors"
+_INITIAL_STD = 0.02  # transformers' own for BERT and GPT, and that of the released code's columns
+
+Kind = Literal["linear", "adapter"]
+
+
+class LinearLateral(nn.Module):
+    """sum_j U_j h_j + c_j over the earlier columns (Rusu et al., eq. 1)."""
+
+    def __init__(self, columns: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
+
+    def forward(self, earlier: Sequence[Tensor]) -> Tensor:
+        """(..., outputs) for one (..., inputs) of each earlier column."""
+        received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
+        return sum(received[1:], start=received[0])
+
+
+class AdapterLateral(nn.Module):
+    """U f(V [a_1 h_1, a_2 h_2, ...]) over the earlier columns (Rusu et al., eq. 2).
+
+    f is the transformers' GELU; the scales a_j start as small random numbers.
+    """
+
+    def __init__(self, columns: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(0.1 * torch.rand(columns))
+        self.down = nn.Linear(columns * inputs, inputs)
+        self.up = nn.Linear(inputs, outputs)
+
+    def forward(self, earlier: Sequence[Tensor]) -> Tensor:
+        """(..., outputs) for one (..., inputs) of each earlier column."""
+        scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
+        return self.up(F.gelu(self.down(torch.cat(scaled, dim=-1))))
+
+
+LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {"linear": LinearLateral, "adapter": AdapterLateral}
+
+
+class ProgressiveModel(LanguageModel):
+    """One column a domain. `network` is the newest, which learns; `earlier` are frozen and run without dropout.
+
+    A row is predicted by the column of its own domain, so what is learned later cannot change it; a domain that has
+    no column yet is read on the newest.
+    """
+
+    def __init__(self, columns: Sequence[LanguageModel], laterals: Iterable[nn.Module], kind: Kind) -> None:
+        """`laterals`: for each column but the first, one module a level, L + 1 of them."""
+        newest = columns[-1]
+        super().__init__(newest.network, newest.vocabulary)
+        self.earlier = nn.ModuleList(columns[:-1])
+        self.laterals = nn.ModuleList(laterals)
+        self.kind = kind
+        self.earlier.requires_grad_(False)
+        self.laterals[:-1].requires_grad_(False)
+        self.train(newest.training)
+
+    @classmethod
+    def grown(cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear") -> ProgressiveModel:
+        """`fresh` as a new column over those of `model`, with new laterals drawn from torch's generator.
+
+        Column and laterals start at random, as in the paper by Rusu et al. and in the released code: a column is a new
+        network, and what it knows of earlier domains is what it hears from their columns.
+        """
+        columns = model.columns if isinstance(model, ProgressiveModel) else [model]
+        laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
+        device = next(model.parameters()).device
+        new = new_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
+        return cls([*columns, fresh.to(device)], [*laterals, new.to(device)], kind).train(model.training)
+
+    @property
+    def columns(self) -> list[LanguageModel]:
+        """Oldest first; the newest shares its network with this model."""
+        return [*self.earlier, LanguageModel(self.network, self.vocabulary)]
+
+    def train(self, mode: bool = True) -> ProgressiveModel:
+        super().train(mode)
+        for column in self.earlier:
+            column.train(mode and any(parameter.requires_grad for parameter in column.parameters()))
+        return self
+
+    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
+        """See LanguageModel. In training mode all rows go through the newest column, the only one that learns: looking
+        up the domains would make the step wait for the device, and break the compiled graph."""
+
+        def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
+            return self._column(column).predict(self.encode(tokens, column), positions)
+
+        newest = len(self.earlier)
+        if self.training:
+            return predict(newest, tokens, positions)
+        return for_each(domains.clamp(max=newest), predict, tokens, positions)
+
+    def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
+        """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the newest's."""
+        newest = len(self.earlier)
+        if self.training:
+            return self.encode(tokens, newest)
+        return for_each(domains.clamp(max=newest), lambda column, rows: self.encode(rows, column), tokens)
+
+    def encode(self, tokens: Tensor, column: int, mask: Tensor | None = None) -> Tensor:
+        """Last hidden states (B, T, D) of a column for tokens (B, T); `mask` (B, T) is False where there is padding.
+
+        Earlier columns run once; where they are frozen autograd keeps nothing of them but what the laterals read.
+        """
+        heard: list[list[Tensor]] = []
+        for index in range(column):
+            levels, _ = self._run(index, tokens, heard, mask)
+            heard.append(levels)
+        levels, finish = self._run(column, tokens, heard, mask)
+        return finish(self._receive(column, self.layers, levels[-1], heard))
+
+    def _run(
+        self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
+    ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
+        """What a column puts out at each level, L + 1 times (B, T, D), and its final norm."""
+        hidden, layers, finish = _parts(self._column(column).network, tokens, mask)
+        levels = [hidden]
+        for level, layer in enumerate(layers):
+            levels.append(layer(self._receive(column, level, levels[-1], heard)))
+        return levels, finish
+
+    def _receive(self, column: int, level: int, hidden: Tensor, heard: list[list[Tensor]]) -> Tensor:
+        if column == 0:
+            return hidden
+        laterals: Any = self.laterals[column - 1]
+        return hidden + laterals[level]([levels[level] for levels in heard])
+
+    def _column(self, index: int) -> Any:
+        return self.earlier[index] if index < len(self.earlier) else self
+
+    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """A Hugging Face folder for each column; what they share (config, tokenizer) lies here, too."""
+        for index, column in enumerate(self.columns):
+            (folder / f"column_{index}").mkdir()
+            column._write(folder / f"column_{index}", tokenizer)
+        for path in (folder / "column_0").glob("*.json"):
+            shutil.copy(path, folder)
+        save_file(self.laterals.state_dict(), folder / _LATERALS)
+        content = {"columns": len(self.columns), "lateral": self.kind}
+        (folder / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def new_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
+    """Random laterals from `columns` earlier columns, one module a level."""
+    laterals = nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
+    for module in laterals.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=_INITIAL_STD)
+            nn.init.zeros_(module.bias)
+    return laterals
+
+
+def for_each(which: Tensor, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """compute(w, rows of inputs ...) for each w in `which` (B,) and its rows, put back in order.
+
+    Rows that are all of one w, as in validation, are computed as they are.
+    """
+    present = which.unique().tolist()
+    if len(present) == 1:
+        return compute(present[0], *inputs)
+    rows = [(which == w).nonzero().squeeze(1) for w in present]
+    parts = [compute(w, *(values[mine] for values in inputs)) for w, mine in zip(present, rows, strict=True)]
+    return torch.cat(parts)[torch.cat(rows).argsort()]
+
+
+def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
+    """The model that `ProgressiveModel.save` wrote, or its first `columns` columns; in evaluation mode."""
+    folder = Path(folder)
+    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    count = content["columns"] if columns is None else columns
+    models = [transformer.load(folder / f"column_{index}") for index in range(count)]
+    hidden_size, layers = models[0].hidden_size, models[0].layers
+    laterals = nn.ModuleList(new_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
+    names = set(laterals.state_dict())
+    saved = load_file(folder / _LATERALS)
+    laterals.load_state_dict({name: tensor for name, tensor in saved.items() if name in names})
+    return ProgressiveModel(models, laterals, content["lateral"])
+
+
+class ColumnEncoder(nn.Module):
+    """One column with all that it hears, to be fine-tuned: (B, T) ids and mask -> hidden states (B, T, D).
+
+    Everything in it is trainable: the authors found that better than tuning the newest column alone (a comment in the
+    paper's source).
+    """
+
+    def __init__(self, model: ProgressiveModel) -> None:
+        super().__init__()
+        self.model = model.requires_grad_()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.model.encode(input_ids, len(self.model.earlier), attention_mask.bool())
+
+
+def load_column(folder: Path | str, domain: str) -> ColumnEncoder:
+    """The column of `domain`, the newest for a domain that has none. Raises ConfigError for an unknown domain."""
+    columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
+    return ColumnEncoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
+
+
+def domain_index(folder: Path, domain: str) -> int:
+    """Where in the stream `domain` comes, counted from 0. Raises ConfigError for one that the model does not know."""
+    domains = json.loads((folder / "config.json").read_text(encoding="utf-8"))["domains"]
+    if domain not in domains:
+        raise ConfigError(f"{folder}: no domain {domain!r}; there are {', '.join(domains)}")
+    return domains.index(domain)
+
+
+def _parts(
+    network: Any, tokens: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Sequence[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
+    """The embeddings (B, T, D) of tokens (B, T), the layers, and what follows the last of them before the head."""
+    body = network.base_model
+    columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+    if network.config.model_type == "gpt2":  # causal: what is padded at the right is never seen
+        return body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f
+    embedded = body.embeddings(tokens, position_ids=columns + transformer.POSITION_OFFSET)
+    attended = None if mask is None else mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
+    layers = [partial(layer, attention_mask=attended) for layer in body.encoder.layer]
+    return embedded, layers, getattr(body, "LayerNorm", nn.Identity())

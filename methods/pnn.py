@@ -1,0 +1,24 @@
+"""PNN: progressive neural networks (Rusu et al. 2016, arXiv 1606.04671), as released with ELLE.
+
+Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every level; see
+benchmark/models/progressive.py. Every domain is evaluated on its own column, so nothing is forgotten.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmark.method import LifelongMethod, Stage
+from benchmark.models import LanguageModel
+from benchmark.models.progressive import ProgressiveModel
+
+
+@dataclass
+class PNN(LifelongMethod):
+    title = "PNN"
+
+    lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if stage.first:
+            return model
+        return ProgressiveModel.grown(model, stage.build(stage.ladder[0]), self.lateral)
