@@ -32,6 +32,10 @@ class Entry:
         """The content of each file, by its suffix."""
         raise NotImplementedError
 
+    def suites(self, study: Study) -> list[str]:
+        """The study's suites that the entry shows: those of the paper, or all if none of them is one of these."""
+        return [suite for suite in self.blocks if suite in study.suites] or study.suites
+
     def heading(self, study: Study, suite: str) -> str:
         """Of a suite's block: the paper's where the suite is one of the paper's, else what the runs did."""
         return self.blocks.get(suite) or growth(study.of(suite)[0])
@@ -60,17 +64,12 @@ class TableEntry(Entry):
         return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
 
     def table(
-        self,
-        columns: Sequence[Column],
-        blocks: Sequence[Block],
-        notes: Sequence[str],
-        view: View,
-        stubs: Sequence[str] = ("Method",),
+        self, columns: Sequence[Column], blocks: Sequence[Block], notes: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
         """The finished table, its caption saying whose numbers it shows."""
         sides = {"ours": "", "printed": " As printed in the paper.", "both": " In brackets: printed in the paper."}
         caption = self.caption + sides[view]
-        return Table(self.name, self.label, caption, tuple(stubs), tuple(columns), tuple(blocks), tuple(notes))
+        return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(notes))
 
 
 def growth(run: RunRecords) -> str:

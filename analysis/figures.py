@@ -15,6 +15,7 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, SymmetricalLogLocator
+from numpy.typing import ArrayLike
 
 UNIT_LABELS = {
     "seconds": "Train wall time (s)",
@@ -25,10 +26,11 @@ UNIT_LABELS = {
 }
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#7F7F7F", "#56B4E9", "#000000")  # Okabe and Ito
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "font.family": "DejaVu Sans",
+    "text.parse_math": False,  # a name may hold a dollar sign
     "axes.titlesize": "medium",
     "axes.linewidth": 0.8,
     "grid.linewidth": 0.5,
@@ -68,23 +70,35 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.5) -> 
 
 
 def legend(figure: Figure, axis: Axes) -> None:
-    """One legend for the whole figure, on its right side; none where nothing is drawn."""
+    """One legend below all panels, for which the figure grows; none where nothing is drawn."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside right center", handlelength=3)
+        columns = 4 if max(map(len, labels)) < 16 else 3
+        figure.set_figheight(figure.get_figheight() + 0.25 + 0.18 * -(-len(labels) // columns))
+        figure.legend(handles, labels, loc="outside lower center", handlelength=3, ncols=columns)
 
 
 def scales(axis: Axes, y: Literal["log", "symlog"]) -> None:
-    """A budget from 0 on, with ticks like 60 k; a logarithmic y axis (symlog: linear within 1) with plain numbers."""
+    """A budget from 0 on, with ticks like 60 k; a logarithmic y axis with plain numbers.
+
+    symlog is linear within 1, and all of the axis is linear where nothing is large.
+    """
     axis.set_xlim(left=0)
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    axis.set_yscale(y)
     low, high = axis.get_ylim()
+    if y == "symlog" and max(-low, high) < 4:
+        return
+    axis.set_yscale(y)
     steps = (1, 2, 5) if y == "symlog" or high > 20 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
     locator = LogLocator(subs=steps) if y == "log" else SymmetricalLogLocator(base=10, linthresh=1, subs=steps)
     axis.yaxis.set_major_locator(locator)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
     axis.yaxis.set_minor_locator(NullLocator())
+
+
+def band(axis: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, index: int) -> None:
+    """From the lowest to the highest seed of the index-th row."""
+    axis.fill_between(x, low, high, color=line_style(index)["color"], alpha=0.15, linewidth=0)
 
 
 def to_files(figure: Figure) -> dict[str, bytes]:
@@ -93,6 +107,8 @@ def to_files(figure: Figure) -> dict[str, bytes]:
         "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
         "png": {"metadata": {"Software": None}, "dpi": 160},
     }
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, the same in both formats
     files = {}
     for suffix, options in formats.items():
         out = io.BytesIO()

@@ -46,21 +46,23 @@ class Study:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Downstream scores: domain, task, prompt, finetuning_seed, metric, dev, test."""
+        """Downstream scores: domain, task, task_key, prompt, finetuning_seed, metric, dev, test.
+
+        `headline`: the prompt that tables show, the right one for models that were trained with prompts.
+        """
         lines = [
-            (*_run(run), stage, s["domain"], s["task"], s["prompt"], s["seed"], s["metric"], s["dev"], s["test"])
+            (*_run(run), stage, *(s[name] for name in _SCORE), s["prompt"] == _headline(lines))
             for run in self.runs
             for stage, lines in enumerate(run.scores)
             for s in lines
         ]
-        names = ["stage", "domain", "task", "prompt", "finetuning_seed", "metric", "dev", "test"]
-        return pd.DataFrame(lines, columns=[*RUN, *names])
+        return pd.DataFrame(lines, columns=[*RUN, "stage", *_SCORE[:-1], "finetuning_seed", "headline"])
 
     @cached_property
     def references(self) -> pd.DataFrame:
-        """Downstream scores that need no model: task, name, metric, test."""
+        """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
         lines = self.runs[0].references if self.runs else []
-        return pd.DataFrame(lines, columns=["task", "name", "metric", "test"])
+        return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
 
     @cached_property
     def suites(self) -> list[str]:
@@ -70,6 +72,7 @@ class Study:
         return [run for run in self.runs if run.suite == suite]
 
 
+_SCORE = ["domain", "task", "task_key", "prompt", "metric", "dev", "test", "seed"]
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
 _STAGE += ["layers", "hidden_size", "done"]
 
@@ -85,6 +88,10 @@ def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     size = (head["parameters"], head["trainable"], head["layers"], head["hidden_size"])
     place = (index, head["domain"], unit, head["budget"]["amount"])
     return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, done is not None)
+
+
+def _headline(scores: Sequence[Record]) -> str:
+    return "right" if any(line["prompt"] == "right" for line in scores) else "none"
 
 
 def header(stage: Sequence[Record]) -> Record:

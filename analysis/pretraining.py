@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from analysis import notes
 from analysis.entry import TableEntry, View
 from analysis.frames import Study
 from analysis.printed import corrections, slug
-from analysis.tables import Block, Cell, Column, Row, Table, mark_best
+from analysis.tables import Block, Cell, Column, Row, Table, mark_best, number
 from benchmark.records import RunRecords
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
@@ -16,14 +17,19 @@ METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityTable(TableEntry):
-    """AP and AP+ of every row of a suite after each domain; a block a suite. AP+ begins with the second domain."""
+    """AP and AP+ of every row of a suite after each domain; a block a suite. AP+ begins with the second domain.
+
+    `only`: the rows to show of a suite, where it is not all of them.
+    """
+
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def build(self, study: Study, view: View = "ours") -> Table:
         if view == "printed":
             return self._printed()
-        suites = study.suites
-        first = max((study.of(suite)[0] for suite in suites), key=lambda run: len(run.domains))
-        columns = _columns([domain["title"] for domain in first.domains])
+        suites = self.suites(study)
+        longest = max((study.of(suite)[0].domains for suite in suites), key=len)
+        columns = _columns([domain["title"] for domain in longest])
         blocks = [mark_best(self._block(study, suite, columns, view), columns) for suite in suites]
         below = [notes.seeds(study, suites), *notes.missing(blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
@@ -32,38 +38,30 @@ class PerplexityTable(TableEntry):
         ends = study.ends[study.ends["suite"] == suite]
         cells = ends.groupby(["row", "stage"], sort=False)[list(METRICS.values())].agg(tuple).to_dict("index")
         printed = self._values(self.printed_block(study, suite)) if view == "both" else {}
-        runs = {run.row: run for run in study.of(suite)}
+        chosen = self.only.get(suite, ())
+        runs = {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
         rows = [
-            Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed) for c in _cells(columns)))
+            Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed) for c in _places(columns)))
             for label, run in runs.items()
         ]
-        return Block(self.heading(study, suite), (*rows, _unigram(next(iter(runs.values())), columns)))
+        reference = [] if chosen else [_unigram(study.of(suite)[0], columns)]
+        return Block(self.heading(study, suite), (*rows, *reference))
 
     def _printed(self) -> Table:
         columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))
         blocks = []
         for block, heading in self.blocks.items():
             values = self._values(block)
-            rows = (
-                Row(
-                    (row,),
-                    tuple(
-                        Cell((values[key],)) if (key := (slug(row), *place)) in values else Cell()
-                        for place in _cells(columns)
-                    ),
-                )
-                for row in self.printed_rows(block)
-            )
+            keys = [[(slug(row), *place) for place in _places(columns)] for row in self.printed_rows(block)]
+            cells = [tuple(Cell((values[key],)) if key in values else Cell() for key in line) for line in keys]
+            rows = [Row((label,), line) for label, line in zip(self.printed_rows(block), cells, strict=True)]
             blocks.append(mark_best(Block(heading, tuple(rows)), columns))
         return self.table(columns, blocks, corrections(self.printed), "printed")
 
     def _values(self, block: str) -> dict[tuple[str, int, str], float]:
         """What the paper prints in a block, by slug of the row, stage (from 0) and metric."""
-        return {
-            (slug(v.row), int(v.stage) - 1, v.metric): v.value
-            for v in self.printed
-            if v.block == block and v.value is not None
-        }
+        values = {(slug(v.row), int(v.stage) - 1, v.metric): v.value for v in self.printed if v.block == block}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 def _columns(titles: list[str]) -> list[Column]:
@@ -71,7 +69,7 @@ def _columns(titles: list[str]) -> list[Column]:
     return [Column(metric, title, lower=True) for title, metric in pairs]
 
 
-def _cells(columns: list[Column]) -> list[tuple[int, str]]:
+def _places(columns: list[Column]) -> list[tuple[int, str]]:
     """(stage, metric) of each column."""
     titles = list(dict.fromkeys(column.group for column in columns))
     return [(titles.index(column.group), column.name) for column in columns]
@@ -82,13 +80,14 @@ def _cell(label: str, place: tuple[int, str], stages: int, cells: dict, printed:
     if stage >= stages:
         return Cell()
     values = cells.get((label, stage), {}).get(METRICS[metric], ())
-    return Cell(values, printed=printed.get((slug(label), *place)), missing=not values)
+    beside = printed.get((slug(label), *place))
+    return Cell(values, printed="" if beside is None else number(beside, 2), missing=not values)
 
 
 def _unigram(run: RunRecords, columns: list[Column]) -> Row:
     names = [domain["name"] for domain in run.domains]
     cells = [
         Cell((run.unigram[names[stage]],)) if metric == "AP" and stage < len(names) else Cell()
-        for stage, metric in _cells(columns)
+        for stage, metric in _places(columns)
     ]
     return Row(("Unigram perplexity of the domain",), tuple(cells), reference=True)

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 COLUMNS = ("table", "block", "row", "stage", "column", "metric", "printed", "corrected", "flag")
@@ -44,6 +45,7 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
         return tuple(PrintedValue(**line) for line in csv.DictReader(file, strict=True))
 
 
+@cache
 def slug(label: str) -> str:
     """Two labels with the same slug name the same row: letter case, spaces and hyphens do not count."""
     return re.sub(r"[\s_-]", "", label).casefold()

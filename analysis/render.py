@@ -17,8 +17,9 @@ def render(
 ) -> list[Path]:
     """Write NAME.tex, NAME.csv, NAME.md of each table and NAME.pdf, NAME.png of each figure, and return the paths.
 
-    The same records give the same bytes. Views other than "ours" are files of their own: NAME.printed.tex. Several
-    suites' runs in one call give tables with a block a suite. Raises ConfigError for a name that is no entry.
+    The same records give the same bytes. Views other than "ours" are files of their own, NAME.both.tex, of tables
+    only: the paper prints no numbers for its curves. Several suites' runs in one call give tables with a block a
+    suite. Raises ConfigError for a name that is no entry.
     """
     return render_study(Study(suite_name, runs), load_entries(tables), out, view)
 
@@ -33,6 +34,8 @@ def render_study(study: Study, entries: Sequence[Entry], out: Path, view: View =
     middle = "" if view == "ours" else f".{view}"
     paths = []
     for entry in entries:
+        if entry.kind == "figure" and view != "ours":
+            continue
         for suffix, content in entry.render(study, view).items():
             paths.append(out / f"{entry.name}{middle}.{suffix}")
             write(paths[-1], content)

@@ -18,7 +18,7 @@ MISSING = "--"
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its spread over seeds, or a text. `printed` is the paper's number for the same cell.
+    """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
 
     No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
     """
@@ -26,7 +26,7 @@ class Cell:
     values: tuple[float, ...] = ()
     digits: int = 2
     text: str = ""
-    printed: float | None = None
+    printed: str = ""
     best: bool = False
     missing: bool = False
 
@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def number(self) -> str:
-        return number(self.mean, self.digits) if self.values else MISSING if self.missing else self.text
+        return self.text or (number(self.mean, self.digits) if self.values else MISSING if self.missing else "")
 
     @property
     def spread(self) -> str:
@@ -142,7 +142,7 @@ def _markdown(text: str) -> str:
 def _markdown_cell(cell: Cell) -> str:
     text = f"**{cell.number}**" if cell.best else cell.number
     text += f" ± {cell.spread}" if cell.spread else ""
-    return text + (f" [{number(cell.printed, cell.digits)}]" if cell.printed is not None else "")
+    return text + (f" [{_markdown(cell.printed)}]" if cell.printed else "")
 
 
 _MARKDOWN = {c: "\\" + c for c in "\\*_|[]<>#~$"} | {"&": "&amp;", "\n": " "}
@@ -197,8 +197,7 @@ def _latex_cell(cell: Cell) -> str:
     text = latex(cell.number)
     text = f"\\textbf{{{text}}}" if cell.best else text
     text += f"\\,{{\\scriptsize$\\pm$\\,{latex(cell.spread)}}}" if cell.spread else ""
-    printed = "" if cell.printed is None else latex(number(cell.printed, cell.digits))
-    return text + (f" {{\\scriptsize[{printed}]}}" if printed else "")
+    return text + (f" {{\\scriptsize[{latex(cell.printed)}]}}" if cell.printed else "")
 
 
 def _latex_note(text: str) -> str:
@@ -257,12 +256,12 @@ def to_csv(table: Table) -> str:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 values = [_plain(cell.mean), _plain(cell.sd), len(cell.values) or "", cell.text]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                writer.writerow([*place, *values, _plain(cell.printed)])
+                writer.writerow([*place, *values, cell.printed])
     return out.getvalue()
 
 
-def _plain(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+def _plain(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 def _escape(text: str, table: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Curves of AP and AP+ against the charged budget."""
+"""Curves: AP and AP+ against the charged budget, downstream scores against the stage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import figures
@@ -13,7 +14,8 @@ from analysis.entry import Entry, View
 from analysis.frames import Study
 from analysis.printed import slug
 
-AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}
+# a plain "+": each character beyond Latin-1 costs the PDF a second font
+AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP+", "symlog")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +30,12 @@ class TrendFigure(Entry):
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         with figures.look():
-            figure, axes = figures.panels(len(study.suites), len(AXES))
-            for suite, line in zip(study.suites, axes, strict=True):
+            suites = self.suites(study)
+            figure, axes = figures.panels(len(suites), len(AXES))
+            for suite, line in zip(suites, axes, strict=True):
                 for axis, metric in zip(line, AXES, strict=True):
                     self._draw(axis, study, suite, metric)
-                if len(study.suites) > 1:
+                if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=16)
             figures.legend(figure, axes[0][0])
             return figures.to_files(figure)
@@ -55,9 +58,8 @@ class TrendFigure(Entry):
             .assign(low=points.groupby(keys)[metric].min(), high=points.groupby(keys)[metric].max())
         )
         for (index, row), line in means.groupby(level=["row_index", "row"]):
-            style = figures.line_style(index)
-            axis.plot(line["charged"], line[metric], label=row, **style)
-            axis.fill_between(line["charged"], line["low"], line["high"], color=style["color"], alpha=0.2, linewidth=0)
+            axis.plot(line["charged"], line[metric], label=row, **figures.line_style(index))
+            figures.band(axis, line["charged"], line["low"], line["high"], index)
         figures.scales(axis, scale)
         _stage_boundaries(axis, study, suite)
 
@@ -72,3 +74,42 @@ def _stage_boundaries(axis: Axes, study: Study, suite: str) -> None:
         middle = ((start + end) / 2, 1.01)
         axis.annotate(titles[stage], middle, xycoords=("data", "axes fraction"), ha="center", fontsize="small")
         start = end
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFigure(Entry):
+    """Downstream scores after each stage: a panel a domain's task and one for their average, a line a row."""
+
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        suite = self.suites(study)[0]
+        titles = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
+        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
+        by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
+        wide = by_seed.unstack("domain").reindex(columns=list(titles))
+        wide["average"] = wide.mean(axis=1, skipna=False)
+        with figures.look():
+            figure, axes = figures.panels(-(-(len(titles) + 1) // 3), 3, width=2.6, height=2.2)
+            flat = [axis for line in axes for axis in line]
+            for axis, (column, title) in zip(flat, [*titles.items(), ("average", "Average")], strict=False):
+                axis.set_title(title)
+                axis.set_xticks(range(len(titles)), [f"M{i + 1}" for i in range(len(titles))])
+                _draw_scores(axis, wide[column].dropna())
+            for axis in flat[len(titles) + 1 :]:
+                axis.set_axis_off()
+            for line in axes:
+                line[0].set_ylabel("Score (%)")
+            figures.legend(figure, flat[0])
+            return figures.to_files(figure)
+
+
+def _draw_scores(axis: Axes, scores: pd.Series) -> None:
+    if scores.empty:
+        axis.text(0.5, 0.5, "no score yet", ha="center", transform=axis.transAxes)
+        return
+    stages = scores.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
+    for (index, row), line in stages.groupby(level=["row_index", "row"]):
+        x = line.index.get_level_values("stage")
+        axis.plot(x, line["mean"], label=row, **figures.line_style(index))
+        figures.band(axis, x, line["min"], line["max"], index)

@@ -5,6 +5,7 @@ A run folder holds
     RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so runs that
                                          share a prefix (the first domain above all) share its file
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
+    RUNS/suites/<suite>/jobs/<id>.jsonl  one Slurm job of the suite (benchmark/jobs.py says what is in it)
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
     RUNS/scores/references.jsonl         downstream scores that need no model
 
@@ -27,13 +28,14 @@ that the stage began anew: what stands before it no longer counts.
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
-                config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity}
+                config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity},
+                tasks [downstream tasks with their hyper-parameters] (none: no such field)
     failed      stage, phase, step, error, traceback
     done        (no fields)
 
-    score       key, stage_key, task, domain, prompt ("right"|"none"|"wrong"|"picked"), seed, metric,
-                dev, test, test_without_leaks (or null), seconds
-    reference   task, name ("majority", "bag of words"), metric, test
+    score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
+                seed, metric, dev, test, test_without_leaks (or null), seconds
+    reference   task, task_key, domain, name ("majority", "bag of words"), metric, test
 """
 
 from __future__ import annotations
@@ -59,8 +61,12 @@ resumed phase step
 run id suite row row_index title method options seed config stages domains unigram
 failed stage error
 done
-score key stage_key task domain prompt seed metric dev test seconds
-reference task name metric test
+job id key name run after log exclusive
+released
+started node
+ended state
+score key stage_key task task_key domain prompt seed metric dev test seconds
+reference task task_key domain name metric test
 """
 FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
 
@@ -78,7 +84,7 @@ class RunRecords:
 
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
     it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
-    `references` those that need no model.
+    `references` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
     """
 
     id: str
@@ -96,6 +102,7 @@ class RunRecords:
     stages: list[list[Record]] = field(default_factory=list)
     scores: list[list[Record]] = field(default_factory=list)
     references: list[Record] = field(default_factory=list)
+    tasks: list[Record] = field(default_factory=list)
     failure: Record | None = None
 
     @property
@@ -172,7 +179,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     stages: dict[str, list[Record]] = {}
     scores: dict[str, list[Record]] = {}
-    references = _if_there(runs / "scores" / "references.jsonl", read)
+    references = _last(_if_there(runs / "scores" / "references.jsonl", read), "task", "task_key", "name")
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         run, failure = _head(path)
@@ -181,7 +188,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         for key in run["stages"]:
             if key not in stages:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
-                scores[key] = _last_by_key(_if_there(runs / "scores" / f"{key}.jsonl", read))
+                scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
         loaded.append(_assemble(run, failure, stages, scores, references))
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
@@ -217,8 +224,8 @@ def _if_there(path: Path, reader: Any) -> list[Record]:
     return reader(path) if path.exists() else []
 
 
-def _last_by_key(records: list[Record]) -> list[Record]:
-    return list({record["key"]: record for record in records}.values())
+def _last(records: list[Record], *keys: str) -> list[Record]:
+    return list({tuple(record[key] for key in keys): record for record in records}.values())
 
 
 def _head(path: Path) -> tuple[Record | None, Record | None]:
@@ -238,5 +245,6 @@ def _assemble(run: Record, failure: Record | None, stages: dict, scores: dict, r
         stages=[stages[key] for key in run["stages"]],
         scores=[scores[key] for key in run["stages"]],
         references=references,
+        tasks=run.get("tasks", []),
         failure=failure,
     )

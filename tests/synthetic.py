@@ -26,6 +26,12 @@ METHODS = {
     "ELLE": ("elle", 1.15, 0.04),
 }
 UNIGRAM = 300.0
+TASK_SETTINGS = [
+    {"name": task, "title": task.upper(), "domain": domain, "learning_rate": 2e-5, "batch_size": 256}
+    | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
+    for domain, task in TASKS.items()
+]
+REFERENCES = {"majority": 0.3, "bag of words": 0.55}
 LADDER = [(6, 384, 30.3e6), (8, 512, 51.5e6), (10, 640, 82.2e6), (11, 704, 102e6), (12, 768, 125e6)]
 
 
@@ -53,6 +59,8 @@ def write(
             done = finished if finished is not None and index == len(rows) - 1 else stages
             run = _Run(suite, label, index, method, options, seed, stages, unit, architecture, hardware)
             run.write(runs, evaluations, done, scores)
+    if scores:
+        _write(runs / "scores" / "references.jsonl", [_reference(d, n) for d in TASKS for n in REFERENCES])
 
 
 class _Run:
@@ -93,7 +101,7 @@ class _Run:
     def write(self, runs: Path, evaluations: int, done: int, scores: bool) -> None:
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.stages]]
         config = {
-            "model": {"architecture": self.architecture, "ladder": ladder},
+            "model": {"architecture": self.architecture, "ladder": ladder, "head_size": 64},
             "budget": {"unit": self.unit},
             "training": {"learning_rate": 5e-4, "warmup": 0.08},
         }
@@ -108,6 +116,7 @@ class _Run:
             "options": self.options,
             "seed": self.seed,
             "config": config,
+            "tasks": TASK_SETTINGS,
             "stages": self.keys,
             "domains": [{"name": name, "title": title} for name, title in self.domains],
             "unigram": {name: UNIGRAM for name, _ in self.domains},
@@ -196,10 +205,21 @@ class _Run:
                     test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
                     test += 0.01 * self.noise("score", stage, domain, seed)
                     key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
-                    line = {"kind": "score", "key": key, "stage_key": self.keys[stage], "task": TASKS[domain]}
-                    line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro-F1"}
+                    line = {
+                        "kind": "score",
+                        "key": key,
+                        "stage_key": self.keys[stage],
+                        "task": TASKS[domain],
+                        "task_key": "t",
+                    }
+                    line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
                     lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
         return lines
+
+
+def _reference(domain: str, name: str) -> dict[str, Any]:
+    place = {"kind": "reference", "task": TASKS[domain], "task_key": "t", "domain": domain}
+    return place | {"name": name, "metric": "macro_f1", "test": REFERENCES[name]}
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:

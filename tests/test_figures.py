@@ -14,7 +14,7 @@ from analysis.frames import Study
 from analysis.render import render
 from benchmark.records import load_runs
 
-FIGURES = [name for name in paper_tables.names() if paper_tables.load(name).kind == "figure"]
+KINDS = ["trend_main", "f1_by_stage"]  # one entry of each kind of figure
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_sixteen_lines_can_be_told_apart_in_grey():
     assert len({style["color"] for style in styles}) == 8
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, monkeypatch, name):
     """Oracle: byte equality under another clock; PDF font dictionaries of TrueType (Type 42) with an embedded file."""
     first = paper_tables.load(name).render(study)
@@ -73,7 +73,7 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
     assert b"/CreationDate" not in first["pdf"]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
     """Oracle: the text in the panel."""
     synthetic.write(tmp_path, "demo", finished=0, rows=[("ER", "er", {})])
@@ -81,6 +81,17 @@ def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
         run.stages = [[] for _ in run.stages]
     paper_tables.load(name).render(Study("demo", runs))
     assert all("no " in axis.texts[0].get_text() for axis in drawn[0].axes)
+
+
+def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):
+    """Oracle: the entry's rows, which are rows of the paper's ablation (table:table3)."""
+    printed = paper_tables.load("ablation_pretraining").printed
+    ablation = list(dict.fromkeys(value.row for value in printed))
+    for name in ("trend_expansion", "trend_frw_noise", "trend_prompt"):
+        assert set(paper_tables.load(name).rows) < set(ablation)
+    synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
+    paper_tables.load("trend_prompt").render(Study("ablation", load_runs(tmp_path, "ablation")))
+    assert drawn[0].axes[0].get_legend_handles_labels()[1] == list(paper_tables.load("trend_prompt").rows)
 
 
 def test_render_writes_every_format_whole(study, tmp_path):

@@ -156,7 +156,7 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE, evaluation("adapt", 1, 8.0)])
     score = dict.fromkeys(records.FIELDS["score"], 0) | {"kind": "score", "key": "x"}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
-    reference = {"kind": "reference", "task": "mnli", "name": "majority", "metric": "accuracy", "test": 0.3}
+    reference = dict.fromkeys(records.FIELDS["reference"], "x") | {"kind": "reference", "test": 0.3}
     write_all(tmp_path / "scores" / "references.jsonl", [reference])
     folder = tmp_path / "suites" / "s"
     failed = {"kind": "failed", "stage": 1, "error": "loss is not finite"}

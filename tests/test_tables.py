@@ -22,10 +22,10 @@ def study(tmp_path, **options) -> Study:
     return Study("demo", load_runs(tmp_path, "demo"))
 
 
-def by_definition(tmp_path, row: str, stage: int) -> tuple[list[float], list[float]]:
+def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]:
     """AP and AP+ of each seed after a stage, from the records, as the paper writes them."""
     ap, ap_plus = [], []
-    for run in load_runs(tmp_path, "demo"):
+    for run in runs:
         if run.row == row:
             last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
             names = [domain["name"] for domain in run.domains[: stage + 1]]
@@ -37,13 +37,14 @@ def by_definition(tmp_path, row: str, stage: int) -> tuple[list[float], list[flo
 
 def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
     """Oracle: the paper's definitions, evaluated one run at a time."""
-    table = paper_tables.load("main_pretraining").build(study(tmp_path, seeds=3))
+    data = study(tmp_path, seeds=3)
+    table = paper_tables.load("main_pretraining").build(data)
     (block,) = table.blocks
     assert [row.stub[0] for row in block.rows[:-1]] == list(synthetic.METHODS)
     for row in block.rows[:-1]:
         for column, cell in zip(table.columns, row.cells, strict=True):
             stage = ["WB", "Ns", "Rev", "Bio", "CS"].index(column.group)
-            expected = by_definition(tmp_path, row.stub[0], stage)[column.name != "AP"]
+            expected = by_definition(data.runs, row.stub[0], stage)[column.name != "AP"]
             assert cell.values == pytest.approx(expected)
             assert cell.sd == pytest.approx(np.std(expected, ddof=1))
 
@@ -103,8 +104,105 @@ def test_unequal_hardware_and_failures_are_noted(tmp_path):
     assert any("ER, seed 0, failed in stage Ns: loss is not finite" in note for note in notes)
 
 
+def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -> list[float]:
+    """Every fine-tuning seed of every pre-training seed, in percent, from the score files."""
+    runs = [run for run in data.runs if run.row == row]
+    lines = [line for run in runs for line in run.scores[stage]]
+    return [100 * line["test"] for line in lines if (line["domain"], line["prompt"]) == (domain, prompt)]
+
+
+def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
+    """Oracle: the score records; the average is the mean of the row's means, for each pre-training seed."""
+    data = study(tmp_path, seeds=3)
+    table = paper_tables.load("main_downstream").build(data)
+    (block,) = table.blocks
+    assert [row.stub[0] for row in block.rows if not row.reference] == list(synthetic.METHODS)
+    for row in block.rows:
+        if not row.reference:
+            prompt = "right" if row.stub[0] == "ELLE" else "none"
+            expected = [scores_by_definition(data, row.stub[0], 4, d, prompt) for d, _ in synthetic.DOMAINS]
+            for cell, values in zip(row.cells, expected, strict=False):
+                assert cell.values == pytest.approx(values)
+            by_seed = np.array(expected).reshape(5, 3, 2).mean(axis=(0, 2))
+            assert row.cells[-1].values == pytest.approx(by_seed)
+            assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
+    references = {row.stub[0]: row.cells[0].mean for row in block.rows if row.reference}
+    assert references == {f"Reference: {name}": 100 * value for name, value in synthetic.REFERENCES.items()}
+
+
+def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
+    """Oracle: the score records."""
+    data = study(tmp_path, seeds=1)
+    (block,) = paper_tables.load("prompt_finetuning").build(data).blocks
+    for row, prompt in zip(block.rows, ["none", "wrong", "right", "picked"], strict=True):
+        assert row.cells[1].values == pytest.approx(scores_by_definition(data, "ELLE", 4, "ns", prompt))
+    blocks = {block.title: block for block in paper_tables.load("downstream_by_stage").build(data).blocks}
+    assert list(blocks) == list(synthetic.METHODS)
+    for stage, row in enumerate(blocks["ER"].rows):
+        assert row.cells[2].values == pytest.approx(scores_by_definition(data, "ER", stage, "rev", "none"))
+
+
+def test_an_average_with_a_missing_task_is_missing(tmp_path):
+    """Oracle: an average over fewer tasks would not compare with the other rows'."""
+    data = study(tmp_path, seeds=1)
+    for run in data.runs:
+        if run.row == "ER":
+            run.scores[4] = [line for line in run.scores[4] if line["domain"] != "cs"]
+    (block,) = paper_tables.load("main_downstream").build(data).blocks
+    (row,) = (row for row in block.rows if row.stub[0] == "ER")
+    assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
+
+
+def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
+    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery."""
+    (block,) = paper_tables.load("architectures").build(study(tmp_path)).blocks
+    assert [[cell.text for cell in row.cells[:4]] for row in block.rows] == [
+        [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64)]
+        for layers, hidden, parameters in synthetic.LADDER
+    ]
+    assert [cell.text for cell in block.rows[2].cells[5:]] == ["5.0e-4", "20", "80", "8%", "6.0e1"]
+    assert not any(cell.missing for row in block.rows for cell in row.cells), "M1 has no recovery to miss"
+
+
+@pytest.mark.parametrize("name", [n for n in paper_tables.names() if paper_tables.load(n).kind == "table"])
+def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
+    """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
+    entry = paper_tables.load(name)
+    expected = sorted((v.corrected or v.printed).replace("-", "−") for v in entry.printed)
+    table = entry.build(Study("none", []), "printed")
+    shown = [cell.number for block in table.blocks for row in block.rows for cell in row.cells if cell.number]
+    assert sorted(text.replace("-", "−") for text in shown) == expected
+    assert len(table.notes) == sum(bool(v.corrected) for v in entry.printed)
+
+
+def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_path):
+    """Oracle: table 1 of the paper; a suite of another name is compared with the block of its architecture."""
+    for suite, architecture, naive in (("bert_base", "bert", "9.93"), ("mine", "gpt", "60.64")):
+        synthetic.write(tmp_path, suite, architecture=architecture, seeds=1)
+        data = Study(suite, load_runs(tmp_path, suite))
+        (block,) = paper_tables.load("main_pretraining").build(data, "both").blocks
+        row = block.rows[0]
+        assert row.stub == ("Naive",) and row.cells[-2].printed == naive
+    (block,) = (
+        paper_tables.load("main_downstream").build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both").blocks
+    )
+    assert [cell.printed for cell in block.rows[-3].cells] == ["83.2", "81.8", "68.5", "82.9", "72.7", "77.8"]
+
+
+def test_several_suites_are_blocks_in_the_papers_order(tmp_path):
+    """Oracle: the order in the entry; suites that the paper does not have are left out beside those that it has."""
+    for suite in ("gpt_base", "other", "bert_base"):
+        synthetic.write(tmp_path, suite, seeds=1, rows=[("ER", "er", {})])
+    runs = [run for suite in ("gpt_base", "other", "bert_base") for run in load_runs(tmp_path, suite)]
+    entry = paper_tables.load("main_pretraining")
+    assert [block.title for block in entry.build(Study("all", runs)).blocks] == [
+        entry.blocks["bert_base"],
+        entry.blocks["gpt_base"],
+    ]
+
+
 def small_table(text: str = "Naive") -> Table:
-    rows = (Row((text,), (Cell((1.0, 3.0), printed=2.5), Cell())), Row(("b",), (Cell((4.0,)), Cell(missing=True))))
+    rows = (Row((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())), Row(("b",), (Cell((4.0,)), Cell(missing=True))))
     columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
     return Table(
         "t", "table:t", "A caption", ("Method",), columns, (mark_best(Block("One", rows), columns),), ("A note",)
@@ -138,7 +236,7 @@ def test_csv_reads_back():
     lines = list(csv.DictReader(io.StringIO(to_csv(small_table('a "quoted", name')))))
     assert [line["Method"] for line in lines] == ['a "quoted", name'] * 2 + ["b"] * 2
     assert [line["mean"] for line in lines] == ["2", "", "4", ""]
-    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [("1.41421", "2", "2.5")]
+    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [("1.41421", "2", "2.50")]
 
 
 def test_markdown_escapes_what_a_user_gave():

@@ -1,0 +1,183 @@
+"""Tables of what was trained and how: ladders of sizes with their training settings, and the fine-tuning's settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from analysis import notes
+from analysis.entry import TableEntry, View
+from analysis.frames import Study, end
+from analysis.printed import corrections, slug
+from analysis.tables import Block, Cell, Column, Row, Table
+from benchmark.config import per_stage
+from benchmark.records import RunRecords
+
+
+def _count(value: float) -> str:
+    """Three digits: 30.3M, 62.5k, 512."""
+    for size, suffix in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{_three_digits(value / size)}{suffix}"
+    return f"{value:.0f}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _power(value: float) -> str:
+    """5.0e-4"""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "parameters": ("Parameters", _count),
+    "layers": ("Layers", lambda value: f"{value:.0f}"),
+    "hidden size": ("Hidden", lambda value: f"{value:.0f}"),
+    "heads": ("Heads", lambda value: f"{value:.0f}"),
+    "feed-forward size": ("FFN", lambda value: f"{value:.0f}"),
+    "learning rate": ("Learning rate", _power),
+    "recover steps": ("FRW steps", _count),
+    "adapt steps": ("Steps", _count),
+    "warm-up": ("Warm-up", lambda value: f"{value:.0%}"),
+    "train wall time": ("Wall time (s)", _power),
+}
+SIZE = tuple(PROPERTIES)[:6]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureTable(TableEntry):
+    """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over seeds).
+
+    `rows`: printed block to row of the suite, a block each; without it a block a suite, of the row that grows most.
+    """
+
+    properties: tuple[str, ...] = tuple(PROPERTIES)
+    rows: Mapping[str, str] | None = None
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        columns = [Column(PROPERTIES[name][0]) for name in self.properties]
+        if view == "printed":
+            return self.table(columns, self._printed(), corrections(self.printed), view, "Model")
+        blocks, suites = [], self.suites(study)
+        for suite in suites:
+            for block, row in self._chosen(study, suite).items():
+                runs = [run for run in study.of(suite) if slug(run.row) == slug(row)]
+                heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
+                if runs:
+                    blocks.append(Block(heading, tuple(self._models(study, block, runs, view))))
+        return self.table(columns, blocks, notes.missing(blocks, suites), view, "Model")
+
+    def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
+        if self.rows:
+            return self.rows
+        stages = study.stages[study.stages["suite"] == suite]
+        largest = stages.loc[stages["parameters"].idxmax(), "row"] if len(stages) else study.of(suite)[-1].row
+        return {self.printed_block(study, suite): largest}
+
+    def _models(self, study: Study, block: str, runs: list[RunRecords], view: View) -> list[Row]:
+        stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
+        rows = []
+        for i in range(len(runs[0].domains)):
+            found = _properties(runs, i, stages[stages["stage"] == i])
+            printed = {
+                v.column: v.corrected or v.printed for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")
+            }
+            beside = printed if view == "both" else {}
+            cells = [
+                Cell(
+                    text="" if math.isnan(value) else PROPERTIES[name][1](value),
+                    missing=math.isnan(value) and (i > 0 or name != "recover steps"),
+                    printed=beside.get(name, ""),
+                )
+                for name in self.properties
+                for value in [found[name]]
+            ]
+            rows.append(Row((f"M{i + 1}",), tuple(cells)))
+        return rows
+
+    def _printed(self) -> list[Block]:
+        blocks = []
+        for block, heading in self.blocks.items():
+            cells = {(v.row, v.column): v.corrected or v.printed for v in self.printed if v.block == block}
+            rows = [
+                Row((row,), tuple(Cell(text=cells.get((row, name), "")) for name in self.properties))
+                for row in self.printed_rows(block)
+            ]
+            blocks.append(Block(heading, tuple(rows)))
+        return blocks
+
+
+def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
+    """Of one stage: the ladder's size where nothing was trained yet; NaN for what only training tells."""
+    config = runs[0].config
+    rung = config["model"]["ladder"][index]
+    done = [line for run in runs if (line := end(run.stages[index]))]
+    steps = [{phase["name"]: phase["steps"] for phase in line["phases"]} for line in done]
+    hidden = stages["hidden_size"].iloc[0] if len(stages) else rung["hidden_size"]
+    return {
+        "parameters": stages["parameters"].mean(),
+        "layers": stages["layers"].iloc[0] if len(stages) else rung["layers"],
+        "hidden size": hidden,
+        "heads": hidden / config["model"]["head_size"],
+        "feed-forward size": 4 * hidden,
+        "learning rate": per_stage(_tuple(config["training"]["learning_rate"]), index),
+        "recover steps": _mean(line["recover"] for line in steps if "recover" in line),
+        "adapt steps": _mean(line["adapt"] for line in steps if "adapt" in line),
+        "warm-up": per_stage(_tuple(config["training"]["warmup"]), index),
+        "train wall time": stages["seconds"].mean(),
+    }
+
+
+def _mean(values: Any) -> float:
+    found = list(values)
+    return fmean(found) if found else math.nan
+
+
+def _tuple(value: Any) -> Any:
+    """JSON has lists where the suite has tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+SETTINGS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "Learning Rate": ("learning_rate", lambda value: _power(value).replace(".0e", "e")),
+    "Batch Size": ("batch_size", str),
+    "Weight Decay": ("weight_decay", str),
+    "Max Epochs": ("max_epochs", str),
+    "Learning Rate Decay": ("schedule", str.capitalize),
+    "Warmup Ratio": ("warmup", str),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperparameterTable(TableEntry):
+    """The settings of each downstream task, from the suite's task definitions."""
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        printed = {(v.row, v.column): v.printed for v in self.printed}
+        if view == "printed":
+            titles = list(dict.fromkeys(v.column for v in self.printed))
+            rows = [Row((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
+            heading = next(iter(self.blocks.values()))
+            return self.table([Column(title) for title in titles], [Block(heading, tuple(rows))], [], view, "Setting")
+        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].tasks]
+        by_title = {task["title"] or task["name"]: task for task in tasks}
+        rows = [
+            Row(
+                (name,),
+                tuple(
+                    Cell(text=show(task[key]), printed=printed.get((name, title), "") if view == "both" else "")
+                    for title, task in by_title.items()
+                ),
+            )
+            for name, (key, show) in SETTINGS.items()
+        ]
+        below = [] if tasks else ["This suite has no downstream tasks."]
+        return self.table([Column(title) for title in by_title], [Block("", tuple(rows))], below, view, "Setting")

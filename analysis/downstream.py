@@ -1,0 +1,177 @@
+"""Tables of downstream scores (F1, or accuracy where the task says so), in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis import notes
+from analysis.entry import TableEntry, View
+from analysis.frames import Study
+from analysis.printed import PrintedValue, corrections, slug
+from analysis.tables import Block, Cell, Column, Row, Table, mark_best
+from benchmark.records import RunRecords
+
+AVERAGE = "AVG"
+PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
+Line = tuple[str, pd.DataFrame, str, str]  # label; its scores; row and stage of the printed numbers beside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreTable(TableEntry):
+    """Score of each row's final model on each domain's task, and their average; a block a suite.
+
+    `only`: the rows to show of a suite, where it is not all of them.
+    """
+
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        if view == "printed":
+            return self._printed()
+        suites = self.suites(study)
+        titles = {d["name"]: d["title"] for suite in suites for d in study.of(suite)[0].domains}
+        columns = self.columns(list(titles.values()))
+        blocks = [
+            mark_best(Block(heading, tuple(self._rows(study, suite, lines, titles, view))), columns)
+            for suite in suites
+            for heading, lines in self.lines(study, suite)
+        ]
+        shown = study.scores[study.scores["suite"].isin(suites)]
+        below = [*_about(shown, titles), *notes.missing(blocks, suites), *notes.notes(study, suites)]
+        return self.table(columns, blocks, below, view)
+
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+        """The blocks of a suite: heading, and the lines in it."""
+        chosen = self.only.get(suite, ())
+        runs = _by_row(study, suite, chosen)
+        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
+        final = scores[scores["stage"] == len(study.of(suite)[0].domains) - 1]
+        lines = [(row, final[final["row"] == row], row, str(len(run.domains))) for row, run in runs.items()]
+        return [(self.heading(study, suite), lines + ([] if chosen else _references(study, final)))]
+
+    def columns(self, titles: Sequence[str]) -> list[Column]:
+        return [Column(title, lower=False) for title in [*titles, AVERAGE]]
+
+    def _rows(self, study: Study, suite: str, lines: list[Line], titles: dict[str, str], view: View) -> list[Row]:
+        block = self.printed_block(study, suite)
+        printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
+        names = [domain["name"] for domain in study.of(suite)[0].domains]
+        rows = []
+        for label, scores, row, stage in lines:
+            cells = [_cell(scores, name if name in names else None) for name in titles] + [_average(scores, names)]
+            if view == "both":
+                beside = [printed.get((slug(row), stage, column), "") for column in [*titles.values(), AVERAGE]]
+                cells = [
+                    Cell(c.values, 1, printed=text, missing=c.missing) for c, text in zip(cells, beside, strict=True)
+                ]
+            rows.append(Row((label,), tuple(cells), reference=not row))
+        return rows
+
+    def _printed(self) -> Table:
+        columns = self.columns([c for c in dict.fromkeys(v.column for v in self.printed) if c != AVERAGE])
+        blocks = []
+        for heading, label_of in self.printed_lines().items():
+            rows = []
+            for label, key in label_of.items():
+                found = {v.column: v for v in self.printed if (v.block, v.row, v.stage) == key}
+                rows.append(Row((label,), tuple(_as_printed(found[column.name]) for column in columns)))
+            blocks.append(mark_best(Block(heading, tuple(rows)), columns))
+        return self.table(columns, blocks, corrections(self.printed), "printed")
+
+    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
+        """Heading to label to (block, row, stage) of the printed numbers."""
+        return {
+            heading: {v.row: (v.block, v.row, v.stage) for v in self.printed if v.block == block}
+            for block, heading in self.blocks.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptTable(ScoreTable):
+    """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt."""
+
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+        scores = study.scores[study.scores["suite"] == suite]
+        final = scores[scores["stage"] == len(study.of(suite)[0].domains) - 1]
+        with_prompts = [
+            row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
+        ]
+        lines = [
+            (f"{row}, {label}", final[(final["row"] == row) & (final["prompt"] == prompt)], prompt, "5")
+            for row in with_prompts or ["ELLE"]
+            for prompt, label in PROMPTS.items()
+        ]
+        return [(self.heading(study, suite), lines)]
+
+    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
+        return {
+            heading: {f"ELLE, {PROMPTS[v.row]}": (v.block, v.row, v.stage) for v in self.printed}
+            for heading in self.blocks.values()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageScoreTable(ScoreTable):
+    """The scores of every row's model after each stage; a block a row."""
+
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
+        return [
+            (row, [(f"M{i + 1}", of_row[of_row["stage"] == i], row, str(i + 1)) for i in range(len(run.domains))])
+            for row, run in _by_row(study, suite, ()).items()
+            for of_row in [scores[scores["row"] == row]]
+        ]
+
+    def columns(self, titles: Sequence[str]) -> list[Column]:
+        return [Column(title) for title in [*titles, AVERAGE]]
+
+    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
+        rows = dict.fromkeys(v.row for v in self.printed)
+        return {row: {f"M{v.stage}": (v.block, v.row, v.stage) for v in self.printed if v.row == row} for row in rows}
+
+
+def _by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
+    return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
+
+
+def _cell(scores: pd.DataFrame, domain: str | None) -> Cell:
+    """All scores on a domain's task, over pre-training and fine-tuning seeds."""
+    if domain is None:
+        return Cell()
+    values = tuple(100 * scores.loc[scores["domain"] == domain, "test"])
+    return Cell(values, digits=1, missing=not values)
+
+
+def _average(scores: pd.DataFrame, domains: Sequence[str]) -> Cell:
+    """Of each pre-training seed the mean over tasks, each the mean of its fine-tuning seeds; all tasks or none."""
+    means = scores.groupby(["seed", "domain"])["test"].mean().unstack()
+    means = means.reindex(columns=list(domains)).dropna()
+    values = tuple(100 * means.mean(axis=1))
+    return Cell(values, digits=1, missing=not values)
+
+
+def _references(study: Study, scores: pd.DataFrame) -> list[Line]:
+    """Rows for what needs no model, on the very data that the models were scored on."""
+    found = study.references[study.references["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
+    return [(f"Reference: {name}", lines, "", "") for name, lines in found.groupby("name", sort=False)]
+
+
+def _as_printed(value: PrintedValue) -> Cell:
+    assert value.value is not None, value
+    return Cell((value.value,), digits=len((value.corrected or value.printed).partition(".")[2]))
+
+
+def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
+    """Which task and metric stand for which domain, and over how many seeds."""
+    if scores.empty:
+        return []
+    tasks = scores.drop_duplicates("domain").set_index("domain")
+    texts = [
+        f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})" for d in titles if d in tasks.index
+    ]
+    seeds = (scores["seed"].nunique(), scores["finetuning_seed"].nunique())
+    spread = "Mean ± standard deviation over {} pre-training and {} fine-tuning seeds (AVG: pre-training seeds)."
+    return [f"Tasks: {'; '.join(texts)}.", spread.format(*seeds)]

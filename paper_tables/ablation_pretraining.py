@@ -1,0 +1,10 @@
+"""Table 3 of the paper: ELLE's parts, one by one, in pre-training."""
+
+from analysis.pretraining import PerplexityTable
+
+ENTRY = PerplexityTable(
+    label="table:table3",
+    caption="AP and AP⁺ of combinations of width expansion (WE), depth expansion (DE), function recovering warm-up "
+    "(FRW), noise on split neurons (δN) and domain prompts (PT).",
+    blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,9 @@
+"""Downstream scores of every method's model after every stage (appendix of the paper)."""
+
+from analysis.downstream import StageScoreTable
+
+ENTRY = StageScoreTable(
+    label="table:f1",
+    caption="Downstream score (F1, %) on each domain's task after each stage.",
+    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,9 @@
+"""Figure fig:avg_f1 of the paper: downstream scores after each stage, a panel a task and one for their average."""
+
+from analysis.trends import ScoreFigure
+
+ENTRY = ScoreFigure(
+    label="fig:avg_f1",
+    caption="Downstream score (F1, %) after each stage; the band spans the seeds.",
+    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+)

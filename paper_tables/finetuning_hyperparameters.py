@@ -1,0 +1,9 @@
+"""The settings of fine-tuning on each task (appendix of the paper)."""
+
+from analysis.architecture import HyperparameterTable
+
+ENTRY = HyperparameterTable(
+    label="tab:finetune",
+    caption="Hyper-parameters of fine-tuning on the downstream tasks.",
+    blocks={"tasks": "Tasks of the paper"},
+)

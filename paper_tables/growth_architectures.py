@@ -1,0 +1,11 @@
+"""The ladders of growing in width only, in depth only, and in both (appendix of the paper)."""
+
+from analysis.architecture import SIZE, ArchitectureTable
+
+ENTRY = ArchitectureTable(
+    label="tab:arch_WE_DE",
+    caption="Model sizes when growing in width (WE), in depth (DE) and in both, with about the same parameters.",
+    blocks={"width": "WE + FRW", "depth": "DE + FRW", "both": "WE + DE + FRW"},
+    rows={"width": "WE + FRW", "depth": "DE + FRW", "both": "WE + DE + FRW"},
+    properties=SIZE,
+)

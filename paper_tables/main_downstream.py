@@ -1,0 +1,12 @@
+"""Table 2 of the paper: downstream scores of the final models."""
+
+from analysis.downstream import ScoreTable
+
+ENTRY = ScoreTable(
+    label="table:table2",
+    caption="Downstream score (F1, %) on each domain's task after the last domain.",
+    blocks={
+        "bert_base": "Growing from BERT L6_D384 to L12_D768",
+        "bert_large": "Growing from BERT L12_D768 to L24_D1024",
+    },
+)

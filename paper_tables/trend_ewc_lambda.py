@@ -1,0 +1,9 @@
+"""Figure fig:hyper_ewc of the paper: EWC's penalty."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:hyper_ewc",
+    caption="AP and AP⁺ of EWC for different λ; the band spans the seeds.",
+    blocks={"ewc_lambda": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,10 @@
+"""Figure fig:expansion of the paper: growing in width, in depth, and in both."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:expansion",
+    caption="AP and AP⁺ when growing in width, in depth and in both; the band spans the seeds.",
+    blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
+    rows=("WE + FRW", "DE + FRW", "WE + DE + FRW"),
+)

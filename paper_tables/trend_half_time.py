@@ -1,0 +1,9 @@
+"""Figure fig:few_time of the paper: half the train wall time."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:few_time",
+    caption="AP and AP⁺ with half the train wall time from the second domain on; the band spans the seeds.",
+    blocks={"half_time": "Half train wall time"},
+)

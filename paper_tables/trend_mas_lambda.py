@@ -1,0 +1,9 @@
+"""Figure fig:hyper_mas of the paper: MAS's penalty."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:hyper_mas",
+    caption="AP and AP⁺ of MAS for different λ; the band spans the seeds.",
+    blocks={"mas_lambda": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,9 @@
+"""Figure fig:few_memory of the paper: a small memory."""
+
+from analysis.trends import TrendFigure
+
+ENTRY = TrendFigure(
+    label="fig:few_memory",
+    caption="AP and AP⁺ with a memory of 34M tokens a domain; the band spans the seeds.",
+    blocks={"small_memory": "Smaller memory"},
+)
