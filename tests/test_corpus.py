@@ -170,7 +170,7 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
 
 
 def test_the_split_is_by_document_and_stays(tmp_path) -> None:
-    """Oracles: disjoint, complete, a share within five standard errors; a document stays in its half in other company."""
+    """Oracles: disjoint, complete, a share within five standard errors; a document stays put in other company."""
     many = [f"document {i}" for i in range(5000)]
     found, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
     train, valid = texts(found, "train"), texts(found, "valid")
