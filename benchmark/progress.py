@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import sys
 import time
+from pathlib import Path
 from typing import TextIO
 
 from benchmark.clock import Clock
@@ -12,10 +15,13 @@ from benchmark.method import Stage
 
 
 class Line:
-    """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten."""
+    """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten.
 
-    def __init__(self, name: str, out: TextIO | None = None) -> None:
-        self.name, self.out = name, out or sys.stderr
+    `beacon` is a file that always says the same in JSON, for `status`.
+    """
+
+    def __init__(self, name: str, beacon: Path | None = None, out: TextIO | None = None) -> None:
+        self.name, self.out, self._beacon = name, out or sys.stderr, beacon
         self._live = self.out.isatty()
         self._next = 0.0
         self._width = 0
@@ -33,6 +39,12 @@ class Line:
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  perplexity {math.exp(min(loss, 50.0)):,.1f}  "
             f"{duration(left)} left of the stage"
         )
+        if self._beacon:
+            where = {"stage": stage.index, "domain": stage.domains[stage.index], "phase": phase, "fraction": fraction}
+            charged = {"seconds": clock.seconds, "tokens_per_second": rate, "time": time.time()}
+            beside = self._beacon.with_suffix(".part")
+            beside.write_text(json.dumps({**where, **charged}), encoding="utf-8")
+            os.replace(beside, self._beacon)
 
     def finish(self, text: str) -> None:
         self._print(f"{self.name}  {text}")
@@ -46,6 +58,19 @@ class Line:
         else:
             self.out.write(text + "\n")
         self.out.flush()
+
+
+class Silent:
+    """For all processes of a run but the first."""
+
+    def due(self) -> bool:
+        return False
+
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float) -> None:
+        pass
+
+    def finish(self, text: str) -> None:
+        pass
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from benchmark.world import World
 
 ROOT = Path(__file__).parent.parent
+COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
 
 
@@ -36,9 +37,15 @@ def code_version() -> str:
         for path in sorted((ROOT / package).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     sources = f"sources-{digest.hexdigest()[:12]}"
+    return f"{known}+{sources}" if (known := commit()) else sources
+
+
+def commit() -> str:
+    """The commit of the code, or nothing."""
+    if (ROOT / COMMIT_FILE).exists():
+        return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return sources
-    return f"{commit}+{sources}"
+        return ""

@@ -6,6 +6,8 @@ prefix (the first stage above all, where most methods do what Naive does) share 
 
 from __future__ import annotations
 
+import contextlib
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +46,10 @@ class Store:
     def run_file(self, config: RunConfig) -> Path:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
+    def beacon(self, config: RunConfig) -> Path:
+        """Where a run in progress says how far it is."""
+        return self.run_file(config).with_suffix(".json")
+
     def stage_done(self, key: str) -> bool:
         file = self.stage(key) / "records.jsonl"
         return file.exists() and any(line["kind"] == "done" for line in records.read(file))
@@ -51,6 +57,21 @@ class Store:
 
 def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
     return prepare(config.domains, config.tokenizer, config.data, store.data, progress)
+
+
+def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
+    """The run's corpus if it needs no work."""
+
+    class Unprepared(Exception):
+        pass
+
+    def refuse(text: str) -> None:  # reports come before the work that they announce
+        raise Unprepared
+
+    try:
+        return corpus_of(config, store, refuse)
+    except Unprepared:
+        return None
 
 
 def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Stage:
@@ -128,6 +149,7 @@ class Run:
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop = progress, asked_to_stop
+        self._began = time.time()
         self.corpus = corpus_of(config, store)
         self.stream = Stream(self.corpus, config.data, config.model.architecture != "gpt", config.seed)
         self.keys = stage_keys(config, new_method(), self.corpus.key)
@@ -148,13 +170,7 @@ class Run:
             except (Stopped, KeyboardInterrupt):
                 raise
             except Exception as error:
-                self._record(
-                    "failed",
-                    stage=index,
-                    error=f"{type(error).__name__}: {error}",
-                    traceback=traceback.format_exc(),
-                    rank=self.world.rank,
-                )
+                self._record_failure(index, error)
                 raise
         if count == len(self.keys):
             self._record("done")
@@ -164,15 +180,26 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Whoever else wants the same stage waits here and finds it done.
         lock = filelock.FileLock(folder / "lock")
-        if self.world.leads:
-            lock.acquire()
+        self._acquire(lock)
         try:
-            self.world.barrier()
-            if not self.store.stage_done(self.keys[index]):
+            # The first process decides: on a network file system the others may see files late.
+            [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
+            if todo:
                 self._compute(index, folder)
             self.world.barrier()
         finally:
             lock.release()
+
+    def _acquire(self, lock: filelock.BaseFileLock) -> None:
+        """The first process takes the lock; all talk meanwhile, or their connection would time out. Raises Stopped."""
+        while True:
+            if self.world.leads:
+                with contextlib.suppress(filelock.Timeout):
+                    lock.acquire(timeout=1)
+            if any(self.world.maximum(lock.is_locked)):
+                return
+            if any(self.world.maximum(self.asked_to_stop())):
+                raise Stopped
 
     def _compute(self, index: int, folder: Path) -> None:
         stage = stage_of(self.config, index, self.stream)
@@ -212,6 +239,14 @@ class Run:
             checkpoint.save(folder / "method.pt", get_state(method))
             record("done", charged=training.clock.charged(), phases=training.position.phases, growth=method.growth)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def _record_failure(self, stage: int, error: Exception) -> None:
+        """The first process that fails says why; the others fail because it has left them."""
+        path = self.store.run_file(self.config)
+        if any(line["kind"] == "failed" and line["time"] >= self._began for line in records.read(path)):
+            return
+        text = f"{type(error).__name__}: {error}"
+        self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
 
     def _record_run(self) -> None:
         if not self._is_recorded():

@@ -22,6 +22,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    exclusive: bool | str | None = None  # whether nothing else runs on its machines, where the launcher knows
 
     @property
     def leads(self) -> bool:
@@ -65,8 +66,14 @@ class World:
             "cpu": _cpu_model(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+            "node": node(),
+            "exclusive": self.exclusive,
         }
+
+
+def node() -> str:
+    """The name of this machine."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 @contextmanager
