@@ -98,7 +98,7 @@ class ProgressiveModel(LanguageModel):
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
         device = next(model.parameters()).device
         new = new_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
-        return cls([*columns, fresh.to(device)], [*laterals, new.to(device)], kind).train(model.training)
+        return cls([*columns, fresh.to(device).train(model.training)], [*laterals, new.to(device)], kind)
 
     @property
     def columns(self) -> list[LanguageModel]:
