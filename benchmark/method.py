@@ -44,7 +44,7 @@ class Stage:
     total_budget: float  # of all stages
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights
-    memory_rows: Callable[[int], Tensor]  # (rows, T) token ids of earlier domains, e.g. to calibrate a growth
+    memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
 
     @property
     def first(self) -> bool:

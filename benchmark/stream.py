@@ -153,11 +153,11 @@ class Stream:
         return self.memory_rows_of(replace(phase, memory=phase.reference), stage, batch_size)
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
-        """(rows, 1+N) token ids, uncorrupted, from the memory of the domains before `stage`."""
+        """(rows, 1+N) token ids, masked as in training, from the memory of the domains before `stage`."""
         numbers = np.arange(rows)
         domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
         text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
-        return torch.from_numpy(self._with_bos(text))
+        return self._to_batch(text, domains, random_bits(self.seed, stage, 2000, 0, numbers)).tokens
 
     def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model."""

@@ -1,0 +1,180 @@
+"""The command line as somebody types it, on text made here, under steps budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+import run_all
+from benchmark import records
+
+ROOT = Path(__file__).parent.parent
+SUITE = """
+title = "Tiny"
+methods = ["naive", "er"]
+domains = [{{ name = "a", train = ["{text}/a.jsonl"] }}, {{ name = "b", train = ["{text}/b.jsonl"] }}]
+[tokenizer]
+vocabulary = 300
+[data]
+sequence_length = 18
+memory_tokens = 800
+valid_share = 0.2
+[model]
+architecture = "gpt"
+head_size = 16
+dropout = 0.0
+ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 2, hidden_size = 32 }}]
+[training]
+batch_size = 10
+learning_rate = 3e-3
+[budget]
+unit = "steps"
+amount = 6.0
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    for name, words in (("a", "red green blue cyan"), ("b", "one two three four")):
+        chosen = [words.split()[(i * i + i // 7) % 4] for i in range(6000)]
+        lines = [json.dumps({"text": " ".join(chosen[i : i + 30]) + f" {i}"}) for i in range(0, 6000, 30)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "tiny.toml").write_text(SUITE.format(text=folder))
+    return folder
+
+
+@pytest.fixture
+def cli(place, capsys):
+    def call(command: str, *options: object) -> tuple[int, str]:
+        arguments = [command, str(place / "tiny.toml"), "--runs", str(place / "runs"), "--out", str(place / "report")]
+        code = run_all.main([*arguments, *map(str, options)])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return call
+
+
+def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
+    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows."""
+    code, text = cli("run", "--dry-run")
+    assert code == 0 and "2 runs, 0 done" in text and "24 steps" in text and "18 steps" in text
+    code, text = cli("status")
+    assert text.count("waiting") == 2
+
+    code, text = cli("run")
+    assert code == 0
+    table = (place / "report" / "tiny" / "main_pretraining.md").read_text()
+    assert "Naive" in table and "ER" in table
+    assert (place / "report" / "tiny" / "trend_main.pdf").stat().st_size > 1000
+    stages = sorted((place / "runs" / "stages").iterdir())
+    assert len(stages) == 3
+    before = {stage: (stage / "records.jsonl").read_bytes() for stage in stages}
+
+    code, text = cli("run")
+    assert code == 0 and text.count("done before") == 2
+    assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
+    code, text = cli("run", "--dry-run")
+    assert "2 runs, 2 done" in text
+
+
+def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
+    """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
+    cli("run")
+    key = records.load_runs(place / "runs", "tiny")[0].stage_keys[0]
+    checkpoint = place / "runs" / "stages" / key / "model"
+    assert run_all.main(["evaluate", str(checkpoint), "--text", str(place / "a.jsonl"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    network = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
+    ids = []
+    for line in (place / "a.jsonl").read_text().splitlines():
+        ids += [*tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"], 2]
+    assert result["tokens"] == len(ids) and result["documents"] == 200
+    rows = torch.tensor(ids[: len(ids) // 16 * 16]).view(-1, 16)
+    rows = torch.cat([torch.zeros(len(rows), 1, dtype=torch.long), rows], dim=1)
+    with torch.no_grad():
+        logits = network(rows).logits[:, :-1, : network.config.text_vocabulary]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    assert result["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-5)
+
+
+def test_grow_a_foreign_checkpoint(tmp_path, capsys) -> None:
+    """Oracle: the logits of the small model (GPT-2 can grow exactly to any size)."""
+    torch.manual_seed(0)
+    GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=64, n_embd=128, n_layer=2, n_head=2)).save_pretrained(
+        tmp_path / "small"
+    )
+    arguments = ["grow", str(tmp_path / "small"), "--layers", "3", "--width", "192", "--out", str(tmp_path / "large")]
+    assert run_all.main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["case"] == "exact" and said["max_logit_difference"] < 1e-4
+    ids = torch.arange(30).unsqueeze(0)
+    small, large = (AutoModelForCausalLM.from_pretrained(tmp_path / name).eval() for name in ("small", "large"))
+    assert large.config.n_embd == 192 and large.config.n_layer == 3
+    torch.testing.assert_close(small(ids).logits, large(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "message"),
+    [(1, 128, "shrink"), (2, 160, "multiple"), (2, 64, "shrink")],
+)
+def test_grow_refuses_what_it_cannot_do(layers: int, width: int, message: str, tmp_path, capsys) -> None:
+    config = BertConfig(
+        vocab_size=50, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "small")
+    capsys.readouterr()
+    out = str(tmp_path / "large")
+    arguments = ["grow", str(tmp_path / "small"), "--layers", str(layers), "--width", str(width), "--out", out]
+    assert run_all.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
+    """Oracle: the perplexities of the runs trained by one process."""
+    common = ["run", str(place / "tiny.toml"), "--out", str(place / "report"), "--methods", "er"]
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    subprocess.run(
+        [*torchrun, "run_all.py", *common, "--runs", str(place / "two")],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+    )
+    assert run_all.main([*common, "--runs", str(place / "one")]) == 0
+    one, two = (records.load_runs(place / name, "tiny")[0] for name in ("one", "two"))
+    for a, b in zip(one.stages, two.stages, strict=True):
+        for x, y in zip(a, b, strict=True):
+            if x["kind"] == "evaluation":
+                assert x["perplexity"] == pytest.approx(y["perplexity"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "dmo"], "no suite 'dmo'. Did you mean 'demo'"),
+        (["run", "demo", "--methods", "nave"], "--methods nave"),
+        (["run", "demo", "--seeds", "x"], "--seeds 'x'"),
+        (["evaluate", "nowhere", "--text", "x.jsonl"], "nowhere"),
+        (["check", "nave"], "no method 'nave'"),
+    ],
+)
+def test_mistakes_are_one_message(arguments, message, capsys) -> None:
+    assert run_all.main(arguments) == 2
+    assert message in capsys.readouterr().err
