@@ -127,7 +127,7 @@ class LanguageModel(nn.Module):
         `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
         not the model's tokenizer.
         """
-        with _new_folder(Path(folder)) as beside:
+        with new_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
@@ -257,7 +257,7 @@ def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTok
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which replaces `folder` once the block has ended without an error."""
     beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
     beside.mkdir(parents=True)

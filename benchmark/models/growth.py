@@ -1,0 +1,176 @@
+"""Growing a language model in width and depth: the paper's way (`fpi`), or keeping its function (`exact`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmark.config import ConfigError
+from benchmark.models.growth_exact import Exact, silence_copies
+from benchmark.models.growth_layout import Place, enlarged, epsilon, is_post_norm, places
+from benchmark.models.growth_maps import Copy, plan_layers
+from benchmark.models.growth_width import Fpi, Width
+
+Mode = Literal["exact", "fpi"]
+_CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time
+
+
+@dataclass(frozen=True)
+class GrowthRecord:
+    """What a growth did.
+
+    Attributes:
+        layer_sources: old index of each new layer.
+        layer_is_copy: whether a new layer is an inserted copy.
+        head_sources: for each new layer the old head of each new head.
+        copied: layers of the grown model that count as copied before; pass it to the next growth.
+        case: "exact" (the same function up to rounding), "closest" (nearly; as near as the architecture lets us) or
+            "approximate" (the paper's way).
+        note: why.
+    """
+
+    layer_sources: list[int]
+    layer_is_copy: list[bool]
+    head_sources: list[list[int]]
+    copied: list[int]
+    case: Literal["exact", "closest", "approximate"]
+    note: str
+
+
+@torch.no_grad()
+def grow(
+    network: PreTrainedModel,
+    layers: int,
+    hidden_size: int,
+    *,
+    mode: Mode = "exact",
+    noise: float = 0.0,
+    copy: Copy = "new",
+    copied: Sequence[int] = (),
+    seed: int = 0,
+    calibration: Tensor | None = None,
+) -> tuple[PreTrainedModel, GrowthRecord]:
+    """A larger copy of a BERT, RoBERTa, pre-LN RoBERTa or GPT-2 language model; the given one stays as it is.
+
+    Heads keep their size, the FFN its multiple of the hidden size, dropout, dtype, device and the rest of the
+    configuration stay as they are. torch's global random state is neither used nor changed.
+
+    Args:
+        layers, hidden_size: the new size.
+        mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere; "fpi" is the
+            paper's width expansion and plain copies of layers.
+        noise: relative standard deviation of the noise on split units (fpi only).
+        copy: which layers to copy: "new" those never copied before, or always the "first" or the "last".
+        copied: layers of `network` that were copied before (GrowthRecord.copied of its last growth).
+        calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
+            multiples of its width fits the LM head's extra units.
+
+    Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
+    """
+    found = places(network)
+    config = network.config
+    old_layers, old_size = config.num_hidden_layers, config.hidden_size
+    _check(network, layers, hidden_size, mode, noise, copy, copied)
+
+    generator = torch.Generator().manual_seed(seed)
+    plan = plan_layers(old_layers, layers, copy, copied, generator)
+    head_size, eps = old_size // config.num_attention_heads, epsilon(network)
+    width: Width
+    if mode == "fpi":
+        width = Fpi(old_size, hidden_size, head_size, generator, noise)
+    else:
+        fits = found.head is not None and hidden_size % old_size != 0
+        states = _states(network, calibration) if fits and calibration is not None else None
+        width = Exact(old_size, hidden_size, head_size, generator, eps, is_post_norm(network), states)
+        eps *= width.eta**2
+
+    weights, heads = width.network(found.map(Place.read), plan.sources)
+    if mode == "exact":
+        weights.layers = silence_copies(weights.layers, plan, is_post_norm(network))
+    grown = enlarged(network, layers, hidden_size, eps)
+    for place, affine in zip(places(grown).parts(), weights.parts(), strict=True):
+        place.write(affine)
+
+    case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
+    record = GrowthRecord(plan.sources, plan.is_copy, heads, plan.copied, case, note)
+    return grown, record
+
+
+def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
+    """Hidden states (n, S) that enter the LM head for token ids (B, T), in float64."""
+    training = network.training
+    try:
+        rows = calibration[: -(-_CALIBRATION_STATES // calibration.shape[1])].to(network.device)
+        states = network.eval().base_model(rows).last_hidden_state
+    finally:
+        network.train(training)
+    return states.flatten(0, 1).double().cpu()
+
+
+def _case(
+    network: PreTrainedModel, layers: int, hidden_size: int, mode: Mode, noise: float, calibrated: bool
+) -> tuple[Literal["exact", "closest", "approximate"], str]:
+    deeper = layers > network.config.num_hidden_layers
+    whole = hidden_size % network.config.hidden_size == 0
+    bert, post_norm = network.config.model_type != "gpt2", is_post_norm(network)
+    if mode == "fpi":
+        reasons = [
+            reason
+            for holds, reason in (
+                (deeper, "a copied layer acts twice"),
+                (not whole, "unequal numbers of copies shift the mean and variance of LayerNorms"),
+                (noise > 0, "noise on the outgoing weights of split units"),
+            )
+            if holds
+        ]
+        return ("approximate", "; ".join(reasons)) if reasons else ("exact", "every unit is there equally often")
+    if not bert or (whole and not (post_norm and deeper)):
+        return "exact", "average expansion; new layers add nothing yet" if deeper else "average expansion"
+    reasons = []
+    if not whole:
+        fit = "fitted on the calibration batch" if calibrated else "copies, for there was no calibration batch"
+        reasons.append(
+            f"{hidden_size} is no whole multiple of {network.config.hidden_size}: the extra units of the LM head, "
+            f"whose LayerNorm follows a GELU, are {fit}"
+        )
+        reasons.append(
+            "extra units of the residual stream hold a constant for its mean"
+            if post_norm
+            else "the embedding's LayerNorm is kept up to the square of its output's mean"
+        )
+    if post_norm and deeper:
+        reasons.append("new layers normalise once more, which differs by the LayerNorms' epsilon")
+    return "closest", "; ".join(reasons)
+
+
+def _check(
+    network: PreTrainedModel, layers: int, hidden_size: int, mode: str, noise: float, copy: str, copied: Sequence[int]
+) -> None:
+    config = network.config
+    head_size = config.hidden_size // config.num_attention_heads
+    old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
+    if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
+        raise ConfigError(f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width")
+    if hidden_size % head_size:
+        below = hidden_size - hidden_size % head_size
+        raise ConfigError(
+            f"cannot grow {old} to hidden size {hidden_size}: heads are copied whole, so it must be a multiple of the "
+            f"head size {head_size}, such as {max(below, config.hidden_size)} or {below + head_size}"
+        )
+    if mode not in get_args(Mode):
+        raise ConfigError(f"unknown growth mode {mode!r}; choose from {', '.join(get_args(Mode))}")
+    if copy not in get_args(Copy):
+        raise ConfigError(f"unknown choice of layers to copy {copy!r}; choose from {', '.join(get_args(Copy))}")
+    if noise < 0 or (noise and mode == "exact"):
+        raise ConfigError(f"noise {noise} with mode {mode!r}: it must not be negative, and exact growth has none")
+    if any(not 0 <= layer < config.num_hidden_layers for layer in copied):
+        raise ConfigError(f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}")
+    if layers > config.num_hidden_layers and getattr(config, "scale_attn_by_inverse_layer_idx", False):
+        raise ConfigError(
+            "cannot insert layers: this GPT-2 divides attention by the layer's index; grow its width only"
+        )

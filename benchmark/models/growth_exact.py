@@ -1,0 +1,194 @@
+"""Growth that keeps the function: LayerNorm average expansion for width, identity layers for depth.
+
+Width (LEMON, Wang et al. 2023, arXiv 2310.07999): S hidden units become T = k S + R. The residual stream holds its
+old units k times and then R times their mean, which changes a LayerNorm's mean not at all and its variance by the
+known factor eta^2 = k S / T. Copies share the outgoing weights of their original unequally, each share drawn on its
+own, so that the copies' gradients differ in direction.
+
+Depth: a new layer is a copy that adds nothing to the residual stream yet.
+
+A pre-LN network keeps its function at every size. In a post-LN network the residual stream is itself the output of a
+LayerNorm: the mean of its units then varies slightly from token to token, whereas the R extra units can only hold a
+constant. BERT's LM head has a GELU right before a LayerNorm, so that its extra units cannot hold the mean either:
+they are fitted to keep that LayerNorm's mean and variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmark.models.growth_layout import Affine, Layer
+from benchmark.models.growth_maps import LayerPlan
+from benchmark.models.growth_width import Width
+
+
+class Exact(Width):
+    """LayerNorm average expansion.
+
+    Args:
+        eps: of the old network's LayerNorms.
+        post_norm: whether the residual stream is normalised.
+        states: (n, S) hidden states that enter BERT's LM head, to fit its extra units on; None leaves them copies.
+    """
+
+    def __init__(
+        self,
+        old: int,
+        new: int,
+        head_size: int,
+        generator: torch.Generator,
+        eps: float,
+        post_norm: bool,
+        states: Tensor | None = None,
+    ):
+        super().__init__(old, new, head_size, generator)
+        self.eps = eps
+        self.post_norm = post_norm
+        self.states = states
+        self.copies, self.extra = divmod(new, old)
+        self.hidden = torch.arange(old).repeat(self.copies)
+        self.eta = (self.copies * old / new) ** 0.5
+        # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is odd)
+        self.signs = torch.tensor([1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64)
+
+    def table(self, table: Affine, norm: Affine | None) -> Affine:
+        """Extra units hold the mean and, under an embedding LayerNorm, the mean of what comes out of it.
+
+        That mean is a linear function of the row up to the division by the standard deviation: the mean of
+        gain * (x - mean of x). Added with changing signs it leaves the LayerNorm's mean alone, and its variance up to
+        the square of this small number.
+        """
+        rows = table.weight
+        mean = rows.mean(1, keepdim=True)
+        extra = mean.expand(-1, self.extra)
+        if norm is not None:
+            extra = extra + self.signs * (rows @ (norm.weight - norm.weight.mean()) / self.old).unsqueeze(1)
+        return Affine(torch.cat([rows[:, self.hidden], extra], 1), table.bias)
+
+    def embedding_norm(self, norm: Affine) -> Affine:
+        wide = self.norm(norm)
+        wide.weight[len(self.hidden) :] = self.eta * self.signs
+        wide.bias[len(self.hidden) :] = norm.bias.mean()
+        return wide
+
+    def norm(self, norm: Affine) -> Affine:
+        """Extra units come out as zero or, in post-LN, where they stay in the residual stream, as about its mean.
+
+        They come in as the mean, so their gain does not matter here; but a gain of zero would stop their gradient.
+        """
+        mean = norm.bias.mean() if self.post_norm else torch.zeros_like(norm.bias[0])
+        gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
+        return Affine(self.eta * gain, torch.cat([norm.bias[self.hidden], mean.expand(self.extra)]))
+
+    def last_norm(self, norm: Affine) -> Affine:
+        wide = self.norm(norm)
+        shares = self.shares(1, self.hidden, self.old)[0]
+        wide.weight[: len(shares)] *= shares
+        wide.bias[: len(shares)] *= shares
+        wide.bias[len(shares) :] = 0
+        return wide
+
+    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
+        weight, bias = linear.weight[outputs], linear.bias[outputs]
+        shared = weight[:, self.hidden] * self.shares(len(weight), self.hidden, self.old)
+        # extra units all come in with the same value: any weights that sum to zero ignore it
+        extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype) * weight.std()
+        if self.extra:
+            extra -= extra.mean(1, keepdim=True)
+        return Affine(torch.cat([shared, extra], 1), bias)
+
+    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
+        weight = self._residual(linear.weight)
+        shares = self.shares(len(weight), inputs, linear.weight.shape[1])
+        return Affine(weight[:, inputs] * shares, self._residual(linear.bias))
+
+    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+        drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
+        extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
+        if self.extra and self.states is not None:
+            extra, scale = fit_head(head, extra, self.states, self.copies, self.eps)
+        units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
+        outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
+        last = self.last_norm(norm)
+        last.weight *= scale
+        last.weight[len(self.hidden) :] = 0  # here the extra units are not the mean
+        return self.reading(units, outputs), last
+
+    def shares(self, rows: int, index: Tensor, old: int) -> Tensor:
+        """(rows, len(index)) positive shares; those of the copies of one old unit sum to 1 in each row."""
+        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64) + 0.5
+        return drawn / torch.zeros(rows, old, dtype=torch.float64).index_add(1, index, drawn)[:, index]
+
+    def _residual(self, rows: Tensor) -> Tensor:
+        """What is written for S residual units, for T: k copies, then R times the mean."""
+        return torch.cat([rows[self.hidden], rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])])
+
+
+def fit_head(head: Affine, extra: Affine, states: Tensor, copies: int, eps: float) -> tuple[Affine, float]:
+    """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale of its gain.
+
+    Least squares between the old and the new normalised units over hidden states (n, S), by L-BFGS in float64. With
+    m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
+    (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
+    """
+    units = F.gelu(F.linear(states, head.weight, head.bias))
+    old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
+    eta = (copies * old / new) ** 0.5
+    mean, variance, square = units.mean(1), units.var(1, correction=0), units.square().mean(1)
+    target = (variance + eps).rsqrt()
+    weight, bias, scale = extra.weight.clone(), extra.bias.clone(), torch.ones((), dtype=states.dtype)
+    free = [tensor.requires_grad_() for tensor in (weight, bias, scale)]
+    optimizer = torch.optim.LBFGS(free, max_iter=50, history_size=20, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        more = F.gelu(F.linear(states, weight, bias))
+        new_mean = eta**2 * mean + more.sum(1) / new
+        new_variance = eta**2 * square + more.square().sum(1) / new - new_mean.square()
+        gain = scale * (new_variance + eta**2 * eps).rsqrt()
+        loss = ((gain - target).square() * variance + (gain * (new_mean - mean)).square()).mean()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return Affine(weight.detach(), bias.detach()), scale.item() / eta
+
+
+def silence_copies(layers: list[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> list[Layer[Affine]]:
+    """Make the copies of a plan add nothing to the residual stream."""
+    layers = [replace(layer) for layer in layers]
+    for index, is_copy in enumerate(plan.is_copy):
+        if not is_copy:
+            continue
+        copy, previous = layers[index], layers[index - 1]
+        copy.output, copy.down = _zero(copy.output), _zero(copy.down)
+        if post_norm:
+            _pass_on(previous, copy)
+    return layers
+
+
+def _pass_on(previous: Layer[Affine], copy: Layer[Affine]) -> None:
+    """Let a copy without residual outputs hand on what the layer before it computes, through its own two LayerNorms.
+
+    A LayerNorm maps a vector that is normalised already to itself, up to its epsilon. So the layer before stops at the
+    normalised vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the layer
+    before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
+    """
+    norm = previous.ffn_norm
+    copy.query, copy.key, copy.value = (_absorb(norm, linear) for linear in (copy.query, copy.key, copy.value))
+    copy.up = _absorb(copy.attention_norm, copy.up)
+    copy.ffn_norm = norm
+    copy.attention_norm = previous.ffn_norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
+
+
+def _absorb(norm: Affine, linear: Affine) -> Affine:
+    return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
+
+
+def _zero(linear: Affine) -> Affine:
+    return Affine(torch.zeros_like(linear.weight), torch.zeros_like(linear.bias))

@@ -1,0 +1,143 @@
+"""Width growth: what every way of it has in common, and the paper's way (FPI).
+
+Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmark.models.growth_layout import Affine, Layer, Network
+from benchmark.models.growth_maps import blocks, counts, expansion
+
+
+class Width:
+    """Widens the weights of a network. Subclasses say what happens where a map meets the residual stream.
+
+    Args:
+        old, new: S and T.
+        head_size: attention heads are copied whole, with one map for query, key, value and output of a layer.
+    """
+
+    def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator):
+        self.old = old
+        self.new = new
+        self.head_size = head_size
+        self.generator = generator
+
+    def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
+        """The wide network with the layers `sources`, and for each of them the old head of each new head."""
+        layers, heads = zip(*(self.layer(network.layers[source]) for source in sources), strict=True)
+        embedding_norm, final_norm, head, head_norm = (
+            network.embedding_norm,
+            network.final_norm,
+            network.head,
+            network.head_norm,
+        )
+        if head is None or head_norm is None:
+            final_norm = final_norm and self.last_norm(final_norm)
+        else:
+            final_norm = final_norm and self.norm(final_norm)
+            head, head_norm = self.head(head, head_norm)
+        wide = Network(
+            [self.table(table, embedding_norm) for table in network.tables],
+            embedding_norm and self.embedding_norm(embedding_norm),
+            list(layers),
+            final_norm,
+            head,
+            head_norm,
+            self.table(network.decoder, embedding_norm),
+        )
+        return wide, list(heads)
+
+    def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
+        inner = layer.up.weight.shape[0]
+        heads = expansion(self.old // self.head_size, self.new // self.head_size, self.generator)
+        attention = blocks(heads, self.head_size)
+        ffn = expansion(inner, inner * self.new // self.old, self.generator)
+        wide = Layer(
+            self.norm(layer.attention_norm),
+            self.reading(layer.query, attention),
+            self.reading(layer.key, attention),
+            self.reading(layer.value, attention),
+            self.writing(layer.output, attention),
+            self.norm(layer.ffn_norm),
+            self.reading(layer.up, ffn),
+            self.writing(layer.down, ffn),
+        )
+        return wide, heads.tolist()
+
+    def table(self, table: Affine, norm: Affine | None) -> Affine:
+        """Embeddings, of which `norm` is the LayerNorm, if any; also the decoder, which may be tied to them."""
+        raise NotImplementedError
+
+    def norm(self, norm: Affine) -> Affine:
+        """A LayerNorm whose output linear maps read."""
+        raise NotImplementedError
+
+    def embedding_norm(self, norm: Affine) -> Affine:
+        return self.norm(norm)
+
+    def last_norm(self, norm: Affine) -> Affine:
+        """The LayerNorm before the decoder. The decoder holds copies, so the division for it happens here."""
+        raise NotImplementedError
+
+    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
+        """A linear map from normalised hidden states to attention heads or feed-forward units."""
+        raise NotImplementedError
+
+    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
+        """A linear map from attention heads or feed-forward units to the residual stream."""
+        raise NotImplementedError
+
+    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+        """BERT's LM head: dense, GELU, LayerNorm."""
+        raise NotImplementedError
+
+
+class Fpi(Width):
+    """Function-preserving initialisation (the paper's "Width Expansion"; Chen et al. 2022, bert2BERT).
+
+    A unit that is there C times keeps its incoming weights in each copy and has 1/C of its outgoing weights in each:
+    linear maps and activations keep their function. A LayerNorm keeps it only where all units have equally many
+    copies, for a unit with more copies weighs more in its mean and variance. One map of hidden units serves the whole
+    network.
+
+    Args:
+        noise: standard deviation of the noise on the outgoing weights of units with copies (the paper's delta, which
+            is zero where C = 1), relative to that of their matrix.
+    """
+
+    def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator, noise: float = 0.0):
+        super().__init__(old, new, head_size, generator)
+        self.noise = noise
+        self.hidden = expansion(old, new, generator)
+
+    def linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
+        """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""
+        copies = counts(inputs)
+        weight = linear.weight[outputs][:, inputs] / copies
+        if self.noise:
+            noise = torch.randn(weight.shape, generator=self.generator, dtype=weight.dtype)
+            weight += self.noise * linear.weight.std() * noise * (copies > 1)
+        return Affine(weight, linear.bias[outputs])
+
+    def table(self, table: Affine, norm: Affine | None) -> Affine:
+        return Affine(table.weight[:, self.hidden], table.bias)
+
+    def norm(self, norm: Affine) -> Affine:
+        return Affine(norm.weight[self.hidden], norm.bias[self.hidden])
+
+    def last_norm(self, norm: Affine) -> Affine:
+        copies = counts(self.hidden)
+        return Affine(norm.weight[self.hidden] / copies, norm.bias[self.hidden] / copies)
+
+    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
+        return self.linear(linear, self.hidden, outputs)
+
+    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
+        return self.linear(linear, inputs, self.hidden)
+
+    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+        return self.linear(head, self.hidden, self.hidden), self.last_norm(norm)
