@@ -1,0 +1,104 @@
+"""A quadratic penalty on the weights that matter to earlier domains: what EWC and MAS have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from benchmark.evaluate import evaluating
+from benchmark.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.learner import Learner
+    from benchmark.models import LanguageModel
+    from benchmark.stream import Batch
+
+
+class Consolidation(LifelongMethod):
+    """Adds half of `pull * strength * sum_k importance_k (theta_k - anchor_k)^2` to the loss.
+
+    The anchor is what the previous stage left. How much each weight matters is measured first in the next stage, on
+    the domain just left, without dropout, and added to `decay` times what was known before. The penalty enters as its
+    gradient, after the one of the loss is synchronised; so it needs no graph and is the same in every process.
+    """
+
+    state = ("importance", "total", "count")
+    pull: ClassVar[float] = 1.0
+    decay: float = 1.0
+    strength: float  # options of the subclasses
+    share: float
+
+    importance: Sequence[Tensor] = ()  # of all domains before, in the order of `learner.parameters`
+    total: Sequence[Tensor] = ()  # of the domain just left, over `count` samples
+    count: int = 0
+    anchor: Sequence[Tensor] = ()
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.anchor = [p.detach().clone() for p in model.parameters() if p.requires_grad]
+        self.importance = [known.to(self.anchor[0].device) for known in self.importance]
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first or not self.strength:  # nothing to measure
+            return [Phase("adapt")]
+        return [
+            Phase("importance", share=self.share, domain="previous", trains=False),
+            Phase("adapt", share=1 - self.share),
+        ]
+
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        with evaluating(learner.model):
+            batch_total, count = self.measure(learner, batches)
+        if self.total:
+            batch_total = [old + new for old, new in zip(self.total, batch_total, strict=True)]
+        self.total, self.count = batch_total, self.count + count
+
+    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
+        """The importances that the samples of this step show, summed over all processes, and their number."""
+        raise NotImplementedError
+
+    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+        if self.count:  # the first step after the importance phase
+            known = self.importance or [torch.zeros_like(new) for new in self.total]
+            self.importance = [self.decay * old + new / self.count for old, new in zip(known, self.total, strict=True)]
+            self.total, self.count = (), 0
+        if not self.importance:
+            return
+        for p, importance, anchor in zip(learner.parameters, self.importance, self.anchor, strict=True):
+            if p.grad is not None:
+                p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
+
+
+def sum_over_rows(
+    learner: Learner,
+    batches: Sequence[Batch],
+    output: Callable[[Tensor, Tensor], Tensor],
+    function: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """Sum over the rows of all processes of `function(d output / d theta)`, one tensor a parameter.
+
+    `output` maps logits (K, V) and targets (K) of a row to a scalar. Rows go through the model one by one: measured
+    on a CPU that costs 1 to 2 times a batch's gradient, while torch.func.vmap is not faster, needs a gradient a row in
+    memory, and falls back to a loop for attention anyway.
+    """
+    total = [torch.zeros_like(p) for p in learner.parameters]
+    for gradient in _row_gradients(learner, batches, output):
+        for known, part in zip(total, gradient, strict=True):
+            known += function(part)
+    learner.world.add_up(total)
+    return total
+
+
+def _row_gradients(
+    learner: Learner, batches: Sequence[Batch], output: Callable[[Tensor, Tensor], Tensor]
+) -> Iterator[Sequence[Tensor]]:
+    for batch in batches:
+        for row in range(len(batch.tokens)):
+            one = slice(row, row + 1)
+            with learner.autocast:
+                logits = learner.model(batch.tokens[one], batch.domains[one], batch.positions[one])
+                value = output(logits[0], batch.targets[row])
+            yield torch.autograd.grad(value, learner.parameters, materialize_grads=True)

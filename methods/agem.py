@@ -1,0 +1,51 @@
+"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM").
+
+Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where the gradient g of the
+new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r, which leaves the memory's loss as it is
+to first order. The records hold how often that happened (the paper: in 0.1% of the steps).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmark.learner import Learner
+from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.stream import Batch
+
+
+@dataclass
+class AGEM(LifelongMethod):
+    title = "A-GEM"
+
+    reference: float = 1.0  # memory rows of a step, as a share of the batch
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt", reference=self.reference)]
+
+    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+        if not reference:  # the memory is empty
+            return
+        gradient = learner.gradients()
+        learner.accumulate(reference)
+        conflicts = project(gradient, learner.gradients())
+        for parameter, part in zip(learner.parameters, gradient, strict=True):
+            parameter.grad = part
+        steps, share = learner.metrics.get("steps", 0) + 1, learner.metrics.get("conflicts", 0.0)
+        learner.record(steps=steps, conflicts=share + (conflicts - share) / steps)
+
+
+def project(gradient: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
+    """Project `gradient` in place if it conflicts with `reference`. Returns whether it does."""
+    product = inner_product(gradient, reference)
+    norm = inner_product(reference, reference) if product < 0 else 0.0
+    if norm > 0:  # it is 0 for a reference so small that its square vanishes
+        for g, r in zip(gradient, reference, strict=True):
+            g.sub_(r, alpha=product / norm)
+    return product < 0
+
+
+def inner_product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    return float(torch.stack([torch.sum(a * b) for a, b in zip(one, other, strict=True)]).sum())

@@ -1,0 +1,29 @@
+"""DER++: dark experience replay (Buzzega et al. 2020).
+
+The loss of a memory row is beta CE + alpha MSE(logits, stored logits). The logits that the previous stage's model has
+on the row stand for stored ones: V numbers for each token of a 200M-token memory fit on no disk, and that model is the
+last one that was trained on the row's domain or a later one. The squared error is averaged over the vocabulary, as in
+the authors' code; both terms share one draw of memory rows, where the paper draws twice.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmark.distillation import Distillation
+from benchmark.learner import at_least_fp32, cross_entropy
+
+
+@dataclass
+class DERpp(Distillation):
+    title = "DER++"
+    group = "controls"
+
+    replay: float = 0.1  # share of each batch from memory, as ER's
+    alpha: float = 0.5  # weight of the squared error between logits
+    beta: float = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
+
+    def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        error = F.mse_loss(at_least_fp32(student), at_least_fp32(teacher))
+        return self.alpha * error + (self.beta - 1) * cross_entropy(student, targets)

@@ -1,0 +1,24 @@
+"""ER at the final size from the start: what growing saves, or costs, beside a model that never had to grow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.models import LanguageModel
+
+
+@dataclass
+class ERLarge(LifelongMethod):
+    title = "ER (final size)"
+    group = "controls"
+
+    replay: float = 0.1  # share of each batch from memory, as ER's
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        return {"size": str(stage.ladder[-1]), **super().signature(stage)}
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        return stage.build(stage.ladder[-1]) if stage.first else model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt", memory=self.replay)]

@@ -1,0 +1,36 @@
+"""EWC: elastic weight consolidation, online (Schwarz et al. 2018, "Progress & compress"; Kirkpatrick et al. 2017).
+
+Weights are held near theta*, which the previous stage left, as firmly as the diagonal Fisher information F* of all
+earlier domains says: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of domain i = gamma F* of domain i-1 + F_i.
+
+F_i is the empirical Fisher information, at the true targets. "per_sample" is its definition, the mean over rows of the
+squared gradient of the row's loss (the mean cross-entropy of its predictions). "batched" squares the gradient of the
+mean over a batch, as many libraries do: as cheap as training, but gradients of opposite sign cancel before they are
+squared, so it shrinks as the batch grows (about 1/B of the other where the rows' gradients are independent).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from benchmark.consolidation import Consolidation, sum_over_rows
+from benchmark.learner import Learner, cross_entropy
+from benchmark.stream import Batch
+
+
+@dataclass
+class EWC(Consolidation):
+    title = "EWC"
+
+    strength: float = 1.0  # lambda; 0 measures nothing and is Naive
+    decay: float = 0.9  # gamma: of earlier Fisher information when a domain is added
+    share: float = 0.05  # of a stage's budget that goes into the Fisher information of the domain just left
+    fisher: Literal["per_sample", "batched"] = "per_sample"  # squares of row gradients, or of the batch's gradient
+
+    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
+        if self.fisher == "per_sample":
+            return sum_over_rows(learner, batches, cross_entropy, Tensor.square), batches[0].rows
+        learner.accumulate(batches)
+        return [gradient.square_() for gradient in learner.gradients()], 1

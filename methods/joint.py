@@ -1,0 +1,15 @@
+"""Joint: continued training on the union of all domains so far, all of their text; the upper bound of replay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmark.method import LifelongMethod, Phase, Stage
+
+
+@dataclass
+class Joint(LifelongMethod):
+    title = "Joint"
+    group = "controls"
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt") if stage.first else Phase("adapt", domain="seen")]

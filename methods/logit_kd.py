@@ -1,0 +1,30 @@
+"""Logit-KD: replay with distillation of the previous model's logits (Hinton et al. 2015; Jin et al. 2022).
+
+As in ER, memory rows are a share of each batch. Where ER has their cross-entropy, Logit-KD has
+(1 - r) CE + r T^2 KL(teacher || student) at the predicted positions, both softened by the temperature T; the teacher
+is the model that the previous stage left. Rows of the new domain have their cross-entropy, so r = 0 is ER.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmark.distillation import Distillation
+from benchmark.learner import at_least_fp32, cross_entropy
+
+
+@dataclass
+class LogitKD(Distillation):
+    title = "Logit-KD"
+
+    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+    distillation: float = 0.5  # r: how much of a memory row's loss is the teacher's
+    temperature: float = 2.0  # T, of teacher and student
+
+    def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        log_student, log_teacher = (
+            F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1) for logits in (student, teacher)
+        )
+        divergence = F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean")
+        return self.distillation * (self.temperature**2 * divergence - cross_entropy(student, targets))

@@ -1,0 +1,33 @@
+"""MAS: memory aware synapses (Aljundi et al. 2018).
+
+Like EWC, but a weight matters as much as it moves the model's output, whatever the targets. The importance of a domain
+is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits at the row's predicted positions and the
+squared L2 norm is averaged over these positions. Importances of domains are summed; the penalty is
+lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and the authors' code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from benchmark.consolidation import Consolidation, sum_over_rows
+from benchmark.learner import Learner, at_least_fp32
+from benchmark.stream import Batch
+
+
+@dataclass
+class MAS(Consolidation):
+    title = "MAS"
+    pull = 2.0
+
+    strength: float = 1.0  # lambda; 0 measures nothing and is Naive
+    share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
+
+    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
+        return sum_over_rows(learner, batches, squared_norm, Tensor.abs), batches[0].rows
+
+
+def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of logits (K, V), averaged over the K positions."""
+    return at_least_fp32(logits).square().sum(-1).mean()

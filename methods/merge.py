@@ -1,0 +1,44 @@
+"""Merge: naive training, then weight interpolation with the model before it (Wortsman et al. 2022, WiSE-FT)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.models import LanguageModel
+
+if TYPE_CHECKING:
+    from benchmark.learner import Learner
+    from benchmark.stream import Batch
+
+MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging needs no more
+
+
+@dataclass
+class Merge(LifelongMethod):
+    title = "Merge"
+    group = "controls"
+    state = ("merged",)
+
+    weight: float = 0.5  # of the new model; the rest is M_{i-1}'s
+
+    merged: bool = field(default=False, init=False)  # in this stage
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.previous = [p.detach().clone() for p in model.parameters()]
+        self.merged = False
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first:
+            return [Phase("adapt")]
+        return [Phase("adapt", share=1 - MOMENT), Phase("merge", share=MOMENT, trains=False)]
+
+    @torch.no_grad()
+    def observe(self, learner: "Learner", batches: Sequence["Batch"]) -> None:
+        if not self.merged:
+            for new, old in zip(learner.parameters, self.previous, strict=True):
+                new.lerp_(old, 1 - self.weight)
+        self.merged = True

@@ -1,0 +1,25 @@
+"""Scratch: what starting over costs: the final size from random weights, on the union of the whole stream.
+
+All budget of the stream is spent in the last stage; the stages before it train nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.models import LanguageModel
+
+
+@dataclass
+class Scratch(LifelongMethod):
+    title = "From scratch"
+    group = "controls"
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        return {"method": "scratch"}
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        return stage.build(stage.ladder[-1]) if stage.last else model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("train", share=stage.total_budget / stage.budget, domain="stream")] if stage.last else []
