@@ -177,6 +177,7 @@ def build(
             resid_pdrop=dropout,
             embd_pdrop=dropout,
             attn_pdrop=dropout,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's, in one operator
             **special,
         )
         network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
