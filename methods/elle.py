@@ -9,22 +9,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.method import Phase, Stage
 from benchmark.models import LanguageModel
 from benchmark.models.growth import grow
+from benchmark.replay import AdaptiveReplay
 
 
 @dataclass
-class ELLE(LifelongMethod):
+class ELLE(AdaptiveReplay):
     title = "ELLE"
-    state = ("copied",)
+    state = ("copied", *AdaptiveReplay.state)
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
     recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: float = 0.01  # standard deviation of the noise where a neuron was split, relative to the weights'
+    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation relative to the weights'
     prompts: bool = True  # PT: a prompt for each domain
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+    adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
     growth_mode: Literal["fpi", "exact"] = "fpi"  # the paper's expansion, or one that computes the same function
     copied_layer: Literal["new", "first", "last"] = "new"  # which layers DE copies (fig:same_layer)
 
@@ -35,6 +37,7 @@ class ELLE(LifelongMethod):
         return {"prompts": True} if stage.first and self.prompts else super().signature(stage)
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        super().start_stage(model, stage)
         model.prompts = self.prompts
         layers = stage.size.layers if self.depth else model.layers
         hidden_size = stage.size.hidden_size if self.width else model.hidden_size
@@ -45,7 +48,7 @@ class ELLE(LifelongMethod):
             layers,
             hidden_size,
             mode=self.growth_mode,
-            noise=self.noise,
+            noise=self.noise if self.growth_mode == "fpi" else 0.0,
             copy=self.copied_layer,
             copied=self.copied,
             seed=stage.seed,
