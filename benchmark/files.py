@@ -127,7 +127,7 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
     except ImportError:
         raise DataError(f"{file.name}: to read .zst files, `pip install -e .[zstd]`") from None
     frame = None
-    while chunk := file.read(CHUNK // 16):
+    while chunk := file.read(max(1, CHUNK // 16)):  # less than CHUNK, because it may grow a lot
         while chunk:
             frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:

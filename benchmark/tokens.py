@@ -170,6 +170,21 @@ def _tokenise(
     domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
 ) -> None:
     """Write train.bin, valid.bin and info.json."""
+    info = _write_ids(domain, bpe, data, folder, report)
+    paths = [folder / f"{split}.bin" for split in ("train", "valid")]
+    train, valid = (_counts(path, _dtype(bpe), bpe.get_vocab_size()) for path in paths)
+    info |= {
+        "key": digest([tokenizer_key, *(_sha256(path, _dtype(bpe)) for path in paths)]),
+        "tokens": int(train.sum() + valid.sum()),
+        "unigram_perplexity": unigram_perplexity(train, valid),
+        "versions": docstrings.versions(domain.packages),
+        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
+    }
+    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
+
+
+def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
+    """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[NDArray, int]] = Sample(data.max_valid_tokens)
     skipped: Counter[str] = Counter()
@@ -196,26 +211,17 @@ def _tokenise(
                 report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
-    held_out = valid.items()
-    valid_ids = np.concatenate([np.empty(0, _dtype(bpe)), *(ids for ids, _ in held_out)])[: data.max_valid_tokens]
-    (folder / "valid.bin").write_bytes(valid_ids.tobytes())
-    counts = {
-        split: _counts(folder / f"{split}.bin", _dtype(bpe), bpe.get_vocab_size()) for split in ("train", "valid")
-    }
-    info = {
-        "key": digest([tokenizer_key, *(_sha256(folder / f"{split}.bin", _dtype(bpe)) for split in counts)]),
-        "documents": train_documents + len(held_out),
-        "valid_documents": len(held_out),
-        "bytes": train_bytes + sum(size for _, size in held_out),
-        "tokens": int(counts["train"].sum() + counts["valid"].sum()),
+    kept = valid.items()
+    ids = np.concatenate([np.empty(0, _dtype(bpe)), *(ids for ids, _ in kept)])[: data.max_valid_tokens]
+    (folder / "valid.bin").write_bytes(ids.tobytes())
+    return {
+        "documents": train_documents + len(kept),
+        "valid_documents": len(kept),
+        "bytes": train_bytes + sum(size for _, size in kept),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted(skipped.items())),
         "complete": complete,
-        "versions": docstrings.versions(domain.packages),
-        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
-        "unigram_perplexity": unigram_perplexity(counts["train"], counts["valid"]),
     }
-    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
 
 
 def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, NDArray]]:

@@ -51,10 +51,10 @@ TEXTS = ["plain", "Zürich, 東京, 🙂, \u0000, <s></s>", " kept \r\n as it is
 
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("chunk", [1, 7, 2**18])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100, 2**18])
 def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packing: str, chunk: int) -> None:
     """Oracle: the texts that were written, whatever the size of what is read at once."""
-    monkeypatch.setattr("benchmark.files.CHUNK", chunk * 16)
+    monkeypatch.setattr("benchmark.files.CHUNK", chunk)
     lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
     assert texts(read(domain(lines))[0]) == TEXTS
     for number, text in enumerate(TEXTS):
@@ -109,6 +109,7 @@ ERRORS = {
     "not a string": ("a.jsonl", b'{"text": 7}\n', ":1: field 'text' is a int, not text"),
     "not UTF-8": ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xe9"}\n', ":3: byte 0xe9 is not UTF-8"),
     "not UTF-8, text": ("a.txt", b"one\ntwo\n\xe9", ":3: byte 0xe9 is not UTF-8"),
+    "not UTF-8, more text": ("a.txt", b"one\ntwo\n\xe9 three\n", ":3: byte 0xe9 is not UTF-8"),
     "cut in a character": ("a.txt.gz", "one\né".encode()[:-1], ":2: byte 0xc3 is not UTF-8 (unexpected end of data)"),
     "surrogate": ("a.jsonl", b'{"text": "x\\ud800"}\n', ":1: character 1 is half of a surrogate pair (\\ud800)"),
     "unknown format": ("a.csv", b"x", ": unknown format; the name of a file ends in one of .jsonl"),
@@ -207,7 +208,7 @@ def test_identity_follows_the_files_and_the_settings(tmp_path) -> None:
 
 def package(folder: Path, name: str) -> None:
     def doc(text: str) -> str:
-        return json.dumps(f"{text} ".ljust(220, "."))
+        return json.dumps(f"{text} ".ljust(220, "."), ensure_ascii=False)
 
     write(
         folder / name / "__init__.py",

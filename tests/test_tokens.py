@@ -19,7 +19,7 @@ from transformers import GPT2TokenizerFast
 from benchmark import tokens
 from benchmark.bpe import content_key, load_bpe, train_bpe
 from benchmark.config import Data, Domain, Tokenizer
-from benchmark.corpus import DataError
+from benchmark.corpus import DataError, read
 from benchmark.tokens import Corpus, prepare
 from benchmark.vocabulary import EOS, SPECIAL_TOKENS
 
@@ -245,13 +245,13 @@ def test_limits_on_tokens(tmp_path) -> None:
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
     everything = prepare([domain], SMALL, DATA, tmp_path / "data")
     limited = prepare(
-        [domain], SMALL, DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 333}), tmp_path / "data"
+        [domain], SMALL, DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 337}), tmp_path / "data"
     )
     whole, part = everything.domains[0], limited.domains[0]
     assert np.array_equal(part.train, whole.train[:1000])
     assert not part.info["complete"] and whole.info["complete"]
-    some = prepare([domain], SMALL, DATA.model_copy(update={"max_valid_tokens": 333}), tmp_path / "data").domains[0]
-    assert len(some.valid) == 333
+    some = prepare([domain], SMALL, DATA.model_copy(update={"max_valid_tokens": 337}), tmp_path / "data").domains[0]
+    assert len(some.valid) == 337
     assert np.array_equal(some.train, whole.train)
     kept = some.info["valid_documents"]
     assert some.info["skipped"]["beyond max_valid_tokens"] == whole.info["valid_documents"] - kept
@@ -264,10 +264,12 @@ def test_limits_on_tokens(tmp_path) -> None:
 
 
 def test_the_sample_for_a_tokenizer_is_even(tmp_path, monkeypatch) -> None:
-    """Oracle: the mean place of the sampled documents is within five standard errors of the middle of what is read."""
+    """Oracles: the mean place of the documents is within five standard errors of the middle; none is held out."""
     texts = [f"document {i:04}" for i in range(2000)]  # 13 bytes each
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
     taken = tokens._sample(domain, 0.2, 1300)
+    held_out = [document.text for document in read(domain, 0.2, Counter()) if document.split == "valid"]
+    assert held_out and set(taken).isdisjoint(held_out)
     places = [int(text.split()[1]) for text in taken]
     assert len(taken) == 100
     assert abs(np.mean(places) - 1000) < 5 * 2000 / 12**0.5 / 10
@@ -351,6 +353,17 @@ def test_keys_follow_the_content(tmp_path) -> None:
     assert before.domains[0].key != first.domains[0].key  # another tokenizer
 
 
+def test_the_same_ids_of_other_tokens_are_other_content(tmp_path) -> None:
+    """Oracle: a vocabulary where a token that no text uses has another name."""
+    folder = gpt2_files(tmp_path / "bpe")
+    first = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
+    content = (folder / "vocab.json").read_text(encoding="utf-8")
+    (folder / "vocab.json").write_text(content.replace("<|endoftext|>", "<|end|>"), encoding="utf-8")
+    second = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
+    assert np.array_equal(first.domains[0].train, second.domains[0].train)
+    assert first.domains[0].key != second.domains[0].key
+
+
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
@@ -419,22 +432,21 @@ def test_two_processes_at_once(tmp_path) -> None:
 
 
 def test_a_process_forked_later_can_tokenise(tmp_path) -> None:
-    """Oracle: it ends, and nobody warns; with the threads of the library it would hang or warn."""
+    """Oracle: it ends, and nobody warns; if the threads of the library had been started before, it would hang."""
     code = CHILD.rsplit("\n", 2)[0] + (
         "\ncorpus = tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder)\n"
-        "assert 'TOKENIZERS_PARALLELISM' not in os.environ\n"
+        "assert os.environ['TOKENIZERS_PARALLELISM'] == 'true'\n"
         "if pid := os.fork():\n    sys.exit(os.waitpid(pid, 0)[1])\n"
         "os._exit(len(corpus.tokenizer.encode_batch(['the model'] * 10)) != 10)\n"
     )
     arguments = [json.dumps([domain.model_dump() for domain in two_domains(tmp_path)]), str(tmp_path / "data")]
-    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "true"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
