@@ -9,20 +9,18 @@ python run_all.py report SUITE          tables and figures from the records that
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
-import signal
+import os
 import sys
-import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.config import ConfigError, RunConfig, Suite, expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
-    pass
+    from benchmark.planning import Survey
 
 # torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
 
@@ -72,10 +70,15 @@ def command_line() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
-    command("run", run, "train what is missing, then report (the default)")
+    sub = command("run", run, "train what is missing, then report (the default)")
+    sub.add_argument("--executor", choices=("local", "slurm"), default="local", help="where (default: local)")
+    sub.add_argument("--wait", action="store_true", help="with Slurm: show the state until all jobs have ended")
+    sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     command("prepare", prepare, "tokenise the suite's domains")
     command("report", report, "render tables and figures from the records that exist")
-    command("status", status, "the state of each run")
+    sub = command("status", status, "the state of each run")
+    sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
+    command("cancel", cancel, "end the suite's Slurm jobs; what is trained stays")
 
     sub = command("check", check, "does a method in methods/ keep the promises of the interface?", parents=False)
     sub.add_argument("method")
@@ -111,78 +114,54 @@ def read_suite(options: argparse.Namespace) -> tuple[Suite, list[RunConfig]]:
 
 
 def run(options: argparse.Namespace) -> int:
+    from benchmark.planning import describe, to_train
+
+    suite, survey = look(options)
+    states = survey.states()
     if options.dry_run:
-        return plan(options)
-    suite, configs = read_suite(options)
-    import methods
-    from benchmark.progress import Line
-    from benchmark.run import Run, Store, corpus_of
-    from benchmark.stage import Stopped
-    from benchmark.world import join
+        print(describe(suite, states, survey.build, options.executor, options.retry_failed))
+        return 0
+    wanted = to_train(states, options.retry_failed)
+    left_out = sum(state.state == "failed" for state in states if state not in wanted)
+    if left_out:
+        print(f"{left_out} failed runs are left as they are; --retry-failed tries them again", file=sys.stderr)
+    if options.executor == "slurm":
+        return run_on_slurm(options, suite, survey, wanted)
 
-    store = Store(options.runs)
-    failed = []
-    with join() as world, stop_signals() as asked_to_stop:
-        if world.leads:
-            corpus_of(configs[0], store, lambda text: print(text, file=sys.stderr))
-        world.barrier()
-        # One at a time: under a wall-time budget they would slow each other.
-        for config in configs:
-            line = Line(f"{suite.name}: {config.row}, seed {config.seed}")
-            try:
-                one = Run(
-                    config, lambda c=config: methods.build(c.method, c.options), store, world, line, asked_to_stop
-                )
-                if one.done():
-                    line.finish("done before")
-                    continue
-                one.train()
-                line.finish("done")
-            except Stopped:
-                raise KeyboardInterrupt from None
-            except Exception as error:
-                if world.size > 1:
-                    raise
-                failed.append(config)
-                line.finish(f"failed: {error}")
-                logging.debug(traceback.format_exc())
-        if world.leads:
-            report(options)
+    from benchmark.launch import train_here
+
+    failed = train_here([state.config for state in wanted], survey.build, options.runs)
+    if int(os.environ.get("RANK", 0)) == 0:
+        report(options)
     if failed:
-        print(
-            f"{len(failed)} of {len(configs)} runs failed; `run_all.py status {options.suite}` says why",
-            file=sys.stderr,
-        )
-    return 1 if failed else 0
+        print(f"{len(failed)} runs failed; `run_all.py status {options.suite}` says why", file=sys.stderr)
+    return 1 if failed or left_out else 0
 
 
-@contextlib.contextmanager
-def stop_signals() -> Iterator[Any]:
-    """Ctrl-C and SIGTERM ask the run to save a checkpoint and stop after the current step; a second Ctrl-C insists."""
-    asked: list[int] = []
+def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, wanted: list[Any]) -> int:
+    from benchmark.submit import Report, Submission
+    from benchmark.watch import watch
 
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
+    ids = tuple(config.id for config in survey.configs)
+    work = Report(write_report, suite, ids, options.runs.absolute(), options.out.absolute())
+    submitted = Submission(suite, survey.store, survey.build, work).submit(wanted)
+    for job in submitted:
+        print(f"{job.id}  {job.name}" + (f"  after {', '.join(job.after)}" if job.after else ""))
+    if options.wait:
+        return watch(survey)
+    if not submitted:
+        print("nothing to submit: all runs are done or under way")
+    print(f"`run_all.py status {options.suite}` says how they do")
+    return 0
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
-
-def plan(options: argparse.Namespace) -> int:
-    """--dry-run: which runs, how long, and what is already done."""
+def look(options: argparse.Namespace) -> tuple[Suite, Survey]:
     import methods
-    from benchmark.planning import describe
+    from benchmark.planning import Survey
     from benchmark.run import Store
 
     suite, configs = read_suite(options)
-    print(describe(suite, configs, [methods.build(c.method, c.options) for c in configs], Store(options.runs)))
-    return 0
+    return suite, Survey(suite, configs, methods.build, Store(options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -199,26 +178,35 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
+    suite, configs = read_suite(options)
+    write_report(suite, [config.id for config in configs], options.runs, options.out)
+    return 0
+
+
+def write_report(suite: Suite, ids: Sequence[str], runs: Path, out: Path) -> None:
     from analysis.render import render
     from benchmark.records import load_runs
 
-    suite, configs = read_suite(options)
-    wanted = {config.id for config in configs}
-    runs = [one for one in load_runs(options.runs, suite.name) if one.id in wanted]
-    written = render(suite.name, runs, suite.tables, options.out / suite.name)
+    chosen = [one for one in load_runs(runs, suite.name) if one.id in ids]
+    written = render(suite.name, chosen, suite.tables, out / suite.name)
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
     print("\n".join(f"wrote {path}" for path in written))
-    return 0
 
 
 def status(options: argparse.Namespace) -> int:
-    from benchmark.planning import states
-    from benchmark.run import Store
+    from benchmark.watch import show, watch
 
-    suite, configs = read_suite(options)
-    print(states(suite, configs, Store(options.runs)))
+    _, survey = look(options)
+    return watch(survey) if options.watch else show(survey)
+
+
+def cancel(options: argparse.Namespace) -> int:
+    from benchmark.submit import cancel_jobs
+
+    suite, _ = read_suite(options)
+    print(f"ended {cancel_jobs(suite, options.runs)} jobs; `run` goes on from their checkpoints")
     return 0
 
 
@@ -239,7 +227,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def grow(options: argparse.Namespace) -> int:
-    from benchmark.models.growth import grow_checkpoint
+    from benchmark.growing import grow_checkpoint
 
     record = grow_checkpoint(
         options.checkpoint,

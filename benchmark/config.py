@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from benchmark.errors import UserError
+from benchmark.slurm_settings import Slurm
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,6 +30,7 @@ else:
     import tomli as tomllib
 
 SUITES = Path(__file__).parent / "suites"
+SITE = Path(__file__).parents[1] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
 class ConfigError(UserError):
@@ -196,6 +198,7 @@ class Suite(Settings):
     model: Model
     training: Training = Training()
     budget: Budget
+    slurm: Slurm = Slurm()
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
@@ -263,6 +266,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
     environment. Raises ConfigError.
     """
     content = _read(name)
+    content["slurm"] = _merge(_site(), content.get("slurm", {}))
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
@@ -361,6 +365,14 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     base = content.pop("extends", None)
     return _merge(_read(base), content) if base else content
+
+
+def _site() -> dict[str, Any]:
+    """The `[slurm]` section of the site file; nothing else may be in it, for it must not change results."""
+    content = _read(str(SITE)) if SITE.exists() else {}
+    if set(content) - {"slurm"}:
+        raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}")
+    return content.get("slurm", {})
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -1,42 +1,172 @@
-"""What a suite will run, what it has run, and what sharing saves. Reads records; trains nothing."""
+"""What a suite will run and what it has run: the plan of --dry-run, and `status`. Reads records; trains nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from benchmark import records
-from benchmark.config import RunConfig, Suite, per_stage
-from benchmark.method import LifelongMethod
+import filelock
+
+from benchmark import jobs, records, slurm
+from benchmark.config import RunConfig, Suite, digest, per_stage
+from benchmark.jobs import Job, Task, graph
 from benchmark.progress import duration
-from benchmark.run import Store, stage_keys
+from benchmark.run import Build, Store, corpus_if_prepared, stage_keys
+from benchmark.tokens import Corpus
 
 UNPREPARED = "unprepared"  # stands for the corpus in stage keys that only have to differ or agree
+FRESH = 60  # seconds in which a run in progress gives a sign of life, see `progress.Line`
+FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
 
 
-def describe(suite: Suite, configs: Sequence[RunConfig], methods: Sequence[LifelongMethod], store: Store) -> str:
-    """The plan of --dry-run: a line a run, then the budget with and without shared stages."""
-    unit = configs[0].budget.unit
-    lines, all_stages = [f"{suite.name}: {suite.title}"], []
-    done = 0
-    for config, method in zip(configs, methods, strict=True):
-        amounts = [per_stage(config.budget.amount, index) for index in range(len(config.domains))]
-        finished = finished_stages(config, store)
-        keys = stage_keys(config, method, UNPREPARED)
-        all_stages += list(zip(keys, amounts, strict=True))
-        state = "done" if finished == len(amounts) else f"{finished} of {len(amounts)} stages done"
-        done += finished == len(amounts)
-        lines.append(f"  {config.row}, seed {config.seed}: {amount_text(sum(amounts), unit)}; {state}")
-    apart, shared = sum(amount for _, amount in all_stages), sum(dict(all_stages).values())
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands. `state`: done, running, waiting, failed, interrupted, or todo (never started)."""
+
+    config: RunConfig
+    state: str
+    detail: str
+    stages_done: int
+    prepared: bool  # its text is tokenised
+    seconds: float = 0.0  # charged so far, shared stages included
+    job: Job | None = None
+
+    @property
+    def restarts(self) -> int:
+        return max(0, len(self.job.starts) - 1) if self.job else 0
+
+
+class Survey:
+    """The states of a suite's runs, by what records, job files and Slurm say."""
+
+    def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
+        self.suite, self.configs, self.build, self.store = suite, configs, build, store
+        corpora = {data_key(config): config for config in configs}
+        self._corpora = {data: corpus_if_prepared(config, store) for data, config in corpora.items()}
+
+    def states(self) -> list[RunState]:
+        known = jobs.read(jobs.folder_of(self.store.root, self.suite.name))
+        self.jobs = {job.key: job for job in known}  # the last one that did it
+        self.queue = _ask_slurm(slurm.queue) if known else {}
+        left = [job.id for job in self.jobs.values() if job.id not in self.queue and not job.end]
+        self._endings = _ask_slurm(lambda: slurm.endings(left))
+        return [self._state(config) for config in self.configs]
+
+    def under_way(self) -> bool:
+        """Whether Slurm had a job of the suite when `states` was last asked for."""
+        return any(job.id in self.queue for job in self.jobs.values())
+
+    def _state(self, config: RunConfig) -> RunState:
+        corpus = self._corpora[data_key(config)]
+        keys = self._stage_keys(config, corpus)
+        finished = 0
+        while finished < len(keys) and self.store.stage_done(keys[finished]):
+            finished += 1
+        recorded = recorded_stages(config, self.store)
+        seconds = sum(_charged(self.store, key) for key in keys)
+        job = self.jobs.get(config.id)
+        if finished == len(config.domains) and recorded == keys:
+            state, detail = "done", ""
+        else:
+            so_far = f"{finished} of {len(config.domains)} stages done"
+            state, detail = self._unfinished(config, job, so_far, keys[finished : finished + 1])
+        return RunState(config, state, detail, finished, corpus is not None, seconds, job)
+
+    def _unfinished(self, config: RunConfig, job: Job | None, so_far: str, stage: list[str]) -> tuple[str, str]:
+        queued = self.queue.get(job.id) if job else None
+        path = self.store.run_file(config)
+        lines = records.read(path) if path.exists() else []
+        progress = _progress(self.store, config)
+        if queued and queued.waits:
+            return "waiting", f"{queued.reason}; {so_far}" if job and job.starts else queued.reason
+        if queued:
+            return "running", progress or "starting"
+        if lines and lines[-1]["kind"] == "failed" and not (job and job.time > lines[-1]["time"]):
+            return "failed", last_line(lines[-1]["error"])
+        if job and job.end:
+            return ("failed" if job.end["state"] == "failed" else "interrupted"), last_line(
+                job.end.get("error", so_far)
+            )
+        if job:
+            how = self._endings.get(job.id, "sacct does not say how")
+            return ("failed" if how in FAILURES else "interrupted"), f"ended without a word ({how}); {so_far}"
+        if lines and any(is_locked(self.store.stage(key)) for key in stage):
+            return "running", progress or so_far
+        return ("interrupted", so_far) if lines else ("todo", "")
+
+    def _stage_keys(self, config: RunConfig, corpus: Corpus | None) -> list[str]:
+        """What the run consists of; without its text, what its records say."""
+        if corpus is None:
+            return recorded_stages(config, self.store)
+        return stage_keys(config, self.build(config.method, config.options), corpus.key)
+
+
+def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
+    """The runs that `run` is to train: not those that are done or under way, and failed ones only when asked."""
+    wanted = ("todo", "interrupted", "failed") if retry_failed else ("todo", "interrupted")
+    return [state for state in states if state.state in wanted]
+
+
+def tasks(states: Sequence[RunState], build: Build) -> list[Task]:
+    """The training that these runs lack, what they share once and first."""
+    done = {state.config.id: state.stages_done for state in states}
+    runs = [(state.config, plan_keys(state.config, build)) for state in states]
+    return graph(runs, lambda config, stage: done[config.id] > stage)
+
+
+def plan_keys(config: RunConfig, build: Build) -> list[str]:
+    """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
+    return stage_keys(config, build(config.method, config.options), UNPREPARED)
+
+
+def describe(suite: Suite, states: Sequence[RunState], build: Build, executor: str, retry_failed: bool) -> str:
+    """The text of --dry-run: the runs, the jobs if they go to Slurm, and the budget before and after sharing."""
+    wanted = to_train(states, retry_failed)
+    lines = [f"{suite.name}: {suite.title}"]
+    for one in states:
+        amounts = [per_stage(one.config.budget.amount, stage) for stage in range(len(one.config.domains))]
+        stages = f"{one.stages_done} of {len(amounts)} stages done"
+        budget = amount_text(sum(amounts), one.config.budget.unit)
+        lines.append(f"  {one.config.row}, seed {one.config.seed}: {budget}; {one.state}, {stages}")
+    if executor == "slurm" and wanted:
+        lines += _describe_jobs(suite, wanted, build)
+    missing = [pair for one in wanted for pair in _missing(one, build)]
+    apart, shared = sum(amount for _, amount in missing), sum(dict(missing).values())
+    unit = states[0].config.budget.unit
+    gpus = suite.slurm.gpus if executor == "slurm" else 0
     lines.append(
-        f"{len(configs)} runs, {done} done. Budget of all: {amount_text(apart, unit)}; stages that runs share are "
-        f"trained once, which leaves {amount_text(shared, unit)} (saves {amount_text(apart - shared, unit)})"
+        f"To train: {len(wanted)} of {len(states)} runs, {amount_text(apart, unit, gpus)}. Stages that they share are "
+        f"trained once: {amount_text(shared, unit, gpus)}, which saves {amount_text(apart - shared, unit, gpus)}"
     )
     return "\n".join(lines)
 
 
-def finished_stages(config: RunConfig, store: Store) -> int:
-    """Stages of a run that its records know as done."""
-    return sum(store.stage_done(key) for key in recorded_stages(config, store))
+def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build) -> list[str]:
+    units = {one.config.budget.unit for one in wanted}
+    asked = suite.slurm.for_training("seconds" if "seconds" in units else "steps")
+    shown = {key: value for key, value in asked.items() if value and key not in ("srun_args", "additional_parameters")}
+    found = tasks(wanted, build)
+    names = {task.key: task.name for task in found}
+    prepare = [] if all(one.prepared for one in wanted) else [f"{suite.name}:prepare"]
+    lines = [f"  jobs: {', '.join(f'{key} {value}' for key, value in shown.items())}"]
+    lines += [f"    {name}" for name in prepare]
+    for task in found:
+        after = [names[task.after]] if task.after else prepare
+        lines.append(f"    {task.name}" + (f" after {after[0]}" if after else ""))
+    return [*lines, f"    {suite.name}:report after all of these"]
+
+
+def _missing(one: RunState, build: Build) -> list[tuple[str, float]]:
+    """(key, amount) of each stage that a run still needs."""
+    keys = plan_keys(one.config, build)
+    amounts = [per_stage(one.config.budget.amount, stage) for stage in range(len(keys))]
+    return list(zip(keys, amounts, strict=True))[one.stages_done :]
 
 
 def recorded_stages(config: RunConfig, store: Store) -> list[str]:
@@ -46,36 +176,105 @@ def recorded_stages(config: RunConfig, store: Store) -> list[str]:
     return next((line["stages"] for line in reversed(lines) if line["kind"] == "run"), [])
 
 
-def states(suite: Suite, configs: Sequence[RunConfig], store: Store) -> str:
-    """A line a run: waiting, how far, done, or failed with the error."""
-    return "\n".join(
-        [f"{suite.name}: {suite.title}"] + [f"  {c.row}, seed {c.seed}: {state(c, store)}" for c in configs]
+def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) -> str:
+    """The text of `status`: a line a run, what else has to be known, and where the logs are."""
+    rows = [("run", "state", "job", "node", "charged", "")]
+    for one in states:
+        detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
+        if one.state == "failed" and one.job:
+            detail += f"; log {one.job.log}"
+        job, node = (one.job.id, one.job.node) if one.job else ("", "")
+        rows.append((jobs.label(one.config), one.state, job, node, duration(one.seconds), detail))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    counts = Counter(one.state for one in states)
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *others])
+
+
+def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
+    """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
+    found = []
+    for job in survey.jobs.values():
+        queued = survey.queue.get(job.id)
+        if not job.run and queued:
+            found.append(f"{job.name}  {queued.state.lower()}  {job.id}  {queued.node or queued.reason}")
+        elif not job.run and job.end and job.end["state"] == "failed":
+            found.append(f"{job.name}  failed  {job.id}  {last_line(job.end['error'])}; log {job.log}")
+    return [*found, *different_hardware(survey.store, states)]
+
+
+def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:
+    """A warning if runs under a budget in seconds did not have the same machines to themselves."""
+    rows: dict[str, list[str]] = {}
+    for one in states:
+        for key in recorded_stages(one.config, store) if one.config.budget.unit == "seconds" else []:
+            for line in _stage_lines(store, key, "stage")[-1:]:
+                machine = line["provenance"]["hardware"]
+                name = f"{machine['count']} x {machine['device']}"
+                name += " beside others" if machine.get("exclusive") is False else ""
+                rows.setdefault(name, []).append(one.config.row)
+    if len(rows) < 2:
+        return []
+    parts = [f"{name} ({', '.join(dict.fromkeys(labels))})" for name, labels in rows.items()]
+    return [f"! wall times cannot be compared, hardware differs: {'; '.join(parts)}"]
+
+
+def _charged(store: Store, key: str) -> float:
+    """Seconds that a stage has taken so far."""
+    ends = _stage_lines(store, key, "done") or _stage_lines(store, key, "evaluation")
+    return float(ends[-1]["charged"]["seconds"]) if ends else 0.0
+
+
+def _stage_lines(store: Store, key: str, kind: str) -> list[records.Record]:
+    file = store.stage(key) / "records.jsonl"
+    return [line for line in records.read(file) if line["kind"] == kind] if file.exists() else []
+
+
+def is_locked(stage: Path) -> bool:
+    """Whether a process trains this stage, or waits for it."""
+    lock = filelock.FileLock(stage / "lock")
+    try:
+        with lock.acquire(timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
+def _progress(store: Store, config: RunConfig) -> str:
+    """What a run in progress said last, or nothing if that is long ago."""
+    path = store.beacon(config)
+    if not path.exists():
+        return ""
+    last = json.loads(path.read_text(encoding="utf-8"))
+    if time.time() - last["time"] > FRESH:
+        return ""
+    return (
+        f"stage {last['stage'] + 1} of {len(config.domains)}: {last['domain']}, {last['phase']}, "
+        f"{last['fraction']:.0%}, {last['tokens_per_second']:,.0f} tokens/s"
     )
 
 
-def state(config: RunConfig, store: Store) -> str:
-    path = store.run_file(config)
-    lines = records.read(path) if path.exists() else []
-    keys = recorded_stages(config, store)
-    if not keys:
-        return "waiting"
-    finished = finished_stages(config, store)
-    if finished == len(keys):
-        return "done"
-    last = lines[-1]
-    if last["kind"] == "failed":
-        return f"failed in stage {last['stage'] + 1}: {last['error']}"
-    file = store.stage(keys[finished]) / "records.jsonl"
-    seen = [line for line in records.read(file) if line["kind"] == "evaluation"] if file.exists() else []
-    where = (
-        f", {seen[-1]['phase']} {seen[-1]['fraction']:.0%}, {seen[-1]['tokens_per_second']:,.0f} tokens/s"
-        if seen
-        else ""
-    )
-    return f"{finished} of {len(keys)} stages done; {config.domains[finished].name}{where}"
+def data_key(config: RunConfig) -> str:
+    """What a corpus is made from."""
+    return f"data-{digest(config.model_dump(mode='json', include={'domains', 'tokenizer', 'data'}))}"
 
 
-def amount_text(amount: float, unit: str) -> str:
-    if unit in ("seconds", "reference"):
-        return f"{amount:,.0f} s ({duration(amount)})"
-    return f"{amount:,.0f} {unit}"
+def _ask_slurm(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Without an answer there are still the records."""
+    try:
+        return question()
+    except slurm.SlurmError as error:
+        logging.warning("%s: what follows is from the records alone", error)
+        return {}
+
+
+def last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def amount_text(amount: float, unit: str, gpus: int = 0) -> str:
+    if unit not in ("seconds", "reference"):
+        return f"{amount:,.0f} {unit}"
+    hours = f", {amount * gpus / 3600:,.1f} GPU-hours" if gpus else ""
+    return f"{amount:,.0f} s ({duration(amount)}{hours})"

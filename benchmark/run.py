@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from benchmark.stream import Stream, random_bits
 from benchmark.tokens import Corpus, prepare
 from benchmark.world import World
 
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
 FORMAT = 1  # raised when the same settings come to mean another computation
 
 

@@ -1,0 +1,84 @@
+"""Asking Slurm and telling it: thin functions over squeue, sacct, scontrol and scancel. No torch here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmark.errors import UserError
+
+
+class SlurmError(UserError):
+    """Slurm is not there, does not answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that Slurm has not ended: what squeue says of it."""
+
+    state: str  # PENDING, RUNNING, COMPLETING, ...
+    reason: str  # why it waits
+    node: str
+
+    @property
+    def waits(self) -> bool:
+        return self.state == "PENDING"
+
+
+def queue() -> dict[str, Queued]:
+    """This user's jobs by id; tasks of arrays are apart, `123_4`. Empty on a machine without Slurm."""
+    if not shutil.which("squeue"):
+        return {}
+    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%T|%r|%N"]
+    rows = (line.split("|") for line in _ask(command).splitlines())
+    return {job: Queued(state, reason, node) for job, state, reason, node in rows}
+
+
+def endings(jobs: Iterable[str]) -> dict[str, str]:
+    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; many clusters have none."""
+    wanted = sorted(set(jobs))
+    if not wanted or not shutil.which("sacct"):
+        return {}
+    arrays = ",".join(sorted({job.partition("_")[0] for job in wanted}))
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={arrays}", "--format=JobID,State"]
+    try:
+        rows = [line.split("|") for line in _ask(command).splitlines()]
+    except SlurmError:
+        return {}
+    return {job: state.split()[0] for job, state in rows if job in wanted}
+
+
+def wire(job: str, name: str, after: Sequence[str]) -> None:
+    """Name a waiting job, or one task of a waiting array, and let it start when the jobs `after` have ended.
+
+    However they end. A job whose predecessor failed does that one's work itself, from its last checkpoint, and if it
+    fails too it says why in its own records. With `afterok` it would wait for ever and say nothing.
+    """
+    dependency = [f"Dependency=afterany:{':'.join(after)}"] if after else []
+    _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}", *dependency])
+
+
+def release(job: str) -> None:
+    """Let a held job or array go."""
+    _ask(["scontrol", "release", job])
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    if jobs:
+        _ask(["scancel", *jobs])
+
+
+def _ask(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    except FileNotFoundError:
+        raise SlurmError(
+            f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}") from None
+    except subprocess.CalledProcessError as error:
+        raise SlurmError(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from None

@@ -1,0 +1,89 @@
+"""The `[slurm]` section of a suite: what its jobs ask of a cluster. No torch here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Slurm(BaseModel):
+    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`.
+
+    Nothing here changes a result, so nothing here is part of a run's identity.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
+    nodes: int = Field(1, gt=0)
+    gpus_per_node: int | None = Field(None, gt=0)
+    gpus_per_task: int | None = Field(None, gt=0)
+    gres: str | None = None
+    ntasks_per_node: int | None = Field(None, gt=0, description="processes on a node; default: one a GPU, else one")
+    cpus_per_task: int | None = Field(None, gt=0)
+    cpus_per_gpu: int | None = Field(None, gt=0, description="goes with gpus_per_task")
+    mem: str | None = Field(None, description='of a node, e.g. "64GB"')
+    mem_per_cpu: str | None = None
+    mem_per_gpu: str | None = None
+    time: int = Field(1440, gt=0, description="limit in minutes; a job that reaches it is queued again and goes on")
+    exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is in seconds")
+    nodelist: str | None = None
+    exclude: str | None = None
+    array_parallelism: int = Field(256, gt=0, description="at most so many training jobs of the suite run at a time")
+    setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
+    teardown: tuple[str, ...] = Field((), description="shell commands after the job")
+    mail_type: str | None = None
+    mail_user: str | None = None
+    comment: str | None = None
+    wckey: str | None = None
+    signal_delay_s: int = Field(120, gt=0, description="a job is told to save itself so long before its time limit")
+    max_num_timeout: int = Field(1000, ge=0, description="a job is queued again at most so often")
+    srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
+    additional_parameters: dict[str, Any] = Field({}, description='other options of sbatch, {"reservation" = "x"}')
+
+    @property
+    def processes_per_node(self) -> int:
+        return self.ntasks_per_node or self.gpus_per_node or 1
+
+    @property
+    def processes(self) -> int:
+        """Of a training job."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def gpus(self) -> int:
+        """Of a training job, as far as these settings tell."""
+        return self.nodes * (self.gpus_per_node or (self.gpus_per_task or 0) * self.processes_per_node)
+
+    def takes_whole_nodes(self, unit: str) -> bool | str:
+        """Wall times can only be compared when nothing else runs beside."""
+        return unit == "seconds" if self.exclusive is None else self.exclusive
+
+    def for_training(self, unit: str) -> dict[str, Any]:
+        """Parameters of submitit's Slurm executor for a job that trains under a budget in `unit`."""
+        given = self._given()
+        given["ntasks_per_node"] = self.processes_per_node
+        if exclusive := self.takes_whole_nodes(unit):
+            given["exclusive"] = exclusive
+        return given
+
+    def for_one_process(self) -> dict[str, Any]:
+        """Parameters for a job without a GPU: it prepares data or renders tables."""
+        only_training = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
+        given = {key: value for key, value in self._given().items() if key not in only_training}
+        return {**given, "nodes": 1, "ntasks_per_node": 1}
+
+    def _given(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True, exclude={"exclusive", "max_num_timeout"})
+        given["setup"], given["teardown"] = list(self.setup), list(self.teardown)
+        # One process that fails ends the job: the others would wait for it for ever.
+        given["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
+        if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
+            given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
+        # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
+        given["additional_parameters"] = {"requeue": True, **self.additional_parameters}
+        return given

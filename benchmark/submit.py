@@ -1,0 +1,169 @@
+"""A suite's missing training as Slurm jobs: one array, whose tasks wait for the stages that they share.
+
+One array, so that its `array_parallelism` is a cap on all training jobs of the suite. Jobs are submitted held, noted
+in the suite's folder, given their names and dependencies, and let go. Whoever submits may die in between: the next
+call finishes what it finds half done, and submits nothing that is done or under way.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import submitit
+from submitit.core.utils import FailedJobError
+
+from benchmark import jobs, records, slurm, snapshot
+from benchmark.config import ConfigError, RunConfig, Suite
+from benchmark.jobs import Job, Task
+from benchmark.launch import Preparation, SlurmJob, Training, Work
+from benchmark.planning import RunState, data_key, tasks
+from benchmark.run import Build, Store
+from benchmark.world import World
+
+
+@dataclass(frozen=True)
+class Report:
+    """Render tables and figures from the records that there are; `render` is given the rest."""
+
+    render: Callable[[Suite, Sequence[str], Path, Path], None]
+    suite: Suite
+    ids: tuple[str, ...]
+    runs: Path
+    out: Path
+    looks_up: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        self.render(self.suite, self.ids, self.runs, self.out)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One job to submit: what squeue will call it, what it does, and for which jobs it waits."""
+
+    key: str
+    name: str
+    work: Work
+    run: str | None = None
+    after: tuple[str, ...] = ()  # keys of others, of the same call or under way
+
+
+class Submission:
+    """Submits jobs of one suite. `report` is the work of the job that renders its tables, when all else has ended."""
+
+    def __init__(self, suite: Suite, store: Store, build: Build, report: Work) -> None:
+        self.suite, self.store, self.build, self.report = suite, Store(store.root.absolute()), build, report
+        self.folder = jobs.folder_of(self.store.root, suite.name)
+        self.queue = slurm.queue()
+        self.known = jobs.read(self.folder)
+        self.ids = {job.key: job.id for job in self.known if job.id in self.queue}  # of what is under way
+
+    def submit(self, states: Sequence[RunState]) -> list[Job]:
+        """Submit the training of these runs, after the data where it is not prepared, and before a report."""
+        self._finish_what_was_begun()
+        runs = [state.config for state in states]
+        before = len(self.known)
+        if runs:
+            self._check(runs)
+            self._send([self._preparation(c) for c in unprepared(states)], self.suite.slurm.for_one_process())
+            unit = "seconds" if any(run.budget.unit == "seconds" for run in runs) else runs[0].budget.unit
+            self._send(self._training(states), self.suite.slurm.for_training(unit))
+            training = tuple(key for key in self.ids if not key.startswith("data-") and key != "report")
+            order = Order("report", f"{self.suite.name}:report", self.report, after=training)
+            self.ids.pop("report", None)  # one under way does not wait for what is new
+            self._send([order], self.suite.slurm.for_one_process())
+        return self.known[before:]
+
+    def _preparation(self, config: RunConfig) -> Order:
+        return Order(data_key(config), f"{self.suite.name}:prepare", Preparation(config, self.store.root))
+
+    def _training(self, states: Sequence[RunState]) -> list[Order]:
+        return [self._order(task) for task in tasks(states, self.build)]
+
+    def _order(self, task: Task) -> Order:
+        work = Training(task.config, self.build, self.store.root, task.last_stage)
+        after = (data_key(task.config), *([task.after] if task.after else []))
+        return Order(task.key, task.name, work, task.config.id if task.last_stage is None else None, after)
+
+    def _check(self, runs: Sequence[RunConfig]) -> None:
+        processes = self.suite.slurm.processes
+        for config in runs:
+            if config.training.batch_size % processes:
+                raise ConfigError(
+                    f"training.batch_size {config.training.batch_size} cannot be split over {processes} processes "
+                    f"({self.suite.slurm.nodes} nodes of {self.suite.slurm.processes_per_node}): change one of them"
+                )
+
+    def _send(self, orders: Sequence[Order], parameters: dict[str, Any]) -> None:
+        """Submit what is not under way, as one array if there are several."""
+        orders = [order for order in orders if order.key not in self.ids]
+        if not orders:
+            return
+        exclusive = parameters.get("exclusive", False)
+        trains = isinstance(orders[0].work, Training)
+        gpus = trains and self.suite.slurm.gpus > 0
+        work = [SlurmJob(order.work, self.folder, gpus, exclusive) for order in orders]
+        name = orders[0].name if len(orders) == 1 else self.suite.name
+        try:
+            submitted = self._executor(name, parameters).submit_array(work)
+        except FailedJobError as error:
+            raise slurm.SlurmError(f"Slurm refused the job:\n{error}") from None
+        self.ids |= {order.key: job.job_id for order, job in zip(orders, submitted, strict=True)}
+        new = []
+        for order, job in zip(orders, submitted, strict=True):
+            after = [self.ids[key] for key in order.after if key in self.ids]
+            line = {"id": job.job_id, "key": order.key, "name": order.name, "run": order.run, "after": after}
+            line |= {"log": str(job.paths.stdout), "exclusive": exclusive}
+            records.append(self._file(job.job_id), {"kind": "job", **line})
+            new.append(jobs.read_one(self._file(job.job_id)))
+        self.known += new
+        self._let_go(new)
+
+    def _executor(self, name: str, parameters: dict[str, Any]) -> submitit.SlurmExecutor:
+        code = snapshot.take(self.store.root / "code")
+        python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(code / 'benchmark' / 'start.py'))}"
+        try:
+            executor = submitit.SlurmExecutor(
+                self.folder / "logs", max_num_timeout=self.suite.slurm.max_num_timeout, python=python
+            )
+        except RuntimeError:
+            raise slurm.SlurmError(
+                "no srun here: run this on a machine of the cluster, or use --executor local"
+            ) from None
+        held = {**parameters["additional_parameters"], "hold": True}
+        executor.update_parameters(
+            job_name=name, stderr_to_stdout=True, **{**parameters, "additional_parameters": held}
+        )
+        return executor
+
+    def _let_go(self, new: Sequence[Job]) -> None:
+        for job in new:
+            slurm.wire(job.id, job.name, job.after)
+        for array in dict.fromkeys(job.array for job in new):
+            slurm.release(array)
+        for job in new:
+            records.append(self._file(job.id), {"kind": "released"})
+
+    def _finish_what_was_begun(self) -> None:
+        """Let go what a call that died left held."""
+        self._let_go([job for job in self.known if not job.released and job.id in self.queue])
+
+    def _file(self, job: str) -> Path:
+        return self.folder / f"{job}.jsonl"
+
+
+def unprepared(states: Sequence[RunState]) -> list[RunConfig]:
+    """One run for each corpus that is not tokenised."""
+    return list({data_key(state.config): state.config for state in states if not state.prepared}.values())
+
+
+def cancel_jobs(suite: Suite, runs: Path) -> int:
+    """End what Slurm has of a suite. Returns the number of jobs."""
+    queue = slurm.queue()
+    found = [job.id for job in jobs.read(jobs.folder_of(runs, suite.name)) if job.id in queue]
+    slurm.cancel(found)
+    return len(found)
