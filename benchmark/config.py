@@ -61,6 +61,9 @@ class Domain(Settings):
     valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
     text_field: str = "text"
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
+    hold_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Domain:

@@ -29,7 +29,8 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
     """The documents of a domain, each text once, with their split; `skipped` counts the others by reason.
 
     Without validation files, the sha256 of a text decides: `valid_share` of the documents are held out, the same ones
-    whatever else the domain holds. Validation files are read first, so that their text is not trained on.
+    whatever else the domain holds. Validation files are read first, so that their text is not trained on. The upper
+    end of the hashes is what the domain holds out of pre-training (`Domain.hold_out`).
 
     Raises DataError.
     """
@@ -44,6 +45,8 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
                 raise DataError(f"{document.source}: {_surrogate(error)}") from None
             if not seen.add(hashed):
                 skipped["duplicate"] += 1
+            elif document.split != "valid" and hashed >= (1 - domain.hold_out) * 2**64:
+                skipped["held out"] += 1
             elif document.split:
                 yield document
             else:

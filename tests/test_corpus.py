@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import inspect
 import json
 import sys
@@ -182,6 +183,23 @@ def test_the_split_is_by_document_and_stays(tmp_path) -> None:
     assert set(texts(fewer, "valid")) - {"new"} == set(valid) & set(many[::-7])
     more, _ = read(domain(tmp_path / "a.jsonl"), valid_share=0.2)
     assert set(valid) < set(texts(more, "valid"))
+
+
+def test_what_is_held_out_is_neither_trained_on_nor_validated_on(tmp_path) -> None:
+    """Oracle: the share of largest sha256, computed here; validation text does not change."""
+    many = [f"document {i}" for i in range(1000)]
+    path = write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))
+    expected = [t for t in many if int(hashlib.sha256(t.encode()).hexdigest()[:16], 16) / 16**16 >= 0.8]
+    assert len(expected) > 100
+    everything, _ = read(domain(path))
+    found, skipped = read(domain(path).model_copy(update={"hold_out": 0.2}))
+    assert texts(found, "valid") == texts(everything, "valid")
+    assert texts(found, "train") == [t for t in texts(everything, "train") if t not in set(expected)]
+    assert skipped == {"held out": len(expected)}
+    valid = write(tmp_path / "valid.jsonl", json_lines({"text": expected[0]}))
+    found, _ = read(domain(path, valid=(valid,)).model_copy(update={"hold_out": 0.2}))
+    assert texts(found, "valid") == expected[:1]
+    assert set(texts(found, "train")).isdisjoint(expected)
 
 
 def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
