@@ -67,15 +67,15 @@ class Learner:
         """
         for parameter in self.parameters:
             parameter.grad = None
-        total = torch.zeros((), device=self.world.device)
+        losses = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 # DDP averages over processes, so each counts for its rows
                 loss = self._objective(batch) * (len(batch.tokens) * self.world.size / batch.rows)
                 loss.backward()
-            total += loss.detach()
-        return total
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
 
     def gradients(self) -> list[Tensor]:
         """Copies of the gradients, in the order of `parameters`."""
