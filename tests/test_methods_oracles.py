@@ -1,0 +1,286 @@
+"""Each method computes what independent implementations of it compute, in float64, to their stated 1e-9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.config import Data
+from benchmark.learner import Learner
+from benchmark.method import Phase
+from benchmark.stream import Stream
+from methods import build
+from methods.agem import project
+from tests import toy
+from tests.conftest import tiny_corpus
+
+NUMBERS = [name for name, numbers in (("own", True), ("shared", toy.SHARED.exists())) if numbers]
+needs_all = pytest.mark.skipif(not toy.SHARED.exists(), reason="only in the larger set of numbers, ../shared/oracles")
+
+
+@pytest.fixture(scope="module", params=NUMBERS)
+def oracle(request) -> dict[str, Any]:
+    return toy.own() if request.param == "own" else toy.shared()
+
+
+def measured(method, oracle, weights: str, domain: int, samples: int = 32) -> tuple[nn.Module, Learner]:
+    """A model at these weights, and what `method` measures there on a domain, at the beginning of a stage."""
+    model = toy.Toy(oracle["weights"][weights])
+    method.start_stage(model, toy.stage(domain))
+    learner = toy.learner(model, method)
+    for part in toy.batches(oracle["domains"][domain - 1], samples):
+        method.observe(learner, [part])
+    return model, learner
+
+
+def pull_at(method, model, learner, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The gradient of the penalty at `weights`."""
+    model.load_state_dict(weights)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    method.adjust_gradients(learner, [])
+    return toy.gradients(model)
+
+
+def half_product(gradient: dict[str, torch.Tensor], model: nn.Module, anchor: dict[str, torch.Tensor]) -> float:
+    """The value of a quadratic form from its gradient: g . (x - a) / 2 (Euler)."""
+    with torch.no_grad():
+        return sum(float((gradient[name] * (p - anchor[name])).sum()) for name, p in model.named_parameters()) / 2
+
+
+@pytest.mark.parametrize("fisher", ["per_sample", "batched"])
+def test_fisher_information(fisher: str, oracle) -> None:
+    """Oracle: avalanche at batch size 1 (per sample) and 8 (batched), at two sets of weights."""
+    for domain, weights in ((1, "first"), (2, "second")):
+        method = build("ewc", {"fisher": fisher})
+        model, _ = measured(method, oracle, weights, domain)
+        assert method.count == (32 if fisher == "per_sample" else 4)
+        toy.close(
+            toy.named(model, [total / method.count for total in method.total]), oracle["ewc"][fisher][str(domain)]
+        )
+
+
+def test_a_short_last_batch_is_one_batch(oracle) -> None:
+    """Oracle: avalanche on 20 samples in batches of 8."""
+    method = build("ewc", {"fisher": "batched"})
+    model, _ = measured(method, oracle, "second", 3, samples=20)
+    toy.close(toy.named(model, [total / method.count for total in method.total]), oracle["ewc"]["ragged"])
+
+
+@pytest.mark.parametrize("fisher", ["per_sample", "batched"])
+def test_online_ewc_penalty(fisher: str, oracle) -> None:
+    """Oracle: (lambda/2) sum (F_2 + gamma F_1) (theta - theta*)^2 and its gradient, from GMvandeVen with gamma 1."""
+    expected = oracle["ewc"]
+    method = build("ewc", {"fisher": fisher, "strength": expected["lambda"], "decay": expected["gamma"]})
+    model, learner = measured(method, oracle, "first", 1)
+    pull_at(method, model, learner, oracle["weights"]["first"])  # the first step of training adds what was measured
+    model, learner = measured(method, oracle, "second", 2)
+    gradient = pull_at(method, model, learner, oracle["weights"]["displaced"])
+    toy.close(gradient, expected["penalty_gradient"][fisher])
+    value = half_product(gradient, model, oracle["weights"]["second"])
+    assert value == pytest.approx(expected["penalty"][fisher], rel=1e-9)
+
+
+def train(method, model, learner, domain, learning_rate: float) -> list[float]:
+    """Four steps of plain SGD on a domain; the loss before each, penalty included."""
+    anchor, losses = {name: p.detach().clone() for name, p in model.named_parameters()}, []
+    for part in toy.batches(domain):
+        loss = float(learner.accumulate([part]))
+        before = {name: p.grad.clone() for name, p in model.named_parameters()}
+        method.adjust_gradients(learner, [])
+        pull = {name: p.grad - before[name] for name, p in model.named_parameters()}
+        losses.append(loss + half_product(pull, model, anchor))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= learning_rate * parameter.grad
+    return losses
+
+
+def test_ewc_trajectory(oracle) -> None:
+    """Oracle: four SGD steps of avalanche's EWC; its losses are good to 1e-8."""
+    expected = oracle["ewc"]["trajectory"]
+    method = build("ewc", {"fisher": "batched", "strength": expected["lambda"]})
+    model, learner = measured(method, oracle, "first", 1)
+    losses = train(method, model, learner, oracle["domains"][1], expected["learning_rate"])
+    assert losses == pytest.approx(expected["losses"], rel=1e-8, abs=1e-8)
+    toy.close(dict(model.named_parameters()), expected["weights"])
+
+
+def test_mas_importance_and_penalty(oracle) -> None:
+    """Oracle: |d ||logits||^2 / d theta| averaged over samples and summed over two domains; penalty and gradient."""
+    expected = oracle["mas"]
+    method = build("mas", {"strength": expected["lambda"]})
+    for domain, weights in ((1, "first"), (2, "second")):
+        model, learner = measured(method, oracle, weights, domain)
+        toy.close(
+            toy.named(model, [total / method.count for total in method.total]), expected["importance"][str(domain)]
+        )
+        gradient = pull_at(method, model, learner, oracle["weights"]["displaced"])
+    toy.close(gradient, expected["penalty_gradient"])
+    assert half_product(gradient, model, oracle["weights"]["second"]) == pytest.approx(expected["penalty"], rel=1e-9)
+
+
+@needs_all
+def test_mas_trajectory() -> None:
+    """Oracle: four SGD steps of the authors' penalty, with importances given."""
+    oracle = toy.shared()
+    expected = oracle["mas"]["trajectory"]
+    method = build("mas", {"strength": expected["lambda"]})
+    model = toy.Toy(oracle["weights"]["first"])
+    method.start_stage(model, toy.stage(1))
+    given = expected["importance"]
+    method.importance = [torch.tensor(given[name], dtype=torch.float64) for name, _ in model.named_parameters()]
+    losses = train(method, model, toy.learner(model, method), oracle["domains"][1], expected["learning_rate"])
+    assert losses == pytest.approx(expected["losses"], rel=1e-8, abs=1e-8)
+    toy.close(dict(model.named_parameters()), expected["weights"])
+
+
+def test_agem_projects_the_gradient(oracle) -> None:
+    """Oracle: g - (g.r / r.r) r where g.r < 0, else g, from mammoth and avalanche."""
+    for case in oracle["agem"]["cases"]:
+        method = build("agem")
+        model = toy.Toy(oracle["weights"][case["weights"]])
+        learner = toy.learner(model, method)
+        learner.accumulate([toy.batch(case["current"])])
+        method.adjust_gradients(learner, [toy.batch(case["memory"])])
+        toy.close(toy.gradients(model), case["projected"])
+        assert learner.metrics == {"steps": 1, "conflicts": float(case["product"] < 0)}
+    assert {case["product"] < 0 for case in oracle["agem"]["cases"]} == {True, False}
+
+
+def test_agem_on_vectors(oracle) -> None:
+    """Oracle: mammoth's projection of random vectors; a zero reference leaves the gradient, without NaN."""
+    for vectors in oracle["agem"]["vectors"]:
+        g, r = (torch.tensor(vectors[name], dtype=torch.float64) for name in "gr")
+        whole = g.clone()
+        assert project([g[:5], g[5:]], [r[:5], r[5:]]) == (vectors["dot"] < 0)
+        torch.testing.assert_close(g, torch.tensor(vectors["projected"], dtype=torch.float64), **toy.EXACT)
+        if vectors["dot"] < 0:
+            assert abs(torch.dot(g, r)) <= 1e-12 * whole.norm() * r.norm()
+        assert not project([whole], [torch.zeros_like(r)])
+        assert torch.equal(whole, torch.tensor(vectors["g"], dtype=torch.float64))
+
+
+def test_agem_counts_conflicts(oracle) -> None:
+    """Oracle: the share of conflicts, counted by hand over five steps."""
+    method = build("agem")
+    conflict, aligned = sorted(oracle["agem"]["cases"], key=lambda case: case["product"])
+    model = toy.Toy(oracle["weights"][conflict["weights"]])
+    learner = toy.learner(model, method)
+    for case in (conflict, aligned, aligned, conflict, aligned):
+        model.load_state_dict(oracle["weights"][case["weights"]])
+        learner.accumulate([toy.batch(case["current"])])
+        method.adjust_gradients(learner, [toy.batch(case["memory"])])
+    assert learner.metrics == {"steps": 5, "conflicts": pytest.approx(0.4)}
+
+
+def test_agem_without_memory_leaves_the_gradient(oracle) -> None:
+    method = build("agem")
+    model = toy.Toy(oracle["weights"]["first"])
+    learner = toy.learner(model, method)
+    learner.accumulate([toy.batch(oracle["domains"][0])])
+    before = learner.gradients()
+    method.adjust_gradients(learner, [])
+    assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert learner.metrics == {}
+
+
+class Logits(nn.Module):
+    """Logits as parameters, so that their gradient is what the learner sees."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits.detach().clone())
+
+    def forward(self, tokens, domains, positions):
+        return self.logits[-len(tokens) :]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_logit_kd(temperature: float, oracle) -> None:
+    """Oracle: KL(teacher || student), batchmean, times T^2 (avalanche, mammoth); (1-r) CE + r T^2 KL (ELLE's code)."""
+    expected = oracle["logit_kd"]
+    rows = toy.batch(expected, memory_rows=8)
+    answers = expected["T"][str(round(temperature))]
+    teacher, student = (toy.Toy(oracle["weights"][expected[name]]) for name in ("teacher", "student"))
+
+    def learning(r: float) -> tuple[float, torch.Tensor]:
+        method = build("logit_kd", {"distillation": r, "temperature": temperature})
+        method.start_stage(teacher, toy.stage(1))
+        model = Logits(student(rows.tokens, rows.domains, rows.positions))
+        loss = toy.learner(model, method).accumulate([rows])
+        return float(loss), model.logits.grad.squeeze(1)
+
+    assert learning(1.0)[0] == pytest.approx(answers["kl_T2"], rel=1e-9)
+    loss, gradient = learning(expected["r"])
+    assert loss == pytest.approx(answers["loss"], rel=1e-9)
+    torch.testing.assert_close(
+        gradient[: len(answers["gradient"])], torch.tensor(answers["gradient"], dtype=torch.float64), **toy.EXACT
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "memory_loss"),
+    [
+        ("logit_kd", {"distillation": 0.3, "temperature": 2.0}, lambda ce, kl, mse: 0.7 * ce + 0.3 * 4 * kl),
+        ("derpp", {"alpha": 0.5, "beta": 0.8}, lambda ce, kl, mse: 0.8 * ce + 0.5 * mse),
+    ],
+)
+def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracle) -> None:
+    """Oracle: the mean over 8 rows of each row's own loss, 3 of them from memory; however they are split."""
+    weights, domain = oracle["weights"], {k: v[:8] for k, v in oracle["domains"][0].items()}
+    teacher, student = toy.Toy(weights["first"]), toy.Toy(weights["second"])
+    rows = toy.batch(domain, memory_rows=3)
+    s, t = (m(rows.tokens, rows.domains, rows.positions).squeeze(1).detach() for m in (student, teacher))
+    cross_entropies = -s.log_softmax(-1)[range(8), rows.targets.squeeze(1)]
+    soft_s, soft_t = (s / 2).log_softmax(-1), (t / 2).log_softmax(-1)
+    divergences = (soft_t.exp() * (soft_t - soft_s)).sum(-1)
+    errors = (s - t).square().mean(-1)
+    expected = [
+        float(memory_loss(ce, kl, mse) if row >= 5 else ce)
+        for row, (ce, kl, mse) in enumerate(zip(cross_entropies, divergences, errors, strict=True))
+    ]
+
+    def part(start: int, end: int, memory_rows: int):
+        return toy.batch({k: v[start:end] for k, v in domain.items()}, memory_rows, of=8)
+
+    results = []
+    for parts in ([part(0, 8, 3)], [part(0, 4, 0), part(4, 8, 3)], [part(0, 6, 1), part(6, 8, 2)]):
+        method = build(name, options)
+        method.start_stage(teacher, toy.stage(1))
+        model = toy.Toy(weights["second"])
+        loss = toy.learner(model, method).accumulate(parts)
+        results.append((float(loss), torch.cat([p.grad.flatten() for p in model.parameters()])))
+        assert float(loss) == pytest.approx(sum(expected) / 8, rel=1e-9)
+        torch.testing.assert_close(results[-1][1], results[0][1], **toy.EXACT)
+        assert all(p.grad is None and not p.requires_grad for p in method.teacher.parameters())
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_er_mixes_nine_to_one(oracle) -> None:
+    """Oracle: the nearest whole number to a tenth of the batch, as counted from three implementations."""
+    stream = Stream(tiny_corpus(2, 400, 100), Data(sequence_length=18, memory_tokens=160), masked=True, seed=0)
+    (phase,) = build("er").phases(toy.stage(1))
+    assert phase == Phase("adapt", memory=0.1)
+    for rows, memory in oracle["er"]["memory_rows"].items():
+        assert stream.memory_rows_of(phase, 1, int(rows)) == memory
+
+
+def test_er_is_one_mean_over_the_union(oracle) -> None:
+    """Oracle: mammoth's loss and gradient on the concatenation, in one piece and in two."""
+    for union in oracle["er"]["unions"]:
+        count = len(union["new"]["tokens"]) + len(union["memory"]["tokens"])
+        new, memory = (
+            toy.batch(union["new"], of=count),
+            toy.batch(union["memory"], len(union["memory"]["tokens"]), count),
+        )
+        both = toy.batch({name: union["new"][name] + union["memory"][name] for name in ("tokens", "targets")})
+        for parts in ([both], [new, memory]):
+            method = build("er")
+            model = toy.Toy(oracle["weights"][union["weights"]])
+            loss = toy.learner(model, method).accumulate(parts)
+            assert float(loss) == pytest.approx(union["loss"], rel=1e-9)
+            toy.close(toy.gradients(model), union["gradient"])
