@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from benchmark.config import ConfigError
 from benchmark.models.growth_exact import Exact, silence_copies
-from benchmark.models.growth_layout import Place, enlarged, epsilon, is_post_norm, places
+from benchmark.models.growth_layout import Place, enlarged, epsilon, head_activation, is_post_norm, places
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_width import Fpi, Width
 
@@ -84,9 +84,9 @@ def grow(
     if mode == "fpi":
         width = Fpi(old_size, hidden_size, head_size, generator, noise)
     else:
-        fits = found.head is not None and hidden_size % old_size != 0
-        states = _states(network, calibration) if fits and calibration is not None else None
-        width = Exact(old_size, hidden_size, head_size, generator, eps, is_post_norm(network), states)
+        states = _states(network, calibration) if found.head is not None and hidden_size % old_size else None
+        post_norm, activation = is_post_norm(network), head_activation(network)
+        width = Exact(old_size, hidden_size, head_size, generator, eps, post_norm, activation, states)
         eps *= width.eta**2
 
     weights, heads = width.network(found.map(Place.read), plan.sources)
@@ -101,8 +101,10 @@ def grow(
     return grown, record
 
 
-def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
+def _states(network: PreTrainedModel, calibration: Tensor | None) -> Tensor | None:
     """Hidden states (n, S) that enter the LM head for token ids (B, T), in float64."""
+    if calibration is None:
+        return None
     training = network.training
     try:
         rows = calibration[: -(-_CALIBRATION_STATES // calibration.shape[1])].to(network.device)

@@ -15,6 +15,7 @@ they are fitted to keep that LayerNorm's mean and variance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,8 @@ from benchmark.models.growth_layout import Affine, Layer
 from benchmark.models.growth_maps import LayerPlan
 from benchmark.models.growth_width import Width
 
+Activation = Callable[[Tensor], Tensor]
+
 
 class Exact(Width):
     """LayerNorm average expansion.
@@ -32,7 +35,8 @@ class Exact(Width):
     Args:
         eps: of the old network's LayerNorms.
         post_norm: whether the residual stream is normalised.
-        states: (n, S) hidden states that enter BERT's LM head, to fit its extra units on; None leaves them copies.
+        activation: of BERT's LM head.
+        states: (n, S) hidden states that enter that head, to fit its extra units on; None leaves them copies.
     """
 
     def __init__(
@@ -43,11 +47,13 @@ class Exact(Width):
         generator: torch.Generator,
         eps: float,
         post_norm: bool,
+        activation: Activation = F.gelu,
         states: Tensor | None = None,
     ):
         super().__init__(old, new, head_size, generator)
         self.eps = eps
         self.post_norm = post_norm
+        self.activation = activation
         self.states = states
         self.copies, self.extra = divmod(new, old)
         self.hidden = torch.arange(old).repeat(self.copies)
@@ -110,7 +116,7 @@ class Exact(Width):
         drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
         extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
         if self.extra and self.states is not None:
-            extra, scale = fit_head(head, extra, self.states, self.copies, self.eps)
+            extra, scale = fit_head(head, extra, self.activation, self.states, self.copies, self.eps)
         units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
         outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
         last = self.last_norm(norm)
@@ -128,14 +134,16 @@ class Exact(Width):
         return torch.cat([rows[self.hidden], rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])])
 
 
-def fit_head(head: Affine, extra: Affine, states: Tensor, copies: int, eps: float) -> tuple[Affine, float]:
+def fit_head(
+    head: Affine, extra: Affine, activation: Activation, states: Tensor, copies: int, eps: float
+) -> tuple[Affine, float]:
     """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale of its gain.
 
     Least squares between the old and the new normalised units over hidden states (n, S), by L-BFGS in float64. With
     m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
     (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
     """
-    units = F.gelu(F.linear(states, head.weight, head.bias))
+    units = activation(F.linear(states, head.weight, head.bias))
     old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
     eta = (copies * old / new) ** 0.5
     mean, variance, square = units.mean(1), units.var(1, correction=0), units.square().mean(1)
@@ -146,7 +154,7 @@ def fit_head(head: Affine, extra: Affine, states: Tensor, copies: int, eps: floa
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        more = F.gelu(F.linear(states, weight, bias))
+        more = activation(F.linear(states, weight, bias))
         new_mean = eta**2 * mean + more.sum(1) / new
         new_variance = eta**2 * square + more.square().sum(1) / new - new_mean.square()
         gain = scale * (new_variance + eta**2 * eps).rsqrt()

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import (
     BertForMaskedLM,
     GPT2LMHeadModel,
@@ -169,6 +170,11 @@ def epsilon(network: PreTrainedModel) -> float:
     """The epsilon of the network's LayerNorms."""
     config = network.config
     return config.layer_norm_epsilon if config.model_type == "gpt2" else config.layer_norm_eps
+
+
+def head_activation(network: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """The activation of BERT's LM head."""
+    return network.cls.predictions.transform.transform_act_fn if isinstance(network, BertForMaskedLM) else F.gelu
 
 
 def _bert(network: Any) -> Network[Place]:

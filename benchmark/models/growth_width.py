@@ -112,6 +112,7 @@ class Fpi(Width):
     def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator, noise: float = 0.0):
         super().__init__(old, new, head_size, generator)
         self.noise = noise
+        self.noise_generator = torch.Generator().manual_seed(generator.initial_seed())  # so the maps are as without
         self.hidden = expansion(old, new, generator)
 
     def linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
@@ -119,7 +120,7 @@ class Fpi(Width):
         copies = counts(inputs)
         weight = linear.weight[outputs][:, inputs] / copies
         if self.noise:
-            noise = torch.randn(weight.shape, generator=self.generator, dtype=weight.dtype)
+            noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
             weight += self.noise * linear.weight.std() * noise * (copies > 1)
         return Affine(weight, linear.bias[outputs])
 

@@ -1,0 +1,203 @@
+"""Growth keeps the function where that is possible, and everything else as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_networks import FAMILIES, PRE_NORM, TOKENS, difference, equal_gains, network
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import BertConfig, BertForSequenceClassification
+
+from benchmark.config import ConfigError
+from benchmark.models.growth import grow
+from benchmark.models.transformer import load_network
+
+# ---- the function is kept
+
+
+@pytest.mark.parametrize("layers, width", [(2, 16), (5, 16), (2, 20), (2, 32), (5, 40), (3, 64)])
+def test_gpt_keeps_its_function_at_any_size(layers: int, width: int) -> None:
+    """Oracle: the old network, in float64; widths with and without a remainder, below and beyond twice the old."""
+    old = network("gpt2")
+    new, record = grow(old, layers, width)
+    assert record.case == "exact"
+    assert new.config.n_layer == layers and new.config.n_embd == width
+    assert difference(old, new) < 1e-9
+
+
+@pytest.mark.parametrize("family", FAMILIES[1:])
+@pytest.mark.parametrize("width", [16, 32, 48])
+def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> None:
+    """Oracle: the old network, in float64. New layers of a post-LN network differ by the LayerNorms' epsilon alone."""
+    old = network(family)
+    new, record = grow(old, 2 if family not in PRE_NORM else 4, width)
+    assert record.case == "exact"
+    assert difference(old, new) < 1e-9
+
+
+@pytest.mark.parametrize("family", ["roberta", "bert"])
+def test_new_post_norm_layers_differ_by_epsilon(family: str) -> None:
+    """Oracle: first order in epsilon, so the error falls with it, to nothing at the 1e-12 of BERT's checkpoints."""
+    errors = []
+    for eps in (1e-3, 1e-5, 1e-12):
+        old = network(family, eps=eps)
+        new, record = grow(old, 5, 32)
+        assert record.case == "closest" and "epsilon" in record.note
+        errors.append(difference(old, new))
+    assert errors[0] / errors[1] == pytest.approx(100, rel=0.1)
+    assert errors[2] < 1e-9
+
+
+def hidden_error(old: Any, new: Any) -> float:
+    with torch.no_grad():
+        before = old.base_model(TOKENS).last_hidden_state
+        after = new.base_model(TOKENS).last_hidden_state[..., : before.shape[-1]]
+    return (before - after).abs().max().item()
+
+
+def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
+    """Oracle: the error of the embedding's LayerNorm is quadratic in the spread of its gain, and zero without one."""
+    errors = []
+    for spread in (0.02, 0.01, 0.0):
+        old = network("roberta-prelayernorm")
+        gain = old.base_model.embeddings.LayerNorm.weight
+        gain.data.copy_(1.2 + spread * torch.linspace(-1, 1, len(gain)))
+        new, record = grow(old, 3, 28)
+        assert record.case == "closest"
+        errors.append(hidden_error(old, new))
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
+    assert errors[2] < 1e-9
+
+
+def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
+    """Oracle: all that the extra units miss is how the residual's mean varies; equal gains make it constant."""
+    old = network("roberta")
+    equal_gains(old)
+    new, _ = grow(old, 2, 28)
+    assert hidden_error(old, new) < 1e-9
+
+
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_calibration_fits_the_head(family: str) -> None:
+    """Oracle: the old network on other tokens than the calibration's: a fit that generalises beats plain copies.
+
+    Equal gains leave the head as the only source of error.
+    """
+    old = network(family, spread=0.1)
+    equal_gains(old)
+    with torch.no_grad():
+        old.get_output_embeddings().weight.mul_(10)  # logits of a trained network's size
+    calibration = torch.randint(4, 23, (300, 9), generator=torch.Generator().manual_seed(8))
+    fitted, record = grow(old, 2, 24, calibration=calibration)
+    copies, unfitted = grow(old, 2, 24)
+    assert record.case == unfitted.case == "closest"
+    assert "fitted on the calibration" in record.note and "no calibration batch" in unfitted.note
+    assert difference(old, fitted) < 0.2 * difference(old, copies)
+
+
+def gradients_of_twins(new: Any) -> Tensor:
+    """Cosine between the gradients of the feed-forward units of the first layer and their copies, doubled in width."""
+    F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
+    linear = new.transformer.h[0].mlp.c_fc
+    twin = (linear.bias[64:].unsqueeze(1) == linear.bias[:64]).nonzero()[:, 1]
+    return F.cosine_similarity(linear.weight.grad.T[64:], linear.weight.grad.T[:64][twin])
+
+
+def test_exact_growth_breaks_the_symmetry_of_copies() -> None:
+    """Oracle: equal shares give copies equal gradients, for ever (why FPI adds noise); unequal ones do not.
+
+    The cosine is what counts: under Adam proportional gradients would still be equal steps.
+    """
+    old = network("gpt2")
+    assert gradients_of_twins(grow(old, 2, 32, mode="fpi")[0]).min() > 1 - 1e-9
+    assert gradients_of_twins(grow(old, 2, 32)[0]).max() < 1 - 1e-3
+
+
+# ---- what else must hold
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
+    """Oracle: the model before saving. Its epsilon is rescaled and lives in the configuration."""
+    new, _ = grow(network(family), 3, 24)
+    new.save_pretrained(tmp_path)
+    again = load_network(tmp_path).double()
+    assert difference(new, again) < 1e-12
+    assert {module.eps for module in again.modules() if isinstance(module, torch.nn.LayerNorm)} == {1e-5 * (16 / 24)}
+
+
+@pytest.mark.parametrize("mode", ["fpi", "exact"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
+    """Oracle: the state before: old weights, configuration, dtype, training mode, torch's random numbers."""
+    old = network(family, tie_word_embeddings=False).float().train()
+    weights, random = copy.deepcopy(old.state_dict()), torch.random.get_rng_state()
+    new, record = grow(old, 3, 24, mode=mode, calibration=TOKENS)
+    assert torch.equal(random, torch.random.get_rng_state())
+    assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in weights.items())
+    assert old.training and new.training and new.dtype == torch.float32
+    sizes = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+    sizes |= {"n_embd", "n_layer", "n_head", "layer_norm_eps", "layer_norm_epsilon"}
+    before, after = old.config.to_dict(), new.config.to_dict()
+    assert {key for key in before if before[key] != after[key]} <= sizes
+    if family != "gpt2":
+        assert after["intermediate_size"] == 3 * 24
+    json.dumps(asdict(record))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_tied_heads_stay_tied_and_others_stay_apart(family: str, tied: bool) -> None:
+    """Oracle: the old network; a head of its own is widened like the embedding, so the function is kept as well."""
+    old = network(family, tie_word_embeddings=tied)
+    for mode in ("fpi", "exact"):
+        new, _ = grow(old, 2, 32, mode=mode)
+        assert (new.get_output_embeddings().weight is new.get_input_embeddings().weight) == tied
+        assert difference(old, new) < 1e-9
+
+
+def test_the_seed_decides() -> None:
+    """Oracle: equal seeds bit for bit, other seeds not."""
+    old = network("gpt2")
+    first, again, other = (grow(old, 3, 24, seed=seed)[0].state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_errors_say_what_is_possible() -> None:
+    """Oracle: the words a user needs: the bad value, what is possible instead."""
+    old = network("gpt2")
+    for arguments, message in (
+        ((1, 16), "cannot shrink L2_D16 to L1_D16"),
+        ((2, 12), "cannot shrink L2_D16 to L2_D12"),
+        ((2, 22), r"hidden size 22: .* multiple of the head size 4, such as 20 or 24"),
+        ((2, 17), "such as 16 or 20"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            grow(old, *arguments)
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"mode": "magic"}, "'magic'; choose from exact, fpi"),
+        ({"copy": "middle"}, "'middle'; choose from new, first, last"),
+        ({"noise": 0.1}, "exact growth has none"),
+        ({"mode": "fpi", "noise": -1.0}, "must not be negative"),
+        ({"copied": [2]}, r"copied layers \[2\] of a model with layers 0 to 1"),
+    ]
+    for option, message in options:
+        with pytest.raises(ConfigError, match=message):
+            grow(old, 3, 16, **option)
+    classifier = BertForSequenceClassification(
+        BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    with pytest.raises(ConfigError, match="cannot grow a BertForSequenceClassification; can grow: BertForMaskedLM"):
+        grow(classifier, 2, 8)
+    with pytest.raises(ConfigError, match=r"more than a plain one \(transformer\.h\.0\.crossattention"):
+        grow(network("gpt2", add_cross_attention=True), 3, 16)
+    with pytest.raises(ConfigError, match="by the layer's index; grow its width only"):
+        grow(network("gpt2", scale_attn_by_inverse_layer_idx=True), 3, 16)

@@ -1,0 +1,236 @@
+"""Where the units and layers of a grown network come from: FPI, average expansion, the history of copied layers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_networks import FAMILIES, difference, network
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmark.models.growth import grow
+from benchmark.models.growth_exact import Exact
+from benchmark.models.growth_layout import Affine, places
+from benchmark.models.growth_width import Fpi
+
+ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "fpi.json"
+
+# ---- width
+
+LAYER_NORM_ROW = [0.005615234375, 0.00244140625, 0.00439453125, -0.00732421875, -0.00341796875, 0.009521484375]
+GAIN = [1.15576171875, 1.01123046875, 0.693603515625, 0.56884765625, 0.751953125, 0.59521484375]
+BIAS = [0.98046875, 0.345458984375, -0.7861328125, 0.419677734375, 0.38427734375, 0.406982421875]
+NORMALISED = [1.6483823487574303, 0.43438776453321226, -0.5160063519456125, -0.38787067315261614]
+NORMALISED += [-0.22976493353751104, 1.1098860021473949]
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def average_expansion(old: int, new: int, eps: float) -> Exact:
+    return Exact(old, new, 1, torch.Generator().manual_seed(0), eps, post_norm=False)
+
+
+def test_average_expansion_of_a_layer_norm() -> None:
+    """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as epsilon."""
+    wide = average_expansion(6, 8, 1e-5)
+    norm = wide.norm(Affine(tensor(GAIN), tensor(BIAS)))
+    eps = 1e-5 * wide.eta**2
+    assert wide.eta == pytest.approx(0.8660254037844386, abs=1e-15) and eps == pytest.approx(7.5e-6)
+    row = tensor(LAYER_NORM_ROW)
+    row = torch.cat([row, row.mean().expand(2)])
+    torch.testing.assert_close(norm.weight[:6], tensor(GAIN) * 0.75**0.5)
+    torch.testing.assert_close(F.layer_norm(row, (8,), norm.weight, norm.bias, eps), tensor([*NORMALISED, 0, 0]))
+
+
+def test_fpi_divides_by_the_number_of_copies() -> None:
+    """Oracle: numbers for bert2BERT's formula with given index maps."""
+    weight = [[0.150390625, -0.6884765625, 1.218017578125], [-0.786376953125, 0.189208984375, 0.307373046875]]
+    expected = [
+        [0.150390625, -0.34423828125, 1.218017578125 / 3, 1.218017578125 / 3, -0.34423828125, 1.218017578125 / 3],
+        [-0.786376953125, 0.0946044921875, 0.102457682291666, 0.102457682291666, 0.0946044921875, 0.102457682291666],
+        [0.150390625, -0.34423828125, 1.218017578125 / 3, 1.218017578125 / 3, -0.34423828125, 1.218017578125 / 3],
+    ]
+    fpi = Fpi(3, 6, 1, torch.Generator())
+    wide = fpi.linear(Affine(tensor(weight), tensor([1, 2])), torch.tensor([0, 1, 2, 2, 1, 2]), torch.tensor([0, 1, 0]))
+    torch.testing.assert_close(wide.weight, tensor(expected))
+    assert wide.bias.tolist() == [1, 2, 1]
+
+
+@pytest.mark.skipif(not ORACLE.exists(), reason="the reference numbers lie outside the project")
+def test_all_reference_numbers() -> None:
+    """Oracle: the whole file of reference numbers for FPI and average expansion."""
+    file = json.loads(ORACLE.read_text())
+    given, expected = file["inputs"], file["outputs"]
+    tolerance = file["tolerance"]["float64"]
+
+    pair = given["pair"]
+    fpi = Fpi(1, 1, 1, torch.Generator())
+    for name, inputs, outputs in (("first", "map_in", "map_middle"), ("second", "map_middle", "map_out")):
+        old = Affine(tensor(pair[name]["weight"]), tensor(pair[name]["bias"]))
+        wide = fpi.linear(old, torch.tensor(pair[inputs]), torch.tensor(pair[outputs]))
+        torch.testing.assert_close(wide.weight, tensor(expected["pair"][name]["weight"]), **tolerance)
+        torch.testing.assert_close(wide.bias, tensor(expected["pair"][name]["bias"]), **tolerance)
+    for name in ("random", "double"):
+        maps, wanted = given["toy"][name], expected["toy"][name]["expanded"]
+        weights = {key: tensor(value) for key, value in given["toy"]["weights"].items()}
+        embedding, hidden = torch.tensor(maps["map_embedding"]), torch.tensor(maps["map_hidden"])
+        fpi.hidden = embedding
+        table = fpi.table(Affine(weights["embedding.weight"], tensor([])), None)
+        torch.testing.assert_close(table.weight, tensor(wanted["embedding.weight"]), **tolerance)
+        layer = fpi.linear(Affine(weights["hidden.weight"], weights["hidden.bias"]), embedding, hidden)
+        torch.testing.assert_close(layer.weight, tensor(wanted["hidden.weight"]), **tolerance)
+        output = fpi.linear(Affine(weights["output.weight"], weights["output.bias"]), hidden, torch.arange(13))
+        torch.testing.assert_close(output.weight, tensor(wanted["output.weight"]), **tolerance)
+
+    norm = given["layer_norm"]
+    following = Affine(tensor(norm["next_linear"]), torch.zeros(5, dtype=torch.float64))
+    old_output = F.linear(tensor(expected["layer_norm"]["y"]), following.weight)
+    for size in (8, 12):
+        wanted = expected["layer_norm"][str(size)]
+        wide = average_expansion(6, size, norm["eps"])
+        grown = wide.norm(Affine(tensor(norm["gamma"]), tensor(norm["beta"])))
+        eps = norm["eps"] * wide.eta**2
+        kept = 6 * wide.copies  # beyond them any gain will do
+        torch.testing.assert_close(grown.weight[:kept], tensor(wanted["gamma"][:kept]), **tolerance)
+        torch.testing.assert_close(grown.bias, tensor(wanted["beta"]), **tolerance)
+        assert eps == pytest.approx(wanted["eps"], rel=1e-9)
+        y = F.layer_norm(tensor(wanted["x"]), (size,), grown.weight, grown.bias, eps)
+        torch.testing.assert_close(y, tensor(wanted["y_expected"]), **tolerance)
+        after = F.linear(y, wide.reading(following, torch.arange(5)).weight)
+        torch.testing.assert_close(after, old_output, **tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fpi_keeps_the_function_where_all_units_have_equally_many_copies(family: str) -> None:
+    """Oracle: the old network. The tied head divided twice, or a division on the wrong side, would show here."""
+    old = network(family)
+    for width in (32, 48):
+        new, record = grow(old, 2, width, mode="fpi")
+        assert record.case == "exact"
+        assert difference(old, new) < 1e-9
+    assert grow(old, 2, 20, mode="fpi")[1].case == "approximate"
+
+
+@pytest.mark.parametrize("mode", ["fpi", "exact"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_are_copied_whole(family: str, mode: Any) -> None:
+    """Oracle: the record. Summed over the copies of hidden units, a new head's q/k/v are those of its source."""
+    old = network(family)
+    new, record = grow(old, 3, 24, mode=mode, seed=4)
+    assert [len(heads) for heads in record.head_sources] == [6, 6, 6]
+    assert all(heads[:4] == [0, 1, 2, 3] for heads in record.head_sources)
+    assert len({tuple(heads) for heads in record.head_sources}) > 1  # each layer has its own map
+    before, after = places(old), places(new)
+    origin = hidden_origin(old, new) if mode == "fpi" else torch.arange(16)
+    for layer, source in enumerate(record.layer_sources):
+        if record.layer_is_copy[layer] or record.layer_is_copy[layer + 1 : layer + 2] == [True]:
+            continue  # exact growth of a post-LN network moves gains into these
+        for name in ("query", "key", "value"):
+            small = getattr(before.layers[source], name).read().weight
+            wide = getattr(after.layers[layer], name).read().weight[:, : len(origin)]
+            summed = torch.zeros(24, 16, dtype=wide.dtype).index_add(1, origin, wide)
+            for head, old_head in enumerate(record.head_sources[layer]):
+                rows, old_rows = slice(4 * head, 4 * head + 4), slice(4 * old_head, 4 * old_head + 4)
+                torch.testing.assert_close(summed[rows], small[old_rows])
+
+
+def hidden_origin(old: Any, new: Any) -> Tensor:
+    """The old unit of each new one, read off the copied embedding."""
+    before, after = old.get_input_embeddings().weight, new.get_input_embeddings().weight
+    return (after.T.unsqueeze(1) == before.T.unsqueeze(0)).all(-1).nonzero()[:, 1]
+
+
+def test_hidden_units_are_drawn_evenly_and_differently_by_seed() -> None:
+    """Oracle: the definition: identity on the old units, copy counts that differ by at most one."""
+    old = network("gpt2")
+    origins = [hidden_origin(old, grow(old, 2, 44, mode="fpi", seed=seed)[0]) for seed in (0, 0, 1)]
+    assert origins[0][:16].tolist() == list(range(16))
+    assert set(torch.bincount(origins[0]).tolist()) == {2, 3}
+    assert torch.equal(origins[0], origins[1]) and not torch.equal(origins[0], origins[2])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_noise_only_where_a_unit_was_split(family: str) -> None:
+    """Oracle: growth without noise, the indicator C > 1 of the paper's equation, the standard deviation."""
+    old = network(family)
+    plain, _ = grow(old, 2, 20, mode="fpi")
+    noisy, record = grow(old, 2, 20, mode="fpi", noise=0.5)
+    assert "noise" in record.note
+    split = torch.bincount(hidden_origin(old, plain))[hidden_origin(old, plain)] > 1
+    assert split.sum() == 8
+    before, quiet, loud = places(old), places(plain), places(noisy)
+    for small, without, with_noise in zip(before.layers, quiet.layers, loud.layers, strict=True):
+        noise = with_noise.up.read().weight - without.up.read().weight
+        assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
+        assert noise[:, split].std().item() == pytest.approx(0.5 * small.up.read().weight.std().item(), rel=0.15)
+        for name in ("attention_norm", "ffn_norm"):
+            assert torch.equal(getattr(with_noise, name).read().weight, getattr(without, name).read().weight)
+    assert torch.equal(noisy.get_input_embeddings().weight, plain.get_input_embeddings().weight)
+    unsplit, _ = grow(old, 2, 16, mode="fpi", noise=0.5)
+    assert difference(old, unsplit) < 1e-9
+
+
+# ---- depth
+
+
+def test_no_layer_is_copied_again_before_all_were() -> None:
+    """Oracle: own bookkeeping over the paper's ladder: 6, 8, 10, 11, 12 layers, and on to 16, across restarts."""
+    model = network("gpt2", layers=6, width=4)
+    used = [False] * 6
+    copied: list[int] = []
+    for layers in (8, 10, 11, 12, 13, 16):
+        model, record = grow(model, layers, 4, copied=copied, seed=layers)
+        assert [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if not is_copy] == [
+            *range(len(used))
+        ]
+        for position, is_copy in enumerate(record.layer_is_copy):
+            if is_copy:
+                source = record.layer_sources[position]
+                assert record.layer_sources[position - 1] == source  # directly after it
+                if all(used):
+                    used = [False] * len(used)
+                assert not used[source]
+        copies = [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if is_copy]
+        assert len(copies) == len(set(copies))
+        used = [used[source] or source in copies for source in record.layer_sources]
+        copied = json.loads(json.dumps(asdict(record)))["copied"]  # as a checkpoint keeps it
+        assert copied == [layer for layer, flag in enumerate(used) if flag]
+
+
+def test_history_starts_over_within_a_growth() -> None:
+    """Oracle: counting. 2 + 5 copies of 3 layers: all once, then two of them again, which alone stay in the history."""
+    _, record = grow(network("gpt2", layers=3, width=4), 8, 4)
+    counts = [record.layer_sources.count(source) for source in range(3)]
+    assert sorted(counts) == [2, 3, 3]
+    assert {record.layer_sources[layer] for layer in record.copied} == {s for s in range(3) if counts[s] == 3}
+
+
+@pytest.mark.parametrize("choice, source", [("first", 0), ("last", 2)])
+def test_first_and_last_layers(choice: Any, source: int) -> None:
+    """Oracle: the paper's two variants of depth expansion, whatever was copied before."""
+    _, record = grow(network("gpt2", layers=3, width=4), 5, 4, copy=choice, copied=[source])
+    assert record.layer_sources == sorted([0, 1, 2, source, source])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fpi_depth_is_a_plain_copy(family: str) -> None:
+    """Oracle: the old network run by hand with its layers in the recorded order."""
+    old = network(family)
+    new, record = grow(old, 3, 16, mode="fpi")
+    assert record.case == "approximate"
+    by_hand = copy.deepcopy(old)
+    stack = by_hand.base_model.h if family == "gpt2" else by_hand.base_model.encoder.layer
+    layers = torch.nn.ModuleList(copy.deepcopy(stack[source]) for source in record.layer_sources)
+    if family == "gpt2":
+        by_hand.base_model.h = layers
+    else:
+        by_hand.base_model.encoder.layer = layers
+    assert difference(by_hand, new) < 1e-9
