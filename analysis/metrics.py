@@ -102,16 +102,16 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def bootstrap_interval(
-    values: ArrayLike, statistic: Callable[..., NDArray] = np.mean, level: float = 0.95, resamples: int = 10_000
+    values: ArrayLike, statistic: Callable[..., NDArray] = np.mean, level: float = 0.95, resamples: int = 2_000
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of `values` (n,); NaN for fewer than two values.
+    """Percentile bootstrap interval of a statistic of `values` (n, ...), rows resampled; NaN for fewer than two rows.
 
-    `statistic(array, axis=-1)` reduces the last axis. The generator's seed is fixed: the same values give the same
-    interval. With few values (seeds) the interval is known to be too narrow.
+    `statistic(array, axis)` reduces that axis (and any after it). The generator's seed is fixed: the same values give
+    the same interval. With few rows (seeds) the interval is known to be too narrow.
     """
     sample = np.asarray(values, float)
     if len(sample) < 2:
         return float("nan"), float("nan")
     draws = np.random.default_rng(0).integers(len(sample), size=(resamples, len(sample)))
-    low, high = np.quantile(statistic(sample[draws], axis=-1), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(statistic(sample[draws], axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

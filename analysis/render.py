@@ -1,4 +1,4 @@
-"""Write tables and figures to a folder."""
+"""Write the report of a study to a folder: tables, figures, scorecard, and the page that shows them all."""
 
 from __future__ import annotations
 
@@ -7,39 +7,47 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.entry import Entry, View
+from analysis import page, scorecard
+from analysis.entry import TableEntry, View
 from analysis.frames import Study
+from analysis.tables import FORMATS, Table
 from benchmark.records import RunRecords
 
 
 def render(
     suite_name: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path, view: View = "ours"
 ) -> list[Path]:
-    """Write NAME.tex, NAME.csv, NAME.md of each table and NAME.pdf, NAME.png of each figure, and return the paths.
+    """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
 
-    The same records give the same bytes. Views other than "ours" are files of their own, NAME.both.tex, of tables
-    only: the paper prints no numbers for its curves. Several suites' runs in one call give tables with a block a
-    suite. Raises ConfigError for a name that is no entry.
+    After them come the scorecard (verdicts on the paper's claims), and index.html. Views other than "ours" are of
+    tables only and files of their own, NAME.both.tex. Several suites' runs in one call give tables with a block a
+    suite. The same records give the same bytes. Raises ConfigError for a name that is no entry.
     """
-    return render_study(Study(suite_name, runs), load_entries(tables), out, view)
+    # entries are plug-ins, found by name: nothing in `analysis` knows which tables the paper has
+    paper = importlib.import_module("paper_tables")
+    chosen = [paper.load(name) for name in tables]
+    study = Study(suite_name, runs)
+    shown: dict[str, Table | bytes] = {}
+    files: dict[str, bytes] = {}
+    for entry in chosen:
+        if isinstance(entry, TableEntry):
+            shown[entry.name] = table = entry.build(study, view)
+            files |= _files(table, "" if view == "ours" else f".{view}")
+        elif view == "ours":
+            drawn = entry.render(study)
+            shown[entry.name] = drawn["png"]
+            files |= {f"{entry.name}.{suffix}": content for suffix, content in drawn.items()}
+    if view == "ours" and runs:
+        verdicts = scorecard.scorecard(study, {name: paper.load(name) for name in paper.names()})
+        files |= _files(verdicts, "")
+        files["index.html"] = page.page(study, verdicts, [(entry, shown[entry.name]) for entry in chosen]).encode()
+    for name, content in files.items():
+        write(out / name, content)
+    return [out / name for name in files]
 
 
-def load_entries(names: Sequence[str]) -> list[Entry]:
-    """Entries are plug-ins, found by name: nothing in `analysis` knows which tables the paper has."""
-    return [importlib.import_module("paper_tables").load(name) for name in names]
-
-
-def render_study(study: Study, entries: Sequence[Entry], out: Path, view: View = "ours") -> list[Path]:
-    """What `render` does, for entries at hand and a study whose numbers are then computed once."""
-    middle = "" if view == "ours" else f".{view}"
-    paths = []
-    for entry in entries:
-        if entry.kind == "figure" and view != "ours":
-            continue
-        for suffix, content in entry.render(study, view).items():
-            paths.append(out / f"{entry.name}{middle}.{suffix}")
-            write(paths[-1], content)
-    return paths
+def _files(table: Table, middle: str) -> dict[str, bytes]:
+    return {f"{table.name}{middle}.{suffix}": text(table).encode() for suffix, text in FORMATS.items()}
 
 
 def write(path: Path, content: bytes) -> None:

@@ -170,7 +170,9 @@ def to_latex(table: Table) -> str:
         for row in block.rows:
             lines.append(" & ".join([*map(latex, row.stub), *map(_latex_cell, row.cells)]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}}"]
-    lines += [f"\\par\\smallskip{{\\footnotesize {_latex_note(note)}\\par}}" for note in table.notes]
+    if table.notes:
+        text = " ".join(map(_latex_note, table.notes))
+        lines.append(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\footnotesize\\raggedright {text}}}")
     lines += [f"\\caption{{{latex(table.caption)}}}", f"\\label{{{table.label}}}"]
     return "\n".join(lines) + ("\n\\end{table*}\n" if wide else "\n\\end{table}\n")
 

@@ -104,11 +104,15 @@ def test_render_writes_every_format_whole(study, tmp_path):
         "main_pretraining.md",
         "trend_main.pdf",
         "trend_main.png",
+        "scorecard.tex",
+        "scorecard.csv",
+        "scorecard.md",
+        "index.html",
     ]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
     before = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in render("demo", study.runs, names, tmp_path / "out")] == before
-    png = io.BytesIO(before[-1])
+    png = io.BytesIO(before[4])
     assert png.read(8) == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png.read(16)[8:])
     assert width > 800 and height > 300

@@ -1,0 +1,115 @@
+"""What claims are checked on: one value for each metric, row, stage, column and seed, ours or the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from analysis import metrics
+from analysis.frames import Study
+from analysis.printed import PrintedValue, slug
+
+AVERAGE = "AVG"
+LAST = -1
+PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
+
+
+class Key(NamedTuple):
+    metric: str  # AP, AP⁺, area, score, positive
+    row: str  # its slug
+    stage: int  # from 0
+    column: str = ""  # a task's domain, or AVERAGE
+
+
+@dataclass
+class Numbers:
+    """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0."""
+
+    suite: str
+    stages: int
+    columns: tuple[str, ...] = ()
+    values: dict[Key, dict[int, float]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> set[str]:
+        return {key.row for key in self.values}
+
+    def get(self, key: Key) -> Mapping[int, float]:
+        stage = self.stages - 1 if key.stage == LAST else key.stage
+        return self.values.get(key._replace(stage=stage), {})
+
+    def put(self, metric: str, row: str, stage: int, seed: int, value: float, column: str = "") -> None:
+        self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
+
+
+def measured(study: Study, suite: str) -> Numbers:
+    """All numbers of a suite's runs."""
+    domains = [domain["name"] for domain in study.of(suite)[0].domains]
+    numbers = Numbers(suite, len(domains), tuple(domains))
+    ends = study.ends[study.ends["suite"] == suite]
+    for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
+        numbers.put("AP", row, stage, seed, ap)
+        if stage:
+            numbers.put("AP⁺", row, stage, seed, ap_plus)
+    _put_areas(numbers, study, suite)
+    _put_scores(numbers, study, suite)
+    _put_products(numbers, study, suite)
+    return numbers
+
+
+def as_printed(values: Iterable[PrintedValue], block: str) -> Numbers:
+    """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
+    chosen = [(v, v.value) for v in values if v.block == block and v.stage]
+    columns = tuple(dict.fromkeys(v.column for v, _ in chosen if v.column != AVERAGE))
+    numbers = Numbers(block, max((int(v.stage) for v, _ in chosen), default=0), columns)
+    for v, value in chosen:
+        if value is not None:
+            score = v.metric == "F1"
+            row = PROMPT_ROWS.get(v.row, v.row)
+            metric, column = ("score", v.column) if score else (v.metric, "")
+            numbers.put(metric, row, int(v.stage) - 1, 0, value, column)
+    return numbers
+
+
+def _put_areas(numbers: Numbers, study: Study, suite: str) -> None:
+    """Mean height of the AP curve from the second domain on, of runs that finished."""
+    last = numbers.stages - 1
+    points = study.evaluations[(study.evaluations["suite"] == suite) & (study.evaluations["stage"] > 0)]
+    for (row, seed), curve in points.groupby(["row", "seed"], sort=False):
+        if curve["is_end"].iloc[-1] and curve["stage"].iloc[-1] == last:
+            area = metrics.area_under_curve(curve["charged"].to_numpy(), curve["ap"].to_numpy())
+            numbers.put("area", row, last, seed, area)
+
+
+def _put_scores(numbers: Numbers, study: Study, suite: str) -> None:
+    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
+    scores = study.scores[study.scores["suite"] == suite]
+    final = scores[scores["stage"] == numbers.stages - 1]
+    with_prompts = final[final["row"].isin(final.loc[final["prompt"] == "right", "row"])]
+    named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
+    for frame in (scores[scores["headline"]], named):
+        means = frame.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
+        means = means.reindex(columns=list(numbers.columns))
+        means[AVERAGE] = means.mean(axis=1, skipna=False)
+        for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
+            for column, value in line.items():
+                if value == value:
+                    numbers.put("score", row, stage, seed, value, str(column))
+
+
+def _put_products(numbers: Numbers, study: Study, suite: str) -> None:
+    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
+    for run in study.of(suite):
+        last = {}
+        for index, stage in enumerate(run.stages):
+            for line in stage:
+                if line["kind"] == "metrics" and "conflicts" in line["values"]:
+                    last[index, line["phase"]] = (
+                        line["values"].get("steps", line["step"]),
+                        line["values"]["conflicts"],
+                    )
+        steps = sum(steps for steps, _ in last.values())
+        if steps:
+            share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
+            numbers.put("positive", run.row, numbers.stages - 1, run.seed, share)

@@ -1,0 +1,111 @@
+"""The report page: complete, self-contained, safe, and drawn by a real browser."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from analysis.render import render
+from benchmark.records import load_runs
+
+TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
+NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """A report whose last row has a name that must be escaped and stopped in its third stage with an error."""
+    folder = tmp_path_factory.mktemp("report")
+    rows = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {}), (NASTY, "er", {"note": NASTY})]
+    synthetic.write(folder / "runs", "demo", rows=rows, finished=2)
+    runs = load_runs(folder / "runs", "demo")
+    runs[-1].failure = {"stage": 2, "error": NASTY}
+    render("demo", runs, TABLES, folder)
+    return folder / "index.html"
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+
+def tags(page: Path) -> list[tuple[str, dict[str, str | None]]]:
+    parser = Tags()
+    parser.feed(page.read_text(encoding="utf-8"))
+    return parser.seen
+
+
+def test_the_page_loads_nothing_and_runs_nothing(report):
+    """Oracle: no element that could; every source is a data URI, every link stays in the folder and leads somewhere."""
+    found = tags(report)
+    assert not {"script", "iframe", "object", "embed", "form"} & {tag for tag, _ in found}
+    assert not any(name.startswith("on") for _, attributes in found for name in attributes)
+    assert all(
+        (attributes["src"] or "").startswith("data:image/png;base64,") for tag, attributes in found if tag == "img"
+    )
+    ids = {attributes.get("id") for _, attributes in found}
+    for tag, attributes in found:
+        if tag == "a":
+            link = attributes["href"] or ""
+            assert link[1:] in ids if link.startswith("#") else (report.parent / link).exists(), link
+    style = re.search(r"<style>(.*?)</style>", report.read_text(encoding="utf-8"), re.S)
+    assert style and "url(" not in style[1] and "@import" not in style[1]
+
+
+def test_whatever_a_user_gave_is_escaped(report):
+    """Oracle: the name appears as text, never as markup or template."""
+    text = report.read_text(encoding="utf-8")
+    assert "<script" not in text and "{{ 7 * 7 }}" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_the_page_says_what_is_missing_failed_and_unequal(report):
+    """Oracle: six of eight runs end, one is made to fail, hardware and budgets are the same."""
+    text = report.read_text(encoding="utf-8")
+    assert "8 runs (4 rows, 2 seeds), 6 done, 1 failed." in text
+    assert "python run_all.py run demo" in text
+    assert "All rows ran on the same hardware." in text and "within 2%" in text
+    assert "failed in stage Rev" in text and "Example CPU, 2 threads, fp32" in text
+    assert 'id="scorecard"' in text and "not decidable" in text
+
+
+def browse(report: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium on this machine (Debian: chromium)")
+    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=3000", *options, report.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+# added to a copy of the page, so that the browser itself says what it drew
+PROBE = """<script>
+addEventListener("load", () => { document.title = JSON.stringify({
+  images: [...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 200),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  background: getComputedStyle(document.body).backgroundColor,
+})});
+</script>"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (500, "dark")])
+def test_a_browser_draws_all_figures_without_complaint(report, tmp_path, width, scheme):
+    """Oracle: Chromium: no console message, every image decoded, no sideways scrolling, the asked colour scheme."""
+    copy = tmp_path / "probe.html"
+    copy.write_text(report.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    # preferredColorScheme: 0 is dark, 1 is light
+    setting = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
+    done = browse(copy, tmp_path, setting, f"--window-size={width},900", "--dump-dom")
+    assert "CONSOLE" not in done.stderr, done.stderr
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title
+    assert '"images":[true,true]' in title[1] and '"overflow":0' in title[1], title[1]
+    assert ("rgb(255, 255, 255)" in title[1]) == (scheme == "light"), title[1]
