@@ -1,12 +1,10 @@
-"""Tokens on disk: byte for byte the text, made once whoever asks, named by their content, in constant memory."""
+"""Tokens on disk: byte for byte the text, cut as the tokenizer says, as many as asked for."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import random
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,77 +18,12 @@ from benchmark import tokens
 from benchmark.bpe import content_key, load_bpe, train_bpe
 from benchmark.config import Data, Domain, Tokenizer
 from benchmark.corpus import DataError, read
-from benchmark.tokens import Corpus, prepare
+from benchmark.tokens import prepare
 from benchmark.vocabulary import EOS, SPECIAL_TOKENS
+from tests.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
-WORDS = [
-    "the",
-    "model",
-    "grows",
-    "über",
-    "東京",
-    "🙂🙃",
-    "don't",
-    "x=1",
-    "1234567",
-    "<s>",
-    "</s>",
-    "<mask>",
-    "<domain:a>",
-]
-ODD = ["\u0000", "\ufffd \u200b", "a\r\n\tb", " \n\n ", "<|endoftext|>", "ＡＢ  ｃ", "\u0301e", "\x85.\u2028"]
-DATA = Data(sequence_length=18, valid_share=0.2)
-SMALL = Tokenizer(vocabulary=320)
-
-
-def sentences(seed: int, count: int = 200, words: list[str] = WORDS) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(words, k=draw.randint(5, 40))) for _ in range(count)]
-
-
-def write(path: Path, texts: list[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    return path
-
-
-def two_domains(folder: Path) -> tuple[Domain, Domain]:
-    return (
-        Domain(name="a", title="A", train=(str(write(folder / "a.jsonl", sentences(1) + ODD)),)),
-        Domain(name="b", train=(str(write(folder / "b.jsonl", sentences(2, words=["other", "text"]))),)),
-    )
-
-
-def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
-    """The documents in an array, decoded one by one."""
-    ends = np.flatnonzero(ids == EOS)
-    assert ends[-1] == len(ids) - 1
-    return [corpus.tokenizer.decode(part[:-1].tolist(), False) for part in np.split(ids, ends[:-1] + 1)]
-
-
-def same(one: Corpus, other: Corpus) -> None:
-    assert one.key == other.key
-    for first, second in zip(one.domains, other.domains, strict=True):
-        assert (first.key, first.info) == (second.key, second.info)
-        assert np.array_equal(first.train, second.train)
-        assert np.array_equal(first.valid, second.valid)
-
-
-def gpt2_files(folder: Path, extra: int = 0) -> Path:
-    """Files as GPT-2's: no special tokens, `<|endoftext|>` last; `extra` entries come first that no text uses."""
-    model = json.loads(train_bpe(sentences(3), 500).to_str())["model"]
-    entries = [f"unused{i}" for i in range(extra)] + [t for t in model["vocab"] if t not in SPECIAL_TOKENS]
-    folder.mkdir()
-    vocabulary = {token: index for index, token in enumerate([*entries, "<|endoftext|>"])}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-    (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
-    return folder
-
-
-# Text to ids and back
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -236,9 +169,6 @@ def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:
     assert of_a.tokenizer.token_to_id("Ġmodel") is not None
 
 
-# What is kept
-
-
 def test_limits_on_tokens(tmp_path) -> None:
     """Oracles: the first tokens of the whole training text; validation documents from all over, each whole but one."""
     texts = [f"document {i}" for i in range(2000)]
@@ -309,169 +239,3 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
             DATA.model_copy(update={"sequence_length": length + 3}),
             tmp_path / "data",
         )
-
-
-# Keys, reuse, several processes
-
-
-def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
-    """Oracle: nothing is reported, and nothing can be read; another length of rows is not another corpus."""
-    lines: list[str] = []
-    domains = two_domains(tmp_path)
-    first = prepare(domains, SMALL, DATA, tmp_path / "data", lines.append)
-    assert lines == ["tokenizer: training on a, b", "a: tokenising", "b: tokenising"]
-    lines.clear()
-    monkeypatch.setattr("benchmark.corpus.read", None)
-    longer = DATA.model_copy(update={"sequence_length": 20, "memory_tokens": 1})
-    for data in (DATA, longer):
-        same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
-    assert not lines
-
-
-def test_keys_follow_the_content(tmp_path) -> None:
-    """Oracle: the same bytes under other paths, names of files, times and packing; then one letter differs."""
-    first = prepare(two_domains(tmp_path / "here"), SMALL, DATA, tmp_path / "data")
-    for name in ("a", "b"):
-        content = (tmp_path / f"here/{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-        for part, lines in enumerate((content[:50], content[50:])):
-            path = tmp_path / f"there/{name}/{part}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(lines), encoding="utf-8")
-            os.utime(path, (1, 1))
-    moved = [Domain(name=name, train=(str(tmp_path / "there" / name),)) for name in ("a", "b")]
-    elsewhere = prepare(moved, SMALL, DATA, tmp_path / "other data")
-    assert elsewhere.key == first.key
-    assert [domain.key for domain in elsewhere.domains] == [domain.key for domain in first.domains]
-    assert [d.info["sha256"] for d in elsewhere.domains] == [d.info["sha256"] for d in first.domains]
-    changed = tmp_path / "there/b/0.jsonl"
-    changed.write_text(changed.read_text(encoding="utf-8").replace("other", "Other", 1), encoding="utf-8")
-    again = prepare(moved, Tokenizer(vocabulary=320, domains=("a",)), DATA, tmp_path / "data")
-    before = prepare(two_domains(tmp_path / "here"), Tokenizer(vocabulary=320, domains=("a",)), DATA, tmp_path / "data")
-    assert again.domains[0].key == before.domains[0].key
-    assert again.domains[1].key != before.domains[1].key
-    assert again.key != before.key
-    assert before.domains[0].key != first.domains[0].key  # another tokenizer
-
-
-def test_the_same_ids_of_other_tokens_are_other_content(tmp_path) -> None:
-    """Oracle: a vocabulary where a token that no text uses has another name."""
-    folder = gpt2_files(tmp_path / "bpe")
-    first = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
-    content = (folder / "vocab.json").read_text(encoding="utf-8")
-    (folder / "vocab.json").write_text(content.replace("<|endoftext|>", "<|end|>"), encoding="utf-8")
-    second = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
-    assert np.array_equal(first.domains[0].train, second.domains[0].train)
-    assert first.domains[0].key != second.domains[0].key
-
-
-CHILD = """
-import json, os, signal, sys
-from pathlib import Path
-from benchmark import tokens
-from benchmark.config import Data, Domain, Tokenizer
-tokens.BATCH = tokens.REPORT_EVERY = 1000
-def progress(line):
-    print(line, flush=True)
-    if line.startswith(os.environ.get("KILL_AT", "never")):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if line.startswith(os.environ.get("WAIT_AT", "never")):
-        sys.stdin.readline()
-domains, folder = [Domain(**d) for d in json.loads(sys.argv[1])], Path(sys.argv[2])
-data = Data(sequence_length=18, valid_share=0.2)
-print(tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder, progress).key, flush=True)
-"""
-
-
-def child(domains: tuple[Domain, ...], folder: Path, **environment: str) -> subprocess.Popen:
-    arguments = [json.dumps([domain.model_dump() for domain in domains]), str(folder)]
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", CHILD, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("at", ["tokenizer: training", "a: 0 MB of text tokenised", "b: tokenising"])
-def test_killed_and_started_again(tmp_path, at: str) -> None:
-    """Oracle: a folder where nobody was killed."""
-    domains = two_domains(tmp_path)
-    process = child(domains, tmp_path / "data", KILL_AT=at)
-    output, _ = process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGKILL
-    assert output.splitlines()[-1].startswith(at)
-    assert list((tmp_path / "data").rglob("*.unfinished"))
-    same(
-        prepare(domains, SMALL, DATA, tmp_path / "data"),
-        prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
-    )
-    assert not list((tmp_path / "data").rglob("*.unfinished"))
-
-
-def test_two_processes_at_once(tmp_path) -> None:
-    """Oracle: a process alone. The second starts while the first holds the lock, and finds the work done."""
-    domains = two_domains(tmp_path)
-    first = child(domains, tmp_path / "data", WAIT_AT="a: tokenising")
-    assert first.stdout is not None
-    begun = [first.stdout.readline(), first.stdout.readline()]
-    second = child(domains, tmp_path / "data")
-    assert second.stdout is not None
-    assert second.stdout.readline().startswith("waiting for another process")
-    output, errors = first.communicate("go\n", timeout=100)
-    rest, more_errors = second.communicate(timeout=100)
-    alone = prepare(domains, SMALL, DATA, tmp_path / "alone")
-    assert output.splitlines()[-1] == rest.splitlines()[-1] == alone.key
-    assert "a: tokenising\n" in begun
-    assert "a: tokenising" not in rest
-    assert (output + rest).count("b: tokenising") == 1
-    assert errors == more_errors == ""
-    same(prepare(domains, SMALL, DATA, tmp_path / "data"), alone)
-
-
-def test_a_process_forked_later_can_tokenise(tmp_path) -> None:
-    """Oracle: it ends, and nobody warns; if the threads of the library had been started before, it would hang."""
-    code = CHILD.rsplit("\n", 2)[0] + (
-        "\ncorpus = tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder)\n"
-        "assert os.environ['TOKENIZERS_PARALLELISM'] == 'true'\n"
-        "if pid := os.fork():\n    sys.exit(os.waitpid(pid, 0)[1])\n"
-        "os._exit(len(corpus.tokenizer.encode_batch(['the model'] * 10)) != 10)\n"
-    )
-    arguments = [json.dumps([domain.model_dump() for domain in two_domains(tmp_path)]), str(tmp_path / "data")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TOKENIZERS_PARALLELISM": "true"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_memory_does_not_grow_with_the_corpus(tmp_path) -> None:
-    """Oracle: 200 MB of text in 100,000 documents do not even fit once into the peak memory of a process (we promise
-    less than 400 MB)."""
-    path = tmp_path / "large.jsonl"
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefgh", k=20)) for _ in range(50)]  # few and long, to be quick
-    bodies = [" ".join(draw.choices(words, k=95)) for _ in range(500)]
-    with path.open("w", encoding="utf-8") as file:
-        for i in range(101_000):
-            file.write(f'{{"text": "{i} {bodies[i % 500]}"}}\n')
-    assert path.stat().st_size > 200e6
-    code = CHILD.replace("tokens.BATCH = tokens.REPORT_EVERY = 1000\n", "").replace("320", "1000")
-    code += "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    domains = json.dumps([{"name": "large", "train": [str(path)]}])
-    done = subprocess.run(
-        [sys.executable, "-c", code, domains, str(tmp_path / "data")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    unit = 1 if sys.platform == "darwin" else 1024
-    assert int(done.stdout.splitlines()[-1]) * unit < 200e6
