@@ -17,6 +17,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from benchmark.config import ConfigError
 from benchmark.models.growth import grow
+from benchmark.models.growth_layout import places
 from benchmark.models.transformer import load_network
 
 # ---- the function is kept
@@ -53,6 +54,21 @@ def test_new_post_norm_layers_differ_by_epsilon(family: str) -> None:
         errors.append(difference(old, new))
     assert errors[0] / errors[1] == pytest.approx(100, rel=0.1)
     assert errors[2] < 1e-9
+
+
+@pytest.mark.parametrize("family", ["roberta", "bert"])
+def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
+    """Oracle: W (g u + b) + c, the source's maps behind the LayerNorms before them, for a normalised vector u."""
+    old = network(family)
+    new, record = grow(old, 3, 16)
+    index = record.layer_is_copy.index(True)
+    source, made = places(old).layers[record.layer_sources[index]], places(new).layers[index]
+    u = F.layer_norm(torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), (16,))
+    for name, norm in (("query", source.ffn_norm), ("value", source.ffn_norm), ("up", source.attention_norm)):
+        wanted = getattr(source, name).module(u * norm.module.weight + norm.module.bias)
+        torch.testing.assert_close(getattr(made, name).module(u), wanted)
+    with torch.no_grad():
+        assert made.output.module(u).abs().max() == made.down.module(u.repeat(1, 3)).abs().max() == 0
 
 
 def hidden_error(old: Any, new: Any) -> float:
@@ -100,6 +116,9 @@ def test_calibration_fits_the_head(family: str) -> None:
     assert record.case == unfitted.case == "closest"
     assert "fitted on the calibration" in record.note and "no calibration batch" in unfitted.note
     assert difference(old, fitted) < 0.2 * difference(old, copies)
+    with torch.no_grad():  # without a fit the logits are at least not smaller or larger on the whole
+        before, after = old(TOKENS).logits, copies(TOKENS).logits
+    assert (before * after).sum() / before.square().sum() == pytest.approx(1, abs=0.1)
 
 
 def gradients_of_twins(new: Any) -> Tensor:
@@ -169,6 +188,9 @@ def test_the_seed_decides() -> None:
     first, again, other = (grow(old, 3, 24, seed=seed)[0].state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+    split = [grow(old, 2, 32, mode="fpi", noise=noise, seed=seed)[0] for seed in (1, 2) for noise in (0.0, 0.1)]
+    up = [model.transformer.h[0].mlp.c_fc.weight for model in split]
+    assert not torch.equal(up[1] - up[0], up[3] - up[2])  # the noise too
 
 
 def test_errors_say_what_is_possible() -> None:
