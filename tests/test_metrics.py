@@ -72,6 +72,11 @@ def test_every_number_of_the_fixture_file():
         assert metrics.representational_similarity(divergences) == pytest.approx(value, rel=1e-9)
 
 
+def test_representational_similarity():
+    """Oracle: by hand, the mean over two ancestors and two tokens with its sign turned: more similar is higher."""
+    assert metrics.representational_similarity([[0.1, 0.3], [0.2, 0.6]]) == pytest.approx(-0.3)
+
+
 def test_log_form_and_backward_transfer_are_the_same_number_with_opposite_signs():
     """Oracle: by hand, (log 2 + log 8) / 2 for one domain that doubled and one that grew eightfold."""
     matrix = [[10.0, 50.0, 99.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]

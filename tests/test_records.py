@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_what_is_not_finite_becomes_null(tmp_path):
 def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
     """Oracle: the lines of a run that was never killed."""
     path = tmp_path / "records.jsonl"
-    before = [STAGE, evaluation("start", 0, 9.5), evaluation("recover", 3, 9.0), evaluation("adapt", 1, 8.0)]
+    before = [STAGE, evaluation("start", 0, 9.5), evaluation("recover", 3, 9.0), evaluation("adapt", 2, 8.0)]
     lost = [evaluation("adapt", 5, 7.0), {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}}]
     again = [evaluation("adapt", 6, 6.5), {"kind": "done", "charged": {}, "phases": [], "growth": None}]
     write_all(path, [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2}, *again])
@@ -99,7 +100,7 @@ def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
         ("stage", None),
         ("evaluation", 0),
         ("evaluation", 3),
-        ("evaluation", 1),
+        ("evaluation", 2),
         ("resumed", 2),
         ("evaluation", 6),
     ]
@@ -122,8 +123,9 @@ def test_a_phase_that_the_stage_does_not_have_is_an_error(tmp_path):
         records.read_stage(path)
 
 
-def _write_many(path: Path, writer: int) -> None:
-    for step in range(100):
+def _write_many(path: Path, writer: int, start: Barrier) -> None:
+    start.wait()
+    for step in range(300):
         records.append(path, evaluation("w" * 300 * (writer + 1), step, float(writer)))
 
 
@@ -131,13 +133,14 @@ def test_lines_of_concurrent_writers_never_mix(tmp_path):
     """Oracle: every line of every writer is there, whole, once."""
     path = tmp_path / "records.jsonl"
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(path, writer)) for writer in range(3)]
+    start = context.Barrier(2)
+    writers = [context.Process(target=_write_many, args=(path, writer, start)) for writer in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     seen = sorted((len(line["phase"]) // 300 - 1, line["step"]) for line in records.read(path))
-    assert seen == [(writer, step) for writer in range(3) for step in range(100)]
+    assert seen == [(writer, step) for writer in range(2) for step in range(300)]
 
 
 def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:

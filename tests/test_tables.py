@@ -156,8 +156,8 @@ def test_an_average_with_a_missing_task_is_missing(tmp_path):
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
     """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery."""
     (block,) = paper_tables.load("architectures").build(study(tmp_path)).blocks
-    assert [[cell.text for cell in row.cells[:4]] for row in block.rows] == [
-        [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64)]
+    assert [[cell.text for cell in row.cells[:5]] for row in block.rows] == [
+        [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64), str(4 * hidden)]
         for layers, hidden, parameters in synthetic.LADDER
     ]
     assert [cell.text for cell in block.rows[2].cells[5:]] == ["5.0e-4", "20", "80", "8%", "6.0e1"]
