@@ -27,8 +27,8 @@ class ELLE(AdaptiveReplay):
     prompts: bool = True  # PT: a prompt for each domain
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
-    growth_mode: Literal["fpi", "exact"] = "fpi"  # the paper's expansion, or one that computes the same function
-    copied_layer: Literal["new", "first", "last"] = "new"  # which layers DE copies (fig:same_layer)
+    growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # the paper's; the same function; units of the layer above
+    copied_layer: Literal["new", "first", "last", "stack"] = "new"  # which layers DE copies (fig:same_layer), or all
 
     copied: Sequence[int] = field(default=(), init=False)  # layers that DE has copied in earlier stages
 

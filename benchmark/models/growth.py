@@ -11,12 +11,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.config import ConfigError
+from benchmark.models.growth_advanced import Aki
 from benchmark.models.growth_exact import Exact, silence_copies
 from benchmark.models.growth_layout import Place, enlarged, epsilon, head_activation, is_post_norm, places
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_width import Fpi, Width
 
-Mode = Literal["exact", "fpi"]
+Mode = Literal["exact", "fpi", "aki"]
 _CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time
 
 
@@ -63,9 +64,10 @@ def grow(
     Args:
         layers, hidden_size: the new size.
         mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere; "fpi" is the
-            paper's width expansion and plain copies of layers.
+            paper's width expansion and plain copies of layers, "aki" likewise with new units from the layer above.
         noise: relative standard deviation of the noise on split units (fpi only).
-        copy: which layers to copy: "new" those never copied before, or always the "first" or the "last".
+        copy: which layers to copy: "new" those never copied before, always the "first" or the "last", or "stack"
+            the whole stack on itself.
         copied: layers of `network` that were copied before (GrowthRecord.copied of its last growth).
         calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
             multiples of its width fits the LM head's extra units.
@@ -83,6 +85,8 @@ def grow(
     width: Width
     if mode == "fpi":
         width = Fpi(old_size, hidden_size, head_size, generator, noise)
+    elif mode == "aki":
+        width = Aki(old_size, hidden_size, head_size, generator)
     else:
         states = _states(network, calibration) if found.head is not None and hidden_size % old_size else None
         post_norm, activation = is_post_norm(network), head_activation(network)
@@ -120,13 +124,15 @@ def _case(
     deeper = layers > network.config.num_hidden_layers
     whole = hidden_size % network.config.hidden_size == 0
     bert, post_norm = network.config.model_type != "gpt2", is_post_norm(network)
-    if mode == "fpi":
+    if mode != "exact":
+        wider = hidden_size > network.config.hidden_size
         reasons = [
             reason
             for holds, reason in (
                 (deeper, "a copied layer acts twice"),
                 (not whole, "unequal numbers of copies shift the mean and variance of LayerNorms"),
                 (noise > 0, "noise on the outgoing weights of split units"),
+                (mode == "aki" and wider, "new units are those of the layer above"),
             )
             if holds
         ]
@@ -168,8 +174,10 @@ def _check(
         raise ConfigError(f"unknown growth mode {mode!r}; choose from {', '.join(get_args(Mode))}")
     if copy not in get_args(Copy):
         raise ConfigError(f"unknown choice of layers to copy {copy!r}; choose from {', '.join(get_args(Copy))}")
-    if noise < 0 or (noise and mode == "exact"):
-        raise ConfigError(f"noise {noise} with mode {mode!r}: it must not be negative, and exact growth has none")
+    if noise < 0 or (noise and mode != "fpi"):
+        raise ConfigError(
+            f"noise {noise} with mode {mode!r}: it must not be negative, and aki or exact growth has none"
+        )
     if any(not 0 <= layer < config.num_hidden_layers for layer in copied):
         raise ConfigError(f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}")
     if layers > config.num_hidden_layers and getattr(config, "scale_attn_by_inverse_layer_idx", False):

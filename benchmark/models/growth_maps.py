@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Copy = Literal["new", "first", "last"]
+Copy = Literal["new", "first", "last", "stack"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,11 @@ def plan_layers(old: int, new: int, copy: Copy, copied: Sequence[int], generator
 
     copy "new" draws sources that were never copied before, without replacement; once every layer has been copied, the
     history starts over. "first" and "last" always copy the first or the last layer (the paper's fig:same_layer).
+    "stack" puts the whole stack on top of itself instead (Du et al. 2024, G_stack), as often as needed; where `new` is
+    no multiple of `old`, the uppermost copy ends early.
     """
+    if copy == "stack":
+        return LayerPlan([layer % old for layer in range(new)], [layer >= old for layer in range(new)], [])
     history = set(copied)
     copies: list[list[bool]] = [[] for _ in range(old)]  # of each old layer: does this copy count as copied?
     for _ in range(new - old):

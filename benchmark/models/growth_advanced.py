@@ -1,0 +1,42 @@
+"""Advanced knowledge initialisation (AKI; Chen et al. 2022, "bert2BERT", section 4.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmark.models.growth_layout import Affine, Layer, Network
+from benchmark.models.growth_width import Fpi
+
+
+class Aki(Fpi):
+    """FPI, but what a layer puts out to new units (heads, feed-forward and hidden ones) is as in the layer above.
+
+    That breaks the symmetry between a unit and its copy, at the price of the function, which is close only because
+    neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
+    """
+
+    def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
+        self._above = {id(layer): above for layer, above in zip(network.layers, network.layers[1:], strict=False)}
+        return super().network(network, sources)
+
+    def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
+        maps = self.generator.get_state()
+        wide, heads = super().layer(layer)
+        above = self._above.get(id(layer))
+        if above is not None:
+            self.generator.set_state(maps)
+            upper, _ = super().layer(above)
+            for name in ("query", "key", "value", "output", "up", "down"):
+                old = len(getattr(layer, name).weight)
+                setattr(wide, name, _joined(getattr(wide, name), getattr(upper, name), old))
+        return wide, heads
+
+
+def _joined(own: Affine, upper: Affine, old: int) -> Affine:
+    """The first `old` outputs of one linear map, the others of another."""
+
+    def join(one: Tensor, other: Tensor) -> Tensor:
+        return torch.cat([one[:old], other[old:]])
+
+    return Affine(join(own.weight, upper.weight), join(own.bias, upper.bias))

@@ -1,0 +1,17 @@
+"""ELLE with exact growth: the grown model computes what the old one did, as far as its architecture allows.
+
+Pre-LN networks (GPT) keep their function; see benchmark/models/growth_exact.py (LEMON, Wang et al. 2023).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from methods.elle import ELLE
+
+
+@dataclass
+class ELLEExact(ELLE):
+    title = "ELLE (exact)"
+    group = "controls"
+
+    growth_mode: Literal["fpi", "exact", "aki"] = "exact"  # what sets it apart from ELLE

@@ -1,0 +1,80 @@
+"""The controls that grow in another way than ELLE: stacking and advanced knowledge initialisation."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import methods
+from benchmark.models import build
+from benchmark.models.growth import grow
+from benchmark.models.growth_layout import Place, places
+from benchmark.vocabulary import Vocabulary
+
+LINEARS = ("query", "key", "value", "output", "up", "down")
+
+
+def network(architecture: str, layers: int):
+    """A language model with hidden size 32 whose biases and gains are no zeros and ones."""
+    torch.manual_seed(0)
+    made = build(architecture, layers, 32, Vocabulary(50, ("a",)), 18, head_size=16).network
+    for parameter in made.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return made
+
+
+def read(grown):
+    return places(grown).map(Place.read)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_stacking_repeats_the_stack(architecture: str) -> None:
+    """Oracle: layer i of the grown model is layer i mod 2 of the old one, weight for weight; the rest is unchanged."""
+    old = network(architecture, 2)
+    grown, record = grow(old, 5, 32, mode="fpi", copy="stack")
+    assert record.layer_sources == [0, 1, 0, 1, 0] and record.layer_is_copy == [False, False, True, True, True]
+    before, after = read(old), read(grown)
+    for number, layer in enumerate(after.layers):
+        for new, source in zip(layer.parts(), before.layers[number % 2].parts(), strict=True):
+            assert torch.equal(new.weight, source.weight) and torch.equal(new.bias, source.bias)
+    for new, source in zip(after.tables, before.tables, strict=True):
+        assert torch.equal(new.weight, source.weight)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
+def test_new_units_come_from_the_layer_above(architecture: str) -> None:
+    """Oracle: FPI with the same seed of the network itself (old units), and of it moved down a layer (new units)."""
+    old = network(architecture, 3)
+    moved = copy.deepcopy(old)
+    stands = places(moved).layers
+    for place, above in zip(stands, read(old).layers[1:], strict=False):
+        for part, weights in zip(place.parts(), above.parts(), strict=True):
+            part.write(weights)
+    aki, record = grow(old, 3, 48, mode="aki", seed=5)
+    own, upper = (read(grow(each, 3, 48, mode="fpi", seed=5)[0]) for each in (old, moved))
+    assert record.case == "approximate" and "above" in record.note
+    grown = read(aki)
+    for number, layer in enumerate(grown.layers):
+        for name in LINEARS:
+            new, low, high = (getattr(each, name) for each in (layer, own.layers[number], upper.layers[number]))
+            kept = 128 if name == "up" else 32
+            for kind in ("weight", "bias"):
+                expected = torch.cat([getattr(low, kind)[:kept], getattr(high, kind)[kept:]])
+                assert torch.equal(getattr(new, kind), expected), (number, name)
+            assert torch.equal(new.weight, low.weight) == (number == 2)  # the top layer has none above
+        for name in ("attention_norm", "ffn_norm"):
+            assert torch.equal(getattr(layer, name).weight, getattr(own.layers[number], name).weight)
+    assert torch.equal(grown.tables[0].weight, own.tables[0].weight)
+
+
+def test_each_differs_from_elle_in_one_thing() -> None:
+    """Oracle: the options, one by one."""
+    elle = methods.build("elle").options()
+    for name, different in {
+        "elle_exact": {"growth_mode": "exact"},
+        "aki": {"growth_mode": "aki"},
+        "stack": {"copied_layer": "stack", "width": False},
+    }.items():
+        assert methods.build(name).options() == {**elle, **different}
