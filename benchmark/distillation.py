@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from benchmark.learner import cross_entropy
@@ -37,8 +36,7 @@ class Distillation(LifelongMethod):
         rows = batch.memory_rows
         if self.teacher is None or not rows:
             return loss
-        with torch.no_grad():  # its forward pass is on the memory rows only
-            teacher = self.teacher(batch.tokens[-rows:], batch.domains[-rows:], batch.positions[-rows:])
+        teacher = self.teacher(batch.tokens[-rows:], batch.domains[-rows:], batch.positions[-rows:])
         # the mean over all rows: a micro-batch's memory rows weigh as much as they are many
         return loss + rows / len(batch.tokens) * self.beyond_er(logits[-rows:], teacher, batch.targets[-rows:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,12 +28,15 @@ def oracle(request) -> dict[str, Any]:
 
 
 def measured(method, oracle, weights: str, domain: int, samples: int = 32) -> tuple[nn.Module, Learner]:
-    """A model at these weights, and what `method` measures there on a domain, at the beginning of a stage."""
+    """A model at these weights, and what `method` measures there, without dropout, at the beginning of a stage."""
     model = toy.Toy(oracle["weights"][weights])
+    model.dropout.p = 0.5
     method.start_stage(model, toy.stage(domain))
     learner = toy.learner(model, method)
     for part in toy.batches(oracle["domains"][domain - 1], samples):
         method.observe(learner, [part])
+    assert model.training
+    model.dropout.p = 0.0
     return model, learner
 
 
@@ -136,6 +140,33 @@ def test_mas_trajectory() -> None:
     losses = train(method, model, toy.learner(model, method), oracle["domains"][1], expected["learning_rate"])
     assert losses == pytest.approx(expected["losses"], rel=1e-8, abs=1e-8)
     toy.close(dict(model.named_parameters()), expected["weights"])
+
+
+@pytest.mark.parametrize("name", ["ewc", "mas"])
+def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
+    """Oracle: one process on the whole batch. The other process is played by what it found before."""
+    domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
+
+    def measure(rows: dict[str, list[int]], other: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        found = []
+
+        def add_up(tensors: list[torch.Tensor]) -> None:
+            found.extend(tensor.clone() for tensor in tensors)
+            for tensor, others in zip(tensors, other, strict=bool(other)):
+                tensor += others
+
+        method = build(name)
+        model = toy.Toy(oracle["weights"]["first"])
+        learner = toy.learner(model, method)
+        learner.world = SimpleNamespace(add_up=add_up)
+        method.observe(learner, [toy.batch(rows, of=8)])
+        assert method.count == 8
+        return method.total, found
+
+    expected, _ = measure(domain, [])
+    _, half = measure({column: values[1::2] for column, values in domain.items()}, [])
+    actual, _ = measure({column: values[::2] for column, values in domain.items()}, half)
+    torch.testing.assert_close(actual, expected, **toy.EXACT)
 
 
 def test_agem_projects_the_gradient(oracle) -> None:

@@ -34,10 +34,11 @@ class Toy(nn.Module):
             nn.Linear(6, 8),
             nn.Linear(8, VOCABULARY),
         )
+        self.dropout = nn.Dropout(0.0)
         self.double().load_state_dict(weights or self.state_dict())
 
     def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
-        return self.output(torch.tanh(self.hidden(self.embedding(tokens))))
+        return self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
 
 
 def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = None) -> Batch:

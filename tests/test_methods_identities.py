@@ -1,0 +1,170 @@
+"""What methods must have in common, bit for bit: each switched off is Naive, or ER, and memory is all that replay adds.
+
+The runs are tiny (three stages of ten steps, as in the conformance checks), but real: text, models, loop and records.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.config import digest
+from benchmark.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
+from benchmark.method import Phase
+from benchmark.run import stage_of
+
+ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Lab:
+    return Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
+
+
+def configured(method: str, options: dict[str, Any] | None = None, **overrides: Any):
+    """`overrides`: keys of the configuration."""
+    content = tiny_config(method).model_dump()
+    for key, value in overrides.items():
+        content[key] = {**content[key], **value} if isinstance(value, dict) else value
+    return type(tiny_config(method)).model_validate({**content, "options": options or {}})
+
+
+def train(
+    lab: Lab, method: str, options: dict[str, Any] | None = None, **overrides: Any
+) -> list[dict[str, torch.Tensor]]:
+    """Weights after each stage, trained in a folder that no other run shares stages with."""
+    return lab.weights(configured(method, options, **overrides), digest([method, options, overrides]))
+
+
+def differ(one, other) -> list[int]:
+    """The stages after which the weights differ in any bit."""
+    return [
+        stage
+        for stage, (a, b) in enumerate(zip(one, other, strict=True))
+        if a.keys() != b.keys() or any(not torch.equal(a[name], b[name]) for name in a)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "same_as"),
+    [
+        ("ewc", {"strength": 0}, "naive"),
+        ("mas", {"strength": 0}, "naive"),
+        ("logit_kd", {"distillation": 0}, "er"),
+        ("derpp", {"alpha": 0, "beta": 1}, "er"),
+        ("elle", ELLE_OFF, "er"),
+        ("er", {"replay": 0}, "naive"),
+        ("agem", {"reference": 0}, "naive"),
+    ],
+)
+def test_switched_off(method: str, options: dict[str, Any], same_as: str, lab) -> None:
+    """Oracle: Naive or ER, trained apart. Switched on it differs (but A-GEM, which finds no conflict in ten steps)."""
+    expected = train(lab, same_as)
+    assert differ(expected, train(lab, method, options)) == []
+    assert differ(expected, train(lab, method)) in ([1, 2], [0, 1, 2]) or method == "agem"
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("er", {}), ("agem", {}), ("logit_kd", {}), ("derpp", {}), ("elle", ELLE_OFF)]
+)
+def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], lab) -> None:
+    """Oracle: Naive, whose memory does not matter."""
+    empty = {"data": {"memory_tokens": 0}}
+    assert differ(train(lab, "naive"), train(lab, method, options, **empty)) == []
+
+
+@pytest.mark.parametrize(
+    "method", ["ewc", "mas", "agem", "er", "logit_kd", "derpp", "joint", "rewarm", "merge", "er_large", "elle"]
+)
+def test_a_stream_of_one_domain_is_naive(method: str, lab) -> None:
+    """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another way."""
+    content = tiny_config("naive").model_dump()
+    one = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
+    one["model"] = {"ladder": content["model"]["ladder"][:1]}
+    options = {"prompts": False} if method == "elle" else {}
+    assert differ(train(lab, "naive", **one), train(lab, method, options, **one)) == []
+
+
+def test_merging_with_weight_0_keeps_the_old_model(lab) -> None:
+    """Oracle: the model of the stage before; and half-way is the mean of two models trained apart."""
+    kept = train(lab, "merge", {"weight": 0})
+    assert differ(kept, kept[:1] * 3) == []
+    old, new, mean = kept[0], train(lab, "merge", {"weight": 1})[1], train(lab, "merge")[1]
+    for name in mean:
+        torch.testing.assert_close(mean[name], (old[name] + new[name]) / 2, rtol=0, atol=1e-7)
+
+
+def stage_lines(lab: Lab, method: str, kind: str) -> list[list[dict[str, Any]]]:
+    run = lab.run(configured(method), digest([method, None, {}]))
+    run.train()
+    lines = [records.read_stage(run.store.stage(key) / "records.jsonl") for key in run.keys]
+    return [[line for line in stage if line["kind"] == kind] for stage in lines]
+
+
+def test_scratch_spends_everything_in_its_last_stage(lab) -> None:
+    """Oracle: 0, 0 and 30 of 3 x 10 steps, on the final size; two evaluations, half-way and at the end."""
+    done, sizes = stage_lines(lab, "scratch", "done"), stage_lines(lab, "scratch", "stage")
+    assert [line["charged"]["steps"] for (line,) in done] == [0, 0, 30]
+    assert (sizes[2][0]["layers"], sizes[2][0]["hidden_size"]) == (2, 32)
+    evaluations = stage_lines(lab, "scratch", "evaluation")
+    assert evaluations[:2] == [[], []]
+    assert [(line["phase"], line["step"], line["fraction"]) for line in evaluations[2]] == [
+        ("start", 0, 0.0),
+        ("train", 15, 0.5),
+        ("train", 30, 1.0),
+    ]
+
+
+def test_er_large_has_the_final_size_from_the_start(lab) -> None:
+    """Oracle: the top rung; a first stage that ER does not share."""
+    sizes = [(line["layers"], line["hidden_size"]) for (line,) in stage_lines(lab, "er_large", "stage")]
+    assert sizes == [(2, 32)] * 3
+    keys = [lab.run(tiny_config(method), "keys").keys[0] for method in ("er", "er_large", "scratch")]
+    assert len(set(keys)) == 3
+
+
+def with_options(options: dict[str, Any], name: str, given: dict[str, Any]):
+    return methods.build(name, {**options, **given})
+
+
+VARIANTS = {
+    "fisher of rows": ("ewc", {"strength": 1e3, "share": 0.3}),  # several steps, to be killed between them
+    "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
+    "importances": ("mas", {"strength": 1e-2, "share": 0.3}),
+    "adaptive replay": ("elle", {"adaptive": 2, "replay": 0.5, "width": False, "depth": False}),
+}
+
+
+def variant(name: str, folder) -> Lab:
+    method, options = VARIANTS[name]
+    return Lab(method, functools.partial(with_options, options), folder / name.replace(" ", "_"))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_resume_identically(name: str, tmp_path) -> None:
+    """Oracle: the run that was not killed, in every phase of every stage."""
+    (tmp_path / name.replace(" ", "_")).mkdir()
+    resumes_identically_from_a_kill_in_each_phase(variant(name, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("method", "phases"),
+    [
+        ("ewc", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
+        ("mas", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
+        ("agem", [Phase("adapt", reference=1.0)]),
+        ("er", [Phase("adapt", memory=0.1)]),
+        ("logit_kd", [Phase("adapt", memory=0.1)]),
+        ("elle", [Phase("recover", 0.2, memory=1.0), Phase("adapt", 0.8, memory=0.1)]),
+        ("joint", [Phase("adapt", domain="seen")]),
+        ("rewarm", [Phase("adapt", memory=0.05, schedule="cosine")]),
+    ],
+)
+def test_phases_after_the_first_stage(method: str, phases: list[Phase]) -> None:
+    """Oracle: the papers: 9:1 replay, 5k of 25k steps to recover (ELLE); 5% and a cosine (Ibrahim et al. 2024)."""
+    assert methods.build(method).phases(stage_of(tiny_config(method), 1)) == phases
