@@ -42,7 +42,7 @@ class Entry:
 
     def printed_block(self, study: Study, suite: str) -> str:
         """The printed block to compare a suite with: its own, else the first of the same architecture."""
-        if suite in self.blocks:
+        if suite in self.blocks or not self.blocks:
             return suite
         architecture = study.of(suite)[0].config["model"]["architecture"]
         return next((block for block in self.blocks if block.startswith(architecture[:3])), next(iter(self.blocks)))

@@ -42,7 +42,7 @@ class Study:
     def stages(self) -> pd.DataFrame:
         """Every stage that was started: domain, unit, amount, charged, seconds, hardware, size, done."""
         lines = [_stage(run, i) for run in self.runs for i in range(len(run.stages)) if run.stages[i]]
-        return pd.DataFrame(lines, columns=[*RUN, *_STAGE])
+        return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -56,7 +56,9 @@ class Study:
             for stage, lines in enumerate(run.scores)
             for s in lines
         ]
-        return pd.DataFrame(lines, columns=[*RUN, "stage", *_SCORE[:-1], "finetuning_seed", "headline"])
+        return pd.DataFrame(lines, columns=[*RUN, "stage", *_SCORE[:-1], "finetuning_seed", "headline"]).astype(
+            {"headline": bool}
+        )
 
     @cached_property
     def references(self) -> pd.DataFrame:
@@ -135,6 +137,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
             diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
             spent = _charged(spent, done["charged"], stage)
     frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *UNITS, "is_end"])
+    frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
     before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
     frame["ap"] = metrics.average_perplexity(perplexity, stage)

@@ -30,10 +30,12 @@ def render(
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
     for entry in chosen:
+        if view != "ours" and not entry.printed:
+            continue  # the paper has nothing like it
         if isinstance(entry, TableEntry):
             shown[entry.name] = table = entry.build(study, view)
             files |= _files(table, "" if view == "ours" else f".{view}")
-        elif view == "ours":
+        else:
             drawn = entry.render(study)
             shown[entry.name] = drawn["png"]
             files |= {f"{entry.name}.{suffix}": content for suffix, content in drawn.items()}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from analysis.metrics import bootstrap_interval
+
 MISSING = "--"
 
 
@@ -248,17 +250,20 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 # --------------------------------------------------------------------------------------------------------- CSV
 
 
+_CSV = ("mean", "sd", "low", "high", "n", "text", "printed")
+
+
 def to_csv(table: Table) -> str:
-    """One line a cell, full precision, so that any program can read it."""
+    """One line a cell, for other programs; low and high: the 95% bootstrap interval of the mean over the n values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", *table.stubs, "group", "column", "mean", "sd", "n", "text", "printed"])
+    writer.writerow(["table", "block", *table.stubs, "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                values = [_plain(cell.mean), _plain(cell.sd), len(cell.values) or "", cell.text]
+                values = [*map(_plain, (cell.mean, cell.sd, *bootstrap_interval(cell.values))), len(cell.values) or ""]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                writer.writerow([*place, *values, cell.printed])
+                writer.writerow([*place, *values, cell.text, cell.printed])
     return out.getvalue()
 
 

@@ -14,7 +14,7 @@ from analysis.frames import Study
 from analysis.render import render
 from benchmark.records import load_runs
 
-KINDS = ["trend_main", "f1_by_stage"]  # one entry of each kind of figure
+KINDS = ["trend_main", "f1_by_stage", "performance_profile"]  # one entry of each kind of figure
 
 
 @pytest.fixture
@@ -61,6 +61,18 @@ def test_sixteen_lines_can_be_told_apart_in_grey():
     styles = [figures.line_style(index) for index in range(16)]
     assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 16
     assert len({style["color"] for style in styles}) == 8
+
+
+def test_a_performance_profile_counts_stages(study, drawn):
+    """Oracle: by definition, on the means over seeds; the best row of each stage starts it."""
+    paper_tables.load("performance_profile").render(study)
+    ends = study.ends[study.ends["stage"] > 0].groupby(["stage", "row"])["ap"].mean().unstack()
+    lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+    assert set(lines) == set(ends)
+    for row, line in lines.items():
+        ratio, share = line.get_xdata()[57], line.get_ydata()[57]
+        assert share == np.mean([stage[row] <= ratio * stage.min() for _, stage in ends.iterrows()])
+    assert sum(line.get_ydata()[0] for line in lines.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -164,6 +164,26 @@ def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_pat
     assert not any(cell.missing for row in block.rows for cell in row.cells), "M1 has no recovery to miss"
 
 
+def test_lifelong_metrics_of_a_run(tmp_path):
+    """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
+    data = study(tmp_path, seeds=1)
+    (block,) = paper_tables.load("lifelong_metrics").build(data).blocks
+    rows = {row.stub[0]: dict(zip(["ap", "plus", "log", "forward", "mean", "s", "t"], row.cells)) for row in block.rows}  # noqa: B905
+    run = next(run for run in data.runs if run.row == "ER")
+    last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
+    names = [domain["name"] for domain in run.domains]
+    log_rise = np.mean([np.log(last[4][name] / last[i][name]) for i, name in enumerate(names[:4])])
+    forward = np.mean([np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])])
+    assert rows["ER"]["log"].mean == pytest.approx(log_rise)
+    assert rows["ER"]["forward"].mean == pytest.approx(forward)
+    assert rows["ER"]["s"].mean == pytest.approx(run.stages[4][-1]["charged"]["seconds"])
+    assert rows["ER"]["t"].mean == pytest.approx(10_000)
+    assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
+    unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)
+    (block,) = paper_tables.load("lifelong_metrics").build(unfinished).blocks
+    assert all(cell.missing for cell in block.rows[-1].cells)
+
+
 @pytest.mark.parametrize("name", [n for n in paper_tables.names() if paper_tables.load(n).kind == "table"])
 def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
     """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
@@ -286,3 +306,4 @@ def test_entries_have_what_a_reader_needs():
     entries = [paper_tables.load(name) for name in paper_tables.names()]
     assert len({entry.label for entry in entries}) == len(entries)
     assert all(entry.caption.endswith(".") and all(entry.blocks.values()) for entry in entries)
+    assert all(entry.blocks for entry in entries if entry.printed)

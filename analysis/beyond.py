@@ -1,0 +1,117 @@
+"""What the paper does not measure: transfer, efficiency, and how often a method is nearly the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis import figures, metrics, notes
+from analysis.entry import Entry, TableEntry, View
+from analysis.frames import Study
+from analysis.tables import Block, Cell, Column, Row, Table, mark_best
+
+REFERENCE = "ER"
+COLUMNS = (
+    Column("AP", lower=True),
+    Column("AP⁺", lower=True),
+    Column("log AP⁺", lower=True),
+    Column("Forward transfer", lower=False),
+    Column("Mean AP", lower=True),
+    Column(f"Seconds to {REFERENCE}'s AP", lower=True),
+    Column(f"Tokens to {REFERENCE}'s AP", lower=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifelongTable(TableEntry):
+    """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        if view == "printed":
+            return self.table(COLUMNS, [], [], view)
+        blocks = [mark_best(self._block(study, suite), COLUMNS) for suite in self.suites(study)]
+        about = (
+            "log AP⁺ and transfer in nats. log AP⁺ with the sign turned is backward transfer; forward transfer is how "
+            "much better than by its unigram distribution a domain is predicted before its own stage. Mean AP: over "
+            f"the budget from the second domain on. Seconds and tokens: charged in the last stage until its AP is "
+            f"{REFERENCE}'s final one, mean of the seeds that get there."
+        )
+        suites = self.suites(study)
+        return self.table(COLUMNS, blocks, [notes.seeds(study, suites), about, *notes.missing(blocks, suites)], view)
+
+    def _block(self, study: Study, suite: str) -> Block:
+        curves = study.evaluations[study.evaluations["suite"] == suite]
+        by_run = {
+            key: curve for key, curve in curves.groupby(["row", "seed"], sort=False) if _finished(study, suite, curve)
+        }
+        targets = {seed: curve["ap"].iloc[-1] for (row, seed), curve in by_run.items() if row == REFERENCE}
+        unigram = study.of(suite)[0].unigram
+        names = [domain["name"] for domain in study.of(suite)[0].domains]
+        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
+        for (row, seed), curve in by_run.items():
+            measured[row].append(_measure(curve, [unigram[name] for name in names], targets.get(seed, np.nan)))
+        return Block(self.heading(study, suite), tuple(_row(row, lines) for row, lines in measured.items()))
+
+
+def _finished(study: Study, suite: str, curve: pd.DataFrame) -> bool:
+    last = curve.iloc[-1]
+    return bool(last["is_end"]) and last["stage"] == len(study.of(suite)[0].domains) - 1
+
+
+def _measure(curve: pd.DataFrame, unigram: list[float], target: float) -> tuple[float, ...]:
+    """The columns' values of one run."""
+    ends = curve[curve["is_end"]]
+    matrix = np.stack(ends["perplexity"].to_list())[:, : len(ends)]
+    later, last = curve[curve["stage"] > 0], curve[curve["stage"] == len(ends) - 1]
+    before = ends.iloc[-2] if len(ends) > 1 else {"seconds": 0.0, "tokens": 0.0}
+    final = ends.iloc[-1]
+    return (
+        final["ap"],
+        final["ap_plus"],
+        final["log_ap_plus"],
+        metrics.forward_transfer(matrix, unigram),
+        metrics.area_under_curve(later["charged"], later["ap"]),
+        *(metrics.budget_to_reach(last[unit], last["ap"], target) - before[unit] for unit in ("seconds", "tokens")),
+    )
+
+
+def _row(label: str, runs: list[tuple[float, ...]]) -> Row:
+    cells = map(_cell, zip(*runs, strict=True), COLUMNS) if runs else (Cell(missing=True) for _ in COLUMNS)
+    return Row((label,), tuple(cells))
+
+
+def _cell(values: tuple[float, ...], column: Column) -> Cell:
+    found = tuple(value for value in values if not np.isnan(value))
+    digits = 3 if "log" in column.name or "transfer" in column.name else 0 if "Tokens" in column.name else 2
+    return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFigure(Entry):
+    """Performance profiles: on how many stages of how many suites is a method's AP within a factor of the best."""
+
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        later = study.ends[study.ends["stage"] > 0]
+        costs = later.groupby(["suite", "stage", "row"], sort=False)["ap"].mean().unstack("row")
+        costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
+        with figures.look():
+            figure, [[axis]] = figures.panels(1, 1, width=5.2, height=2.8)
+            axis.set_xlabel("AP, as a multiple of the best row's")
+            axis.set_ylabel("Share of stages")
+            if costs.empty:
+                axis.text(0.5, 0.5, "no finished stage yet", ha="center", transform=axis.transAxes)
+            else:
+                widest = float(np.nanmax(costs.div(costs.min(axis=1), axis=0)))
+                ratios = np.linspace(1, min(max(widest, 1.05) * 1.02, 5), 200)
+                for index, (row, line) in enumerate(
+                    zip(costs, metrics.performance_profile(costs, ratios), strict=True)
+                ):
+                    style = figures.line_style(index) | {"marker": ""}
+                    axis.plot(ratios, line, label=row, drawstyle="steps-post", **style)
+            figures.legend(figure, axis)
+            return figures.to_files(figure)

@@ -1,0 +1,9 @@
+"""Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP."""
+
+from analysis.beyond import LifelongTable
+
+ENTRY = LifelongTable(
+    label="table:lifelong_metrics",
+    caption="Forgetting, transfer and efficiency after the last domain.",
+    blocks={},
+)

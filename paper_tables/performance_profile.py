@@ -1,0 +1,9 @@
+"""Beyond the paper: on how many stages a method is how near to the best."""
+
+from analysis.beyond import ProfileFigure
+
+ENTRY = ProfileFigure(
+    label="fig:performance_profile",
+    caption="Share of stages (from the second on, over all suites) on which a row's AP is within a factor of the best.",
+    blocks={},
+)
