@@ -168,7 +168,7 @@ def _check(
         below = hidden_size - hidden_size % head_size
         raise ConfigError(
             f"cannot grow {old} to hidden size {hidden_size}: heads are copied whole, so it must be a multiple of the "
-            f"head size {head_size}, such as {max(below, config.hidden_size)} or {below + head_size}"
+            f"head size {head_size}, such as {below} or {below + head_size}"
         )
     if mode not in get_args(Mode):
         raise ConfigError(f"unknown growth mode {mode!r}; choose from {', '.join(get_args(Mode))}")
