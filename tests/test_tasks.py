@@ -1,0 +1,368 @@
+"""Tasks: what a suite may say of them, what is wrong with their data, how they are scored."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from sklearn.metrics import accuracy_score, f1_score
+
+from benchmark import corpus, docstring_task, records, task_data
+from benchmark.config import ConfigError, Domain
+from benchmark.corpus import DataError, Document
+from benchmark.tasks import (
+    Docstrings,
+    Finetuning,
+    HubTask,
+    Task,
+    check,
+    metric,
+    record_references,
+    references,
+    score_key,
+    without_leaks,
+)
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
+needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")
+
+
+def write(path: Path, rows: list) -> str:
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return str(path)
+
+
+def row(text: str, label: object, **more: object) -> dict:
+    return {"text": text, "label": label, **more}
+
+
+GOOD = [row("a b", "x"), row("c d", "x"), row("e f", "y"), row("g h", "y")]
+
+
+def task_of(folder: Path, train: list = GOOD, dev: list = GOOD, test: list = GOOD, **more: object) -> Task:
+    splits = {"train": train, "dev": dev, "test": test}
+    files = {split: write(folder / f"{split}.jsonl", rows) for split, rows in splits.items()}
+    return Task(name="toy", domain="d", **files, **more)
+
+
+def load(task: Task, folder: Path):
+    return task_data.load(task, [Domain(name="d", packages=("stdlib",))], folder)
+
+
+def test_the_hyper_parameters_by_default_are_the_papers():
+    """Oracle: the paper's tab:finetune; for as_released, what NOTES of the released code say: batch 16, constant."""
+    task = Task(name="chemprot", domain="bio", docstrings=Docstrings())
+    values = task.learning_rate, task.batch_size, task.weight_decay, task.max_epochs, task.schedule, task.warmup
+    assert values == (2e-5, 256, 0.1, 10, "linear", 0.06)
+    released = Finetuning(as_released=True).applied_to(task)
+    assert (released.batch_size, released.schedule, released.warmup, Finetuning().patience) == (16, "constant", 0.0, 3)
+    assert Finetuning().applied_to(task) == task
+    assert list(Finetuning().seeds_of(task)) == [0, 1, 2, 3, 4]
+    assert len(Finetuning().seeds_of(task.model_copy(update={"seeds": 10}))) == 10
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({}, "given: none"),
+        ({"train": "a", "dev": "b"}, "given: train, dev"),
+        ({"docstrings": {}, "dataset": {"path": "p"}}, "given: dataset, docstrings"),
+        ({"train": "a", "dev": "b", "test": "c", "docstrings": {}}, "given: train, dev, test, docstrings"),
+        ({"docstrings": {}, "metric": "f1"}, "macro_f1"),
+        ({"docstrings": {}, "warm_up": 0.1}, "warm_up"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused_with_what_was_given(source, message):
+    """Oracle: exactly one source; known keys and metrics."""
+    with pytest.raises(ValidationError, match=message):
+        Task(name="toy", domain="d", **source)
+
+
+def test_metrics_are_scikit_learns():
+    """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3), and scikit-learn itself on noise."""
+    targets, predictions = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]
+    assert metric("accuracy", targets, predictions) == pytest.approx(4 / 6)
+    assert metric("micro_f1", targets, predictions) == pytest.approx(4 / 6)
+    assert metric("macro_f1", targets, predictions) == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+    draw = random.Random(0)
+    targets, predictions = draw.choices(range(5), k=200), draw.choices(range(5), k=200)
+    assert metric("accuracy", targets, predictions) == accuracy_score(targets, predictions)
+    for average in ("micro", "macro"):
+        assert metric(f"{average}_f1", targets, predictions) == f1_score(targets, predictions, average=average)
+
+
+def test_files_become_examples_with_classes_in_order(tmp_path):
+    """Oracle: the rows written, gzip and plain, with a byte order mark, blank lines, pairs, and labels of all types."""
+    paired = [row("a", 2, text_pair="b"), row("c", 2, text_pair="d"), row("e", 10, text_pair="f"), ""]
+    task = task_of(tmp_path, [*paired, row("g", 10, text_pair="h")], paired, paired)
+    write(tmp_path / "train.jsonl.gz", ["\ufeff" + json.dumps(paired[0]), *paired[1:], row("g", 10, text_pair="h")])
+    data = load(task.model_copy(update={"train": str(tmp_path / "train.jsonl.gz")}), tmp_path)
+    assert data.labels == ("10", "2")
+    assert [(e.text, e.text_pair, e.label) for e in data.train] == [
+        ("a", "b", 1),
+        ("c", "d", 1),
+        ("e", "f", 0),
+        ("g", "h", 0),
+    ]
+    assert data.train[3].place.endswith("train.jsonl.gz:5")
+    assert data.key == load(task, tmp_path).key
+    booleans = [row("a", True), row("b", True), row("c", False), row("d", False)]
+    assert load(task_of(tmp_path, booleans, booleans, booleans), tmp_path).labels == ("false", "true")
+
+
+@pytest.mark.parametrize(
+    ("split", "rows", "message"),
+    [
+        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has x, y"),
+        ("dev", [row("i", "Y")], r"dev\.jsonl:1: unknown label 'Y'"),
+        ("dev", [], "dev is empty"),
+        ("train", [*GOOD, row("i", "z")], r"train\.jsonl:5: the only example of the class 'z'"),
+        ("train", GOOD[:2], "all of train has the label 'x'"),
+        ("train", [*GOOD, row(" ", "x")], r"train\.jsonl:5: 'text' must be a text that is not empty, not ' '"),
+        ("test", [row(None, "x")], r"test\.jsonl:1: 'text' must be a text"),
+        ("test", [row("a", ["x"])], r"test\.jsonl:1: 'label' must be a string or an integer"),
+        ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: a 'text_pair', but"),
+        ("test", [{"text": "a"}], r"test\.jsonl:1: no field 'label'; there are text"),
+        ("test", [*GOOD, "{"], r"test\.jsonl:5: not JSON"),
+        ("test", ["[1]"], r"test\.jsonl:1: a list, not an object"),
+    ],
+)
+def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, message):
+    """Oracle: the line that was broken here."""
+    task = task_of(tmp_path, **{split: rows})
+    with pytest.raises(DataError, match=message):
+        load(task, tmp_path)
+
+
+def test_a_pair_that_is_missing_in_one_row_is_refused(tmp_path):
+    """Oracle: the row without it."""
+    paired = [row(t["text"], t["label"], text_pair="p") for t in GOOD]
+    with pytest.raises(DataError, match=r"dev\.jsonl:2: 'text_pair' must be a text"):
+        load(task_of(tmp_path, paired, [paired[0], GOOD[1]], paired), tmp_path)
+
+
+def test_broken_files_are_named(tmp_path):
+    """Oracle: a missing file, a truncated gzip, bytes that are not UTF-8, a domain that is not there."""
+    task = task_of(tmp_path)
+    with pytest.raises(DataError, match=r"no file .*nowhere\.jsonl"):
+        load(task.model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
+    whole = Path(write(tmp_path / "cut.jsonl.gz", GOOD * 100)).read_bytes()
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"cut\.jsonl\.gz is truncated or damaged"):
+        load(task.model_copy(update={"dev": str(tmp_path / "cut.jsonl.gz")}), tmp_path)
+    (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD[0]).encode() + b"\n\xe9\n")
+    with pytest.raises(DataError, match=r"latin\.jsonl:2: not UTF-8"):
+        load(task.model_copy(update={"dev": str(tmp_path / "latin.jsonl")}), tmp_path)
+    with pytest.raises(ConfigError, match="no domain 'd'; there are other"):
+        task_data.load(task, [Domain(name="other", packages=("stdlib",))], tmp_path)
+
+
+def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, monkeypatch):
+    """Oracle: a stand-in for the `datasets` library with GLUE's fields."""
+    rows = [{"premise": "p", "hypothesis": f"h{i}", "label": i % 2} for i in range(4)]
+
+    class Split(list):
+        features = types.MappingProxyType({"label": types.SimpleNamespace(names=["yes", "no"])})
+
+    asked = []
+
+    def load_dataset(path, name, split):
+        asked.append((path, name, split))
+        return Split(rows)
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    hub = HubTask(path="glue", name="mnli", dev="train[90%:]", text_field="premise", pair_field="hypothesis")
+    data = load(Task(name="mnli", domain="d", dataset=hub), tmp_path)
+    assert asked == [("glue", "mnli", split) for split in ("train", "train[90%:]", "test")]
+    assert data.labels == ("no", "yes")
+    assert [(e.text, e.text_pair, data.labels[e.label]) for e in data.dev[:2]] == [
+        ("p", "h0", "yes"),
+        ("p", "h1", "no"),
+    ]
+    with pytest.raises(DataError, match=r"glue train:0: no field 'sentence'; there are premise"):
+        load(Task(name="mnli", domain="d", dataset=HubTask(path="glue", text_field="sentence")), tmp_path)
+
+
+def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_path):
+    """Oracle: by hand. The same text with another pair is no leak, with another label it is one."""
+    train = [row(t, label, text_pair="p") for t, label in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "y"))]
+    test = [row("a", "x", text_pair="p"), row("b", "y", text_pair="p"), row("c", "y", text_pair="q")]
+    data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")]), tmp_path)
+    assert data.leaked == (True, True, False, False)
+    assert without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
+    clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
+    assert without_leaks("accuracy", clean, [0]) is None
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "rows", "leaks"), [("acl_arc", 139, 52), ("chemprot", 3469, 4), ("hyperpartisan", 65, 0)]
+)
+def test_leaks_of_real_tasks_are_those_counted_when_the_data_was_cut(tmp_path, name, rows, leaks):
+    """Oracle: the counts in the README of the data."""
+    files = {split: str(SHARED / name / f"{split}.jsonl.gz") for split in ("train", "dev", "test")}
+    data = load(Task(name=name, domain="d", **files), tmp_path)
+    assert (len(data.test), sum(data.leaked)) == (rows, leaks)
+
+
+def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
+    """Texts of ten letters; the class is which of two words is among them, or a coin's choice."""
+    draw = random.Random(seed)
+    rows = []
+    for index in range(count):
+        words = draw.choices("abcdefgh", k=10)
+        words[draw.randrange(10)] = ("left", "right")[index % 2]
+        rows.append(row(" ".join(words), draw.choice("lr") if noise else "lr"[index % 2]))
+    return rows
+
+
+def test_references_need_no_model(tmp_path):
+    """Oracle: the majority's F1 by formula; word counts solve what one word decides, and not what a coin decided."""
+    train, test = separable(200, 0), separable(60, 1)
+    data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
+    majority, words = references(task_of(tmp_path, metric="macro_f1"), data)
+    assert (majority["name"], words["name"]) == ("majority", "bag of words")
+    assert majority["test"] == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
+    assert words["test"] == 1.0
+    noise = load(task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path)
+    assert 0.35 < references(task_of(tmp_path, metric="accuracy"), noise)[1]["test"] < 0.65  # 3 sigma
+
+
+def test_references_are_recorded_once_for_each_content(tmp_path):
+    """Oracle: the number of lines after a second call, and after a change of the data."""
+    path, task = tmp_path / "scores" / "references.jsonl", task_of(tmp_path)
+    data = load(task, tmp_path)
+    record_references([(task, data)], path)
+    record_references([(task, data)], path)
+    assert len(records.read(path)) == 2
+    changed = load(task_of(tmp_path, [*GOOD, row("new", "x")]), tmp_path)
+    record_references([(task, changed)], path)
+    assert Counter(line["task_key"] for line in records.read(path)) == {data.key: 2, changed.key: 2}
+
+
+def test_a_score_is_known_by_what_it_depends_on(tmp_path):
+    """Oracle: each setting that changes a score changes the key; where files lie, titles and other seeds do not."""
+    task, settings = task_of(tmp_path), Finetuning()
+    data = load(task, tmp_path)
+    key = score_key("stage", task, data, settings, "right", 0)
+    moved = task_of((tmp_path / "else").parent, title="Toy", seeds=9)
+    assert score_key("stage", moved, load(moved, tmp_path), Finetuning(seeds=2), "right", 0) == key
+    changed = load(task_of(tmp_path, dev=GOOD[:3]), tmp_path)
+    others = [
+        score_key("other", task, data, settings, "right", 0),
+        score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data, settings, "right", 0),
+        score_key("stage", task, changed, settings, "right", 0),
+        score_key("stage", task, data, Finetuning(patience=4), "right", 0),
+        score_key("stage", task, data, Finetuning(as_released=True), "right", 0),
+        score_key("stage", task, data, settings, "none", 0),
+        score_key("stage", task, data, settings, "right", 1),
+    ]
+    assert len({key, *others}) == 1 + len(others)
+
+
+# Tasks cut from documentation
+
+
+def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
+    """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
+    sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
+    assert docstring_task.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    library = ["email.message:M", "email", "json.encoder", "argparse:A"]
+    assert docstring_task.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
+
+
+def test_names_of_the_classes_are_masked_in_prose_and_in_code():
+    """Oracle: by hand."""
+    names = docstring_task.masked_names(["sklearn.linear_model", "torch.nn", "email"])
+    text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
+    assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
+
+
+def made_up(parts: dict[str, int]) -> list[Document]:
+    """Documents of unlike words that call their part by its name."""
+    draw = random.Random(0)
+    return [
+        Document(f"{part} " + " ".join(str(draw.random()) for _ in range(30)), f"lib.{part}.m:{part}_{index}")
+        for part, count in parts.items()
+        for index in range(count)
+    ]
+
+
+def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
+    """Oracle: counts, and where each passage came from."""
+    documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
+    splits = docstring_task.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
+    data = check("toy", splits)
+    again = docstring_task.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
+    assert check("toy", again).key == data.key
+    assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
+    for split, count in {"train": 20, "dev": 8, "test": 12}.items():
+        assert Counter(data.targets(split)) == dict.fromkeys(range(3), count)
+    places = [{example.place for example in rows} for rows in (data.train, data.dev, data.test)]
+    assert not (places[0] & places[1] or places[0] & places[2] or places[1] & places[2])
+    texts = [example.text for example in (*data.train, *data.dev, *data.test)]
+    assert len(set(texts)) == len(texts)
+    assert all(50 <= len(text) <= 100 for text in texts)
+    assert not any(name in text for name in ("alpha", "beta", "gamma") for text in texts)
+
+
+def test_too_little_documentation_is_refused_with_what_there_is():
+    """Oracle: the message names classes, counts and cures."""
+    with pytest.raises(DataError, match=r"5 classes .* raise the domain's hold_out"):
+        docstring_task.balanced("toy", Docstrings(classes=5), ["lib"], made_up({"alpha": 40, "beta": 30}))
+    with pytest.raises(DataError, match=r"lib\.beta [0-9]+"):
+        docstring_task.balanced("toy", Docstrings(classes=2), ["lib"], made_up({"alpha": 40, "beta": 2}))
+
+
+def test_the_share_held_out_is_a_function_of_the_text_alone():
+    """Oracle: a share of uniform hashes (4 sigma); a larger share holds out the same documents and more."""
+    texts = [str(number) for number in range(2000)]
+    fifth = {text for text in texts if docstring_task.held_out(text, 0.2)}
+    assert abs(len(fifth) - 400) < 4 * (2000 * 0.2 * 0.8) ** 0.5
+    assert fifth < {text for text in texts if docstring_task.held_out(text, 0.3)}
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A package with three parts of forty documented functions each."""
+    draw = random.Random(1)
+    for part in ("alpha", "beta", "gamma"):
+        (tmp_path / "madeup" / part).mkdir(parents=True)
+        (tmp_path / "madeup" / part / "__init__.py").write_text("")
+        lines = []
+        for number in range(40):
+            words = " ".join(draw.choice(["one", "two", "three", part]) + str(draw.random()) for _ in range(25))
+            lines.append(f'def f{number}():\n    """Of {part}: {words}."""\n')
+        (tmp_path / "madeup" / part / "m.py").write_text("\n".join(lines))
+    (tmp_path / "madeup" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "madeup"
+
+
+def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(library, tmp_path, monkeypatch):
+    """Oracle: the predicate on the documents themselves; the second time, nobody may cut it again."""
+    domain = Domain(name="d", packages=(library,), hold_out=0.4)
+    task = Task(name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60))
+    data = task_data.load(task, [domain], tmp_path / "data")
+    assert data.labels == ("madeup.alpha", "madeup.beta", "madeup.gamma")
+    places = {example.place for rows in (data.train, data.dev, data.test) for example in rows}
+    trained_on = {document.source for document in corpus.read(domain, 0.05, Counter())}
+    everything = {document.source for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())}
+    assert places <= everything - trained_on
+    monkeypatch.setattr(docstring_task, "examples", None)
+    assert task_data.load(task, [domain], tmp_path / "data").key == data.key
+
+
+def test_a_domain_that_holds_nothing_out_has_no_docstring_task(library, tmp_path):
+    """Oracle: the message names the setting."""
+    task = Task(name="toy", domain="d", docstrings=Docstrings())
+    with pytest.raises(ConfigError, match=r"hold_out = 0\.0; set both"):
+        task_data.load(task, [Domain(name="d", packages=(library,))], tmp_path)
