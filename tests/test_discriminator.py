@@ -1,0 +1,147 @@
+"""The domain discriminator: both rules by formula on made-up models, and on real documentation against chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_corpus
+
+from benchmark import discriminator
+from benchmark.config import ConfigError, Data, Domain
+from benchmark.config import Tokenizer as TokenizerConfig
+from benchmark.discriminator import create, fit, likeliest, mean_embeddings, pick
+from benchmark.learner import cross_entropy
+from benchmark.method import Phase
+from benchmark.models import LanguageModel, build
+from benchmark.stream import Stream
+from benchmark.tokens import Corpus, prepare, train_bpe
+from benchmark.vocabulary import BOS, MASK, Vocabulary
+
+PACKAGES = ("pydantic", "networkx", "matplotlib")  # torch needs networkx
+DATA = Data(sequence_length=34)
+VOCABULARY = Vocabulary(100, ("d0", "d1", "d2"))
+
+
+def tiny(architecture: str = "gpt", prompts: bool = True):
+    torch.manual_seed(0)
+    return build(architecture, 1, 16, VOCABULARY, 34, head_size=16, dropout=0.0, prompts=prompts).eval()
+
+
+def test_mean_embeddings_leave_out_the_start_of_a_row():
+    """Oracle: the embedding table, by hand."""
+    model = tiny()
+    table = model.network.get_input_embeddings().weight.detach().double().numpy()
+    means = mean_embeddings(model, [[BOS, 4, 5, 5], [6]])
+    np.testing.assert_allclose(means, [(table[4] + 2 * table[5]) / 3, table[6]])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_classifier_is_scikit_learns_without_its_scaling(classes):
+    """Oracle: scikit-learn's own predictions in a pipeline with a scaler; two classes are a case of their own there."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model, draw = tiny(), np.random.default_rng(0)
+    domains = np.arange(100) % classes
+    texts = [draw.integers(4 + 10 * domain, 60, 8).tolist() for domain in domains]
+    embeddings = mean_embeddings(model, texts)
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(embeddings, domains)
+    ours = fit(model, texts, domains)
+    assert ours.domains == list(range(classes))
+    np.testing.assert_array_equal(ours.pick(embeddings), theirs.predict(embeddings))
+
+
+def test_texts_of_one_domain_are_no_task():
+    """Oracle: the message."""
+    with pytest.raises(ConfigError, match="two domains"):
+        fit(tiny(), [[4], [5]], np.zeros(2, dtype=np.int64))
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_the_likeliest_prompt_has_the_lowest_perplexity(architecture):
+    """Oracle: log-likelihoods one text, one prompt and one token at a time, from transformers' own forward pass."""
+    model, draw = tiny(architecture), np.random.default_rng(1)
+    with torch.no_grad():
+        model.network.get_input_embeddings().weight[100:] *= 200  # prompts that matter
+    texts = [draw.integers(4, 100, length).tolist() for length in (3, 9, 9, 20, 3, 1)]
+    expected = []
+    for text in texts:
+        losses = []
+        for prompt in (100, 102):
+            total = 0.0
+            for column in range(len(text)):
+                row = torch.tensor([[BOS, prompt, *text]])
+                if architecture == "bert":
+                    row[0, 2:][column % 7 :: 7] = MASK
+                with torch.no_grad():
+                    logits = model.network(row, attention_mask=torch.ones_like(row)).logits[0, :, :100]
+                predicted_at = column + 1 if architecture == "gpt" else column + 2
+                total -= logits[predicted_at].log_softmax(-1)[text[column]].item()
+            losses.append(total)
+        expected.append((0, 2)[int(np.argmin(losses))])
+    assert set(expected) == {0, 2}
+    assert likeliest(model, texts, [0, 2]).tolist() == expected
+
+
+def test_a_discriminator_is_kept_beside_its_model_and_made_once(tmp_path, monkeypatch):
+    """Oracle: what comes back from the file; the second call must not fit again, the message names what is missing."""
+    bpe = train_bpe(["text"], 260)
+    corpus = tiny_corpus(3, 4000, 1000, vocabulary=bpe.get_vocab_size())
+    vocabulary = Vocabulary(bpe.get_vocab_size(), ("d0", "d1", "d2"))
+    model = build("gpt", 1, 16, vocabulary, 34, head_size=16, dropout=0.0, prompts=True)
+    for name in ("model", "copy"):
+        model.save(tmp_path / name, bpe)
+    with pytest.raises(ConfigError, match="domain_discriminator.json"):
+        pick(tmp_path / "model", [[4, 5]])
+    made = create(tmp_path / "model", Stream(corpus, DATA, masked=True, seed=0), seen=2)
+    assert made.domains == [0, 1]
+    assert set(made.accuracy) == {"classifier", "likelihood"}
+    assert create(tmp_path / "copy", Stream(corpus, DATA, masked=False, seed=0), seen=2) == made  # of whole texts
+    monkeypatch.setattr(discriminator, "fit", None)
+    assert create(tmp_path / "model", Stream(corpus, DATA, masked=True, seed=0), seen=2) == made
+    texts = [[4, 5, 6], [7, 8]]
+    assert pick(tmp_path / "model", texts).tolist() == made.pick(mean_embeddings(model, texts)).tolist()
+
+
+def trained(corpus: Corpus, data: Data, hidden_size: int, steps: int) -> tuple[LanguageModel, Stream]:
+    torch.manual_seed(0)
+    stream = Stream(corpus, data, masked=False, seed=0)
+    model = build(
+        "gpt", 1, hidden_size, corpus.vocabulary, data.sequence_length, head_size=16, dropout=0.0, prompts=True
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        batch = stream.batch(0, Phase("all", domain="stream"), 0, step, 24, range(24))
+        optimizer.zero_grad()
+        cross_entropy(model(batch.tokens, batch.domains, batch.positions), batch.targets).backward()
+        optimizer.step()
+    return model, stream
+
+
+def test_both_rules_tell_domains_of_other_words_apart(tmp_path):
+    """Oracle: made-up domains that share half of their words: 32 words of a text leave no doubt."""
+    draw = np.random.default_rng(0)
+    bpe = train_bpe(["text"], 260)
+    whole = tiny_corpus(3, 0, 0, vocabulary=bpe.get_vocab_size())
+
+    def ids(domain: int, count: int) -> np.ndarray:
+        return draw.integers(10 + 40 * domain, 90 + 40 * domain, count).astype(np.uint16)
+
+    domains = [replace(d, train=ids(i, 20_000), valid=ids(i, 2_000)) for i, d in enumerate(whole.domains)]
+    model, stream = trained(replace(whole, domains=tuple(domains)), DATA, 16, 150)
+    model.save(tmp_path / "model", bpe)
+    assert min(create(tmp_path / "model", stream, seen=3).accuracy.values()) > 0.95
+
+
+def test_the_classifier_beats_chance_by_far_on_documentation(tmp_path):
+    """Oracle: a guess is right for a third of the texts; with a model trained for a moment it must be over half."""
+    data = Data(sequence_length=66, valid_share=0.2)
+    domains = [Domain(name=name, packages=(name,)) for name in PACKAGES]
+    corpus = prepare(domains, TokenizerConfig(vocabulary=1024, sample_bytes=200_000), data, tmp_path / "data")
+    model, stream = trained(corpus, data, 64, 30)
+    model.save(tmp_path / "model", corpus.tokenizer)
+    assert create(tmp_path / "model", stream, seen=3).accuracy["classifier"] > 0.55
