@@ -89,7 +89,8 @@ def scales(axis: Axes, y: Literal["log", "symlog"]) -> None:
     if y == "symlog" and max(-low, high) < 4:
         return
     axis.set_yscale(y)
-    steps = (1, 2, 5) if y == "symlog" or high > 20 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    narrow = high < 20 * low if y == "log" else max(-low, high) < 30
+    steps = {("log", True): (1, 1.5, 2, 3, 4, 5, 6, 8), ("symlog", False): (1, 3)}.get((y, narrow), (1, 2, 5))
     locator = LogLocator(subs=steps) if y == "log" else SymmetricalLogLocator(base=10, linthresh=1, subs=steps)
     axis.yaxis.set_major_locator(locator)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))

@@ -33,11 +33,22 @@ def seeds(study: Study, suites: Iterable[str]) -> str:
 
 
 def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
-    """Say how the missing cells get filled."""
-    if not any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
-        return []
+    """Say how the missing cells get filled, and in which rows seeds are missing."""
     commands = " and ".join(f"`python run_all.py run {suite}`" for suite in suites)
-    return [f"-- is not measured yet; {commands} fills it in."]
+    found = []
+    if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
+        found.append(f"-- is not measured yet; {commands} fills it in.")
+    for block in blocks:
+        rows = {
+            row.stub[0]: [len(cell.values) for cell in row.cells if cell.values]
+            for row in block.rows
+            if not row.reference
+        }
+        full = max((max(counts) for counts in rows.values() if counts), default=0)
+        behind = [f"{row} ({min(counts)} of {full})" for row, counts in rows.items() if counts and min(counts) < full]
+        if behind:
+            found.append(f"Not all seeds are there yet: {', '.join(behind)}; {commands} adds them.")
+    return found
 
 
 def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:

@@ -31,9 +31,9 @@ class Numbers:
     columns: tuple[str, ...] = ()
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
 
-    @property
-    def rows(self) -> set[str]:
-        return {key.row for key in self.values}
+    def rows(self, metric: str) -> set[str]:
+        """Slugs of the rows that have any value of the metric."""
+        return {key.row for key in self.values if key.metric == metric}
 
     def get(self, key: Key) -> Mapping[int, float]:
         stage = self.stages - 1 if key.stage == LAST else key.stage

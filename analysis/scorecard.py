@@ -48,10 +48,10 @@ def scorecard(study: Study, entries: Mapping[str, Entry]) -> Table:
 
 
 def _order(ours: Numbers, theirs: Numbers, metric: str, column: str, words: str) -> list[str]:
-    """Kendall's tau between our order of the paper's methods and the printed one; nothing with less than two."""
+    """Kendall's tau between our order of the paper's methods and the printed one; nothing for less than three."""
     keys = [Key(metric, slug(row), LAST, column) for row in PAPER]
     both = [(ours.get(key), theirs.get(key)[0]) for key in keys if ours.get(key) and theirs.get(key)]
-    seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 1 else []
+    seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 2 else []
     if not seeds:
         return []
     values = np.array([[mine[seed] for mine, _ in both] for seed in seeds])

@@ -89,8 +89,9 @@ def judge(claim: Claim, ours: Numbers, paper: Numbers) -> Verdict | None:
 
 def compare(claim: Claim, numbers: Numbers) -> Floats | None:
     """Gains (seeds, comparisons) over the seeds that all of these have; None where a row is not there at all."""
-    than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in numbers.rows]
-    if not than or not {slug(row) for row in (*claim.rows, *than)} <= numbers.rows | {ZERO}:
+    there = numbers.rows(claim.metric)
+    than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in there]
+    if not than or not {slug(row) for row in (*claim.rows, *than)} <= there | {ZERO}:
         return None
     stages = range(1, numbers.stages) if claim.stages == "each" else [LAST]
     tasks = numbers.columns if claim.columns == "each" else [AVERAGE]

@@ -132,7 +132,7 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     tests = [line["test"] for line in run.scores[2] if line["domain"] == "bio"]
     assert found.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
     assert found.get(Key("positive", "agem", -1))[0] == pytest.approx(99.9)
-    assert {"rightprompt", "wrongprompt", "noprompt"} < found.rows
+    assert {"rightprompt", "wrongprompt", "noprompt"} < found.rows("score")
 
 
 def test_scorecard_of_synthetic_runs(demo):

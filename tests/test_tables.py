@@ -68,6 +68,14 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
     assert any("`python run_all.py run demo`" in note for note in table.notes)
 
 
+def test_rows_with_fewer_seeds_are_named(tmp_path):
+    """Oracle: one of ER's three runs is taken away."""
+    runs = study(tmp_path, seeds=3).runs
+    kept = [run for run in runs if (run.row, run.seed) != ("ER", 1)]
+    table = paper_tables.load("main_pretraining").build(Study("demo", kept))
+    assert any("Not all seeds are there yet: ER (2 of 3);" in note for note in table.notes)
+
+
 def notes_of(tmp_path, change) -> list[str]:
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
