@@ -132,6 +132,10 @@ def run(options: argparse.Namespace) -> int:
 
     failed = train_here([state.config for state in wanted], survey.build, options.runs)
     if int(os.environ.get("RANK", 0)) == 0:
+        if suite.tasks:
+            from benchmark.scoring import score_runs
+
+            score_runs(suite, survey.configs, options.runs)
         report(options)
     if failed:
         print(f"{len(failed)} runs failed; `run_all.py status {options.suite}` says why", file=sys.stderr)

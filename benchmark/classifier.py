@@ -25,7 +25,8 @@ from benchmark import discriminator
 from benchmark.config import ConfigError
 from benchmark.corpus import DataError
 from benchmark.models import lora, progressive
-from benchmark.tasks import SPLITS, Example, Prompt, Split, Task, TaskData
+from benchmark.task_settings import SPLITS, Prompt, Split, Task
+from benchmark.tasks import Example, TaskData
 from benchmark.vocabulary import BOS, EOS, PAD
 
 

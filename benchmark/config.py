@@ -19,10 +19,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from benchmark.errors import UserError
+from benchmark.settings import Settings
 from benchmark.slurm_settings import Slurm
+from benchmark.task_settings import Finetuning, Task
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,10 +37,6 @@ SITE = Path(__file__).parents[1] / "site.toml"  # one's own [slurm] defaults, se
 
 class ConfigError(UserError):
     """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
-
-
-class Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HubDataset(Settings):
@@ -177,7 +175,7 @@ class Row(Settings):
 
     name: str = Field("", description="label; default: the method's title")
     method: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
     set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
 
 
@@ -201,6 +199,8 @@ class Suite(Settings):
     model: Model
     training: Training = Training()
     budget: Budget
+    tasks: tuple[Task, ...] = ()
+    finetuning: Finetuning = Finetuning()
     slurm: Slurm = Slurm()
 
     @model_validator(mode="after")
@@ -211,6 +211,9 @@ class Suite(Settings):
         for name in self.tokenizer.domains:
             if name not in names:
                 raise ValueError(f"tokenizer.domains: no domain {name!r}; there are {', '.join(names)}")
+        for task in self.tasks:
+            if task.domain not in names:
+                raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
         per_stage = {
             "model.ladder": self.model.ladder,
             "training.learning_rate": self.training.learning_rate,

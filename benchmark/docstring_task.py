@@ -17,7 +17,8 @@ from itertools import accumulate
 from benchmark import corpus
 from benchmark.config import ConfigError, Domain
 from benchmark.corpus import DataError, Document
-from benchmark.tasks import SPLITS, Docstrings, RawExample, Split
+from benchmark.task_settings import SPLITS, Docstrings, Split
+from benchmark.tasks import RawExample
 
 MASK = "___"
 PASSAGES = 3  # of a document at most, so that no class is one long docstring

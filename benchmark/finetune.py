@@ -23,7 +23,8 @@ from benchmark import records
 from benchmark.classifier import Checkpoint, ColumnClassifier, Rows, prompt_domains, rows_of
 from benchmark.config import ConfigError
 from benchmark.optimization import scheduled
-from benchmark.tasks import Finetuning, Prompt, Task, TaskData, metric, score_key, without_leaks
+from benchmark.task_settings import Finetuning, Prompt, Task
+from benchmark.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.vocabulary import PAD
 
 POOL = 8  # batches at most whose rows are sorted by length together
@@ -153,7 +154,7 @@ def score(
     input is that of `rows_of`. Everything random is a function of the seed. Raises DataError, ConfigError, and
     FloatingPointError when training diverges.
     """
-    began = time.perf_counter()
+    began = time.monotonic()
     applied = settings.applied_to(task)
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
     rows = rows_of(checkpoint, task, data, domains)
@@ -178,7 +179,7 @@ def score(
         "test_without_leaks": without_leaks(task.metric, data, predictions),
         "leaks": sum(data.leaked),
         "dev_by_epoch": epochs,
-        "seconds": round(time.perf_counter() - began, 3),
+        "seconds": round(time.monotonic() - began, 3),
     }
     if prompt == "picked":
         right = checkpoint.domains.index(task.domain)

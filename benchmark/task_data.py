@@ -15,7 +15,8 @@ from typing import Any
 from benchmark import corpus, docstring_task
 from benchmark.config import Domain, digest
 from benchmark.corpus import DataError
-from benchmark.tasks import SPLITS, HubTask, RawExample, Split, Task, TaskData, check, domain_of
+from benchmark.task_settings import SPLITS, HubTask, Split, Task
+from benchmark.tasks import RawExample, TaskData, check, domain_of
 
 FORMAT = 1  # raised when the same documents come to give other examples
 

@@ -25,7 +25,8 @@ from benchmark.finetune import Trainer, length_bucketed, missing, score, score_a
 from benchmark.models import build
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
-from benchmark.tasks import Example, Finetuning, Task, TaskData, metric
+from benchmark.task_settings import Finetuning, Task
+from benchmark.tasks import Example, TaskData, metric
 from benchmark.tokens import train_bpe
 from benchmark.vocabulary import BOS, EOS, PAD, Vocabulary
 

@@ -17,18 +17,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from benchmark import corpus, docstring_task, records, task_data
 from benchmark.config import ConfigError, Domain
 from benchmark.corpus import DataError, Document
-from benchmark.tasks import (
-    Docstrings,
-    Finetuning,
-    HubTask,
-    Task,
-    check,
-    metric,
-    record_references,
-    references,
-    score_key,
-    without_leaks,
-)
+from benchmark.task_settings import Docstrings, Finetuning, HubTask, Task
+from benchmark.tasks import check, metric, record_references, references, score_key, without_leaks
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")
