@@ -48,8 +48,9 @@ class Clock:
         self._read()
         self._started = None
 
-    def count_set_up(self) -> None:
+    def count_set_up(self, reference: float = 0.0) -> None:
         """Charge what a method did before the first step."""
+        self.reference += reference
         self._agree()
 
     def count_step(self, tokens: int, flops: float = 0.0, reference: float = 0.0, alarm: int = 0) -> int:

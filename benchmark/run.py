@@ -10,7 +10,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from benchmark.config import RunConfig, Size, digest, per_stage
 from benchmark.method import LifelongMethod, Stage
 from benchmark.models import LanguageModel, build, load
 from benchmark.provenance import provenance
+from benchmark.reference import stage_times
 from benchmark.stage import Progress, StageRun, Stopped, get_state, set_state
 from benchmark.stream import Stream, random_bits
 from benchmark.tokens import Corpus, prepare
@@ -113,6 +114,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> li
     training = config.training.model_dump(mode="json", exclude={"checkpoint_seconds", "learning_rate", "warmup"})
     for index in range(len(config.domains)):
         stage = stage_of(config, index)
+        times = stage_times(config, index)
         keys.append(
             digest(
                 {
@@ -129,7 +131,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> li
                     "training": training,
                     "learning_rate": per_stage(config.training.learning_rate, index),
                     "warmup": per_stage(config.training.warmup, index),
-                    "budget": [config.budget.unit, stage.budget],
+                    "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
                 }
             )
         )

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark import checkpoint
 from benchmark.clock import Clock
 from benchmark.config import RunConfig, per_stage
 from benchmark.evaluate import perplexities
+from benchmark.flops import count_flops
 from benchmark.learner import Learner, precision_of
 from benchmark.loader import Loader
 from benchmark.method import LifelongMethod, Phase, Stage
 from benchmark.models import LanguageModel
 from benchmark.optimization import new_optimizer, scheduled
+from benchmark.reference import stage_times
 from benchmark.stream import Stream
 from benchmark.world import World
 
@@ -79,6 +80,7 @@ class StageRun:
         self.clock = Clock(config.budget, stage.index, world)
         self.position = Position(before=self.clock.charged())
         self.precision = precision_of(config.training, world)
+        self.times = stage_times(config, stage.index)  # on the machine of a reference budget
 
     def run(self) -> LanguageModel:
         """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the trained model.
@@ -91,7 +93,7 @@ class StageRun:
         model = self.method.start_stage(self.model, self.stage)  # growth is charged
         self.model = model.to(self.world.device).train()
         self.clock.pause()
-        self.clock.count_set_up()
+        self.clock.count_set_up(self.times.set_up if self.times else 0.0)
         phases = list(self.method.phases(self.stage))
         self.clock.share = sum(phase.share for phase in phases) or 1.0
         saved = checkpoint.load(self.checkpoint_file, self.world.device)
@@ -132,8 +134,10 @@ class StageRun:
         warmup = per_stage(training.warmup, self.stage.index)
         begin = position.before[clock.unit]
         loss, rate = torch.zeros(()), 0.0
+        reference_seconds = self.times.phases[phase.name] if self.times else 0.0
+        costs = {"steps": 1.0, "tokens": loader.tokens, "flops": flops, "reference": reference_seconds}
         if position.step == 0:
-            position.step_cost = 1.0 if clock.unit == "steps" else 0.0
+            position.step_cost = costs.get(clock.unit, 0.0)  # what seconds the first step will take is not known
 
         clock.start()
         while position.step == 0 or clock.spent < end * (1 - 1e-9):
@@ -155,7 +159,7 @@ class StageRun:
                 method.observe(learner, batches)
             # A loss is looked at one step late, so that a GPU is never waited for.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
-            alarm = clock.count_step(loader.tokens, flops, alarm=alarm)
+            alarm = clock.count_step(loader.tokens, flops, reference_seconds, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = self._passed_mark(fraction) and phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= training.checkpoint_seconds
@@ -192,11 +196,9 @@ class StageRun:
         step(learner)
         flops = 0.0
         if self.clock.unit == "flops":  # counted in an uncompiled step: the counter sees operators, not kernels
-            counter = FlopCounterMode(display=False)
-            eager = self.config.training.model_copy(update={"compile": False})
-            with counter:
-                step(Learner(self.model, self.method, eager, self.world))
-            flops = float(counter.get_total_flops()) * self.world.size
+            training = self.config.training.model_copy(update={"compile": False})
+            eager = Learner(self.model, self.method, training, self.world)
+            flops = count_flops(lambda: step(eager)) * self.world.size
         set_state(self.method, state)
         self.model.load_state_dict(weights)  # a phase that does not train may change them itself
         learner.metrics = {}

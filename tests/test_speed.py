@@ -1,0 +1,254 @@
+"""FLOPs of a step, budgets in FLOPs and in a machine's step times, the cost of methods over Naive's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+import methods
+from benchmark import records, reference, speed
+from benchmark.config import Budget, ConfigError, RunConfig
+from benchmark.conformance import ALONE, STEPS, Lab
+from benchmark.flops import count_flops
+from benchmark.method import LifelongMethod, Phase
+from benchmark.models import load
+from benchmark.reference import RowTimes, StageTimes, settings_of, stage_times
+from benchmark.run import stage_keys, stage_of
+from benchmark.speed import Cost, Stepper, measure, table
+
+BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+
+
+def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
+    """A training step by hand: 2 for a multiplication and an addition, 3 for forward and backward; 12 D^2 weights a
+    layer, T^2 D for each of the two products of attention, and the head at the predicted positions alone."""
+    size, columns = config.model.ladder[0], config.data.text_length + 1
+    masked = config.model.architecture != "gpt"
+    predicted = round(0.15 * config.data.text_length) if masked else config.data.text_length
+    d = size.hidden_size
+    layers = size.layers * (12 * d * d + 2 * columns * d) * columns
+    head = (d * vocabulary + (d * d if masked else 0)) * predicted
+    return 6.0 * rows * (layers + head)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> None:
+    """Oracle: the count by hand, within 1%, with fused (no dropout) and unfused attention."""
+    lab = Lab("naive", methods.build, tmp_path)
+    config = lab.config(architecture)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
+    run = lab.run(config, "run")
+    stage = stage_of(config, 0, run.stream)
+    model = stage.build(config.model.ladder[0])
+    stepper = Stepper(config, stage, run.stream, LifelongMethod(), model, Phase("adapt"), 0, ALONE)
+    expected = analytic_flops(config, run.corpus.vocabulary.size, config.training.batch_size)
+    assert stepper.flops() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_flops_of_every_fused_attention(backend: str) -> None:
+    """Oracle: two products of 2 B H T^2 (D/H) forward, four backward, whatever a kernel computes again."""
+    query = torch.empty(2, 4, 8, 16, device="meta")
+    normalizer, seed = torch.empty(2, 4, 8, device="meta"), torch.empty((), dtype=torch.long, device="meta")
+    forward = getattr(torch.ops.aten, f"_scaled_dot_product_{backend}")
+    backward = getattr(torch.ops.aten, f"_scaled_dot_product_{backend}_backward")
+    given = {
+        "flash_attention": ((), (seed, seed, 8, 8, 0.0, False, seed, seed)),
+        "efficient_attention": ((None, True), (seed, seed, 0.0, [True, True, True, False])),
+        "cudnn_attention": ((None, True), (seed, seed, None, seed, seed, 8, 8, 0.0, False)),
+        "flash_attention_for_cpu": ((), (0.0, False)),
+    }[backend]
+    bias = (None,) if backend == "efficient_attention" else ()
+    product = 2 * 2 * 4 * 8 * 8 * 16
+    assert count_flops(lambda: forward(query, query, query, *given[0])) == 2 * product
+    grad = (query, query, query, query, *bias, query, normalizer)
+    assert count_flops(lambda: backward(*grad, *given[1])) == 4 * product
+
+
+@pytest.mark.parametrize("name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)])
+def test_flops_see_all_that_a_method_does(name: str, first: float, second: float | None, tmp_path) -> None:
+    """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds the first one's
+    forward pass without its head, and at each level a D x D map with its weights' gradient."""
+    lab = Lab(name, methods.build, tmp_path)
+    config = lab.config("bert")
+    run = lab.run(config, "run")
+    naive = analytic_flops(config, run.corpus.vocabulary.size, config.training.batch_size)
+    stages = speed.stages(config, methods.build, run.stream, ALONE)
+    flops = []
+    for _ in range(2):
+        _, one = next(stages)
+        [phase] = one.method.phases(one.stage)
+        flops.append(Stepper(config, one.stage, run.stream, one.method, one.model, phase, 0, ALONE).flops())
+    if second is None:
+        d, columns, layers = 16, config.data.text_length + 1, 1
+        frozen = 2 * layers * (12 * d * d + 2 * columns * d)
+        laterals = 2 * 2 * (layers + 1) * d * d  # forward and the weights' gradient; nothing flows into frozen columns
+        second = 1 + (frozen + laterals) * columns * config.training.batch_size / naive
+    assert flops == pytest.approx([first * naive, second * naive], rel=0.01)
+
+
+def spent(run, stage: int) -> dict[str, float]:
+    lines = records.read_stage(run.store.stage(run.keys[stage]) / "records.jsonl")
+    return next(line for line in lines if line["kind"] == "done")["charged"]
+
+
+def with_budget(config: RunConfig, **budget) -> RunConfig:
+    return config.model_copy(update={"budget": Budget.model_validate(budget)})
+
+
+@pytest.mark.parametrize("unit", ["tokens", "flops", "reference"])
+def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
+    """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit: the stop and the
+    learning rate of each step are the same."""
+    lab = Lab("er", methods.build, tmp_path)
+    config = lab.config()
+    steps = lab.run(config, "steps")
+    steps.train(last_stage=1)
+    cost = {
+        "tokens": config.training.batch_size * config.data.text_length,
+        "flops": analytic_flops(config, steps.corpus.vocabulary.size, config.training.batch_size),
+        "reference": 0.25,
+    }[unit]
+    budget = {"unit": unit, "amount": STEPS * cost}
+    if unit == "reference":
+        budget["reference"] = str(tmp_path / "times.json")
+        row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": cost}),) * 3)
+        reference.write(tmp_path / "times.json", [row], {"device": "CPU"})
+    run = lab.run(with_budget(config, **budget), unit)
+    run.train(last_stage=1)
+    for stage in range(2):
+        assert spent(run, stage)["steps"] == STEPS
+        assert spent(run, stage)[unit] == pytest.approx(STEPS * cost)
+        expected = load(steps.store.stage(steps.keys[stage]) / "model").state_dict()
+        actual = load(run.store.stage(run.keys[stage]) / "model").state_dict()
+        assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
+
+
+def test_set_up_is_charged_from_the_table(tmp_path) -> None:
+    """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does more in a step, or
+    is slower, gets fewer."""
+    lab = Lab("er", methods.build, tmp_path)
+    times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
+    config = with_budget(lab.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
+    reference.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    run = lab.run(config, "run")
+    run.train(last_stage=1)
+    assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
+    assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
+    before = run.keys
+    times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
+    reference.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    after = stage_keys(config, methods.build("er"), run.corpus.key)
+    assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
+
+
+def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
+    """Oracle: the message names the file, what is missing or differs, and the cure."""
+    path = tmp_path / "times.json"
+    config = with_budget(Lab("er", methods.build, tmp_path).config(), unit="reference", amount=1, reference=str(path))
+    with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
+        stage_times(config, 0)
+    rows = [RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 1.0}),))]
+    reference.write(path, rows, {})
+    with pytest.raises(ConfigError, match="no step times of er with options {}; measure it"):
+        stage_times(config, 0)
+    other = {**settings_of(config), "training.batch_size": 2048}
+    reference.write(path, [RowTimes("er", {}, other, rows[0].stages)], {})
+    with pytest.raises(ConfigError, match=r"other settings: training\.batch_size = 2048 \(here 8\); measure it"):
+        stage_times(config, 0)
+    assert stage_times(config.model_copy(update={"budget": Budget(unit="steps", amount=1)}), 0) is None
+    assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
+
+
+@dataclass
+class Recorded(LifelongMethod):
+    """Writes down what is asked of it."""
+
+    state = ("calls",)
+    calls: list[str] = field(default_factory=list, init=False)
+
+    def phases(self, stage):
+        return [Phase("look", share=0.5, trains=False), Phase("adapt", share=0.5, reference=0.5)]
+
+    def loss(self, learner, batch):
+        self.calls.append(f"loss of {len(batch.tokens)} rows of {batch.rows}")
+        return super().loss(learner, batch)
+
+    def adjust_gradients(self, learner, reference):
+        self.calls.append(f"adjust with {[len(batch.tokens) for batch in reference]}")
+
+    def observe(self, learner, batches):
+        self.calls.append(f"observe {[len(batch.tokens) for batch in batches]}")
+
+
+def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
+    """Oracle: what the loop asks of a method and of the optimizer in the last step of each phase."""
+    method = Recorded()
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (method.calls.append("step"), step(self))[1])
+    lab = Lab("recorded", lambda name, options: method, tmp_path)
+    config = lab.config(micro_batch_size=3, clip=1.0)
+    run = lab.run(config, "run")
+    run.train(last_stage=1)
+    look, adapt = method.calls[method.calls.index("observe [3, 3, 2]")], method.calls[-5:]
+    stage = stage_of(config, 1, run.stream)
+    model = stage.build(config.model.ladder[0])
+    before = [parameter.clone() for parameter in model.parameters()]
+    for number, (phase, expected) in enumerate(zip(method.phases(stage), [[look], adapt], strict=True)):
+        stepper = Stepper(config, stage, run.stream, method, model, phase, number, ALONE)
+        method.calls.clear()
+        stepper.step()
+        assert method.calls == expected
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
+    """Oracle: as in a run, each stage has a new method with the `state` of the one before."""
+    lab = Lab("recorded", lambda name, options: Recorded(), tmp_path)
+    run = lab.run(lab.config(), "run")
+    prepared = speed.stages(lab.config(), lab.build, run.stream, ALONE)
+    (_, first) = next(prepared)
+    first.method.calls.append("first stage")
+    (_, second) = next(prepared)
+    assert second.method is not first.method and second.method.calls == ["first stage"]
+
+
+def test_costs_of_a_suite(tmp_path) -> None:
+    """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine: they are there for
+    each phase of each stage, and rows that share a stage have the same."""
+    lab = Lab("naive", methods.build, tmp_path)
+    configs = [lab.config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
+    said: list[str] = []
+    corpus = lab.run(configs[0], "run").corpus
+    costs, rows = measure(configs, methods.build, corpus, ALONE, pairs=1, say=said.append)
+    phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
+    assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]
+    assert phases[6:9] == [("ewc", 0, "adapt"), ("ewc", 1, "importance"), ("ewc", 1, "adapt")]
+    assert len({cost.seconds for cost in costs if cost.stage == 0}) == 1  # measured once
+    assert len(said) == 7
+    assert [round(cost.predicted, 2) for cost in costs[:6]] == [1, 1, 1, 1, 2, 2]
+    assert all(cost.measured > 0 and cost.domain == ("json", "email", "logging")[cost.stage] for cost in costs)
+    assert [set(times.phases) for times in rows[2].stages] == [
+        {"adapt"},
+        {"importance", "adapt"},
+        {"importance", "adapt"},
+    ]
+    path = tmp_path / "times.json"
+    reference.write(path, rows, ALONE.hardware())
+    assert json.loads(path.read_text())["machine"]["device"] == "CPU"
+    budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
+    assert stage_times(budget, 1) == rows[2].stages[1]
+
+
+def test_the_table_marks_what_costs_more_than_predicted() -> None:
+    """Oracle: the numbers put in; a tenth too much is marked, less is not."""
+    slow = Cost("A-GEM", 1, "ns", "adapt", 0.0421, 2.4, 2.0)
+    fast = Cost("PNN", 4, "cs", "adapt", 1.5, 1.8, 2.0)
+    text = table([slow, fast], {"device": "CPU", "cpu": "Example CPU", "threads": 2, "count": 1}).splitlines()
+    assert text[1].split() == ["A-GEM", "2", "adapt", "42.1", "2.40", "2.00", "+20%", "!"]
+    assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1.80", "2.00", "-10%"]
+    assert "Example CPU" in text[3] and "slower than its FLOPs" in text[4]
