@@ -17,6 +17,7 @@ from benchmark.config import digest
 from benchmark.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.method import Phase
 from benchmark.run import stage_of
+from tests import toy
 
 ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
 
@@ -99,6 +100,19 @@ def test_merging_with_weight_0_keeps_the_old_model(lab) -> None:
         torch.testing.assert_close(mean[name], (old[name] + new[name]) / 2, rtol=0, atol=1e-7)
 
 
+def test_merging_happens_once() -> None:
+    """Oracle: half-way between two models, however many steps the phase takes."""
+    numbers, method = toy.own(), methods.build("merge")
+    model = toy.Toy(numbers["weights"]["first"])
+    method.start_stage(model, toy.stage(1))
+    model.load_state_dict(numbers["weights"]["second"])
+    for _ in range(2):
+        method.observe(toy.learner(model, method), [])
+    for name, parameter in model.named_parameters():
+        mean = (numbers["weights"]["first"][name] + numbers["weights"]["second"][name]) / 2
+        torch.testing.assert_close(parameter.detach(), mean, **toy.EXACT)
+
+
 def stage_lines(lab: Lab, method: str, kind: str) -> list[list[dict[str, Any]]]:
     run = lab.run(configured(method), digest([method, None, {}]))
     run.train()
@@ -136,20 +150,19 @@ VARIANTS = {
     "fisher of rows": ("ewc", {"strength": 1e3, "share": 0.3}),  # several steps, to be killed between them
     "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
     "importances": ("mas", {"strength": 1e-2, "share": 0.3}),
-    "adaptive replay": ("elle", {"adaptive": 2, "replay": 0.5, "width": False, "depth": False}),
+    "adaptive replay": ("elle", {"adaptive": 2, "recover": 0.5, "replay": 0.5, "width": False, "depth": False}),
 }
-
-
-def variant(name: str, folder) -> Lab:
-    method, options = VARIANTS[name]
-    return Lab(method, functools.partial(with_options, options), folder / name.replace(" ", "_"))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_resume_identically(name: str, tmp_path) -> None:
-    """Oracle: the run that was not killed, in every phase of every stage."""
-    (tmp_path / name.replace(" ", "_")).mkdir()
-    resumes_identically_from_a_kill_in_each_phase(variant(name, tmp_path))
+    """Oracle: the run that was not killed, in every phase of every stage; and it has measured something by its end."""
+    method, options = VARIANTS[name]
+    one = Lab(method, functools.partial(with_options, options), tmp_path)
+    resumes_identically_from_a_kill_in_each_phase(one)
+    run = one.run(one.config(), "killed")
+    state = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
+    assert len(state["before" if name == "adaptive replay" else "importance"]) > 1
 
 
 @pytest.mark.parametrize(
