@@ -105,7 +105,7 @@ def folder_of(runs: Path, suite: str) -> Path:
 
 def read(folder: Path) -> list[Job]:
     """The jobs of a suite in the order of submission."""
-    return sorted(map(read_one, folder.glob("*.jsonl")), key=lambda job: job.time)
+    return sorted(map(read_one, folder.glob("*.jsonl")), key=lambda job: (job.time, *map(int, job.id.split("_"))))
 
 
 def read_one(path: Path) -> Job:

@@ -142,8 +142,8 @@ class SlurmJob:
 
     On the signal of a time limit or a preemption all processes stop after the same step, one of them having saved a
     checkpoint, and only then submitit's own handler is called, which queues the job again. (It would be called in the
-    middle of a step, and only in one process, so it is put aside.) After SIGTERM the job just ends: then Slurm, or who
-    cancelled it, has decided already.
+    middle of a step, and only in one process, so it is put aside.) After SIGTERM alone the job just ends: someone
+    cancelled it.
     """
 
     work: Work
@@ -192,7 +192,7 @@ class SlurmJob:
             )
 
     def _leave(self, file: Path, signals: StopSignals, rank: int) -> None:
-        if rank == 0 and signals.came and set(signals.came) == {PREEMPTION}:
+        if rank == 0 and signals.came[:1] == [PREEMPTION]:
             try:
                 signals.before[PREEMPTION](PREEMPTION, None)
             except Exception as error:

@@ -62,6 +62,11 @@ class Survey:
         """Whether Slurm had a job of the suite when `states` was last asked for."""
         return any(job.id in self.queue for job in self.jobs.values())
 
+    def failed_jobs(self) -> list[Job]:
+        """Jobs that are no run, and ended with an error."""
+        ended = [job for job in self.jobs.values() if not job.run and job.id not in self.queue and job.end]
+        return [job for job in ended if job.end and job.end["state"] == "failed"]
+
     def _state(self, config: RunConfig) -> RunState:
         corpus = self._corpora[data_key(config)]
         keys = self._stage_keys(config, corpus)
@@ -90,9 +95,8 @@ class Survey:
         if lines and lines[-1]["kind"] == "failed" and not (job and job.time > lines[-1]["time"]):
             return "failed", last_line(lines[-1]["error"])
         if job and job.end:
-            return ("failed" if job.end["state"] == "failed" else "interrupted"), last_line(
-                job.end.get("error", so_far)
-            )
+            state = "failed" if job.end["state"] == "failed" else "interrupted"
+            return state, last_line(job.end.get("error", so_far))
         if job:
             how = self._endings.get(job.id, "sacct does not say how")
             return ("failed" if how in FAILURES else "interrupted"), f"ended without a word ({how}); {so_far}"
@@ -199,8 +203,8 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         queued = survey.queue.get(job.id)
         if not job.run and queued:
             found.append(f"{job.name}  {queued.state.lower()}  {job.id}  {queued.node or queued.reason}")
-        elif not job.run and job.end and job.end["state"] == "failed":
-            found.append(f"{job.name}  failed  {job.id}  {last_line(job.end['error'])}; log {job.log}")
+    for job in survey.failed_jobs():
+        found.append(f"{job.name}  failed  {job.id}  {last_line((job.end or {})['error'])}; log {job.log}")
     return [*found, *different_hardware(survey.store, states)]
 
 

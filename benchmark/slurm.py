@@ -34,7 +34,7 @@ def queue() -> dict[str, Queued]:
         return {}
     command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%T|%r|%N"]
     rows = (line.split("|") for line in _ask(command).splitlines())
-    return {job: Queued(state, reason, node) for job, state, reason, node in rows}
+    return {job: Queued(state, reason if reason != "None" else "", node) for job, state, reason, node in rows}
 
 
 def endings(jobs: Iterable[str]) -> dict[str, str]:

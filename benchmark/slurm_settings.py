@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Slurm(BaseModel):
@@ -44,6 +44,14 @@ class Slurm(BaseModel):
     max_num_timeout: int = Field(1000, ge=0, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
     additional_parameters: dict[str, Any] = Field({}, description='other options of sbatch, {"reservation" = "x"}')
+
+    @model_validator(mode="after")
+    def _time_to_train(self) -> Slurm:
+        if self.signal_delay_s >= 60 * self.time:
+            raise ValueError(
+                f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {self.time} minutes"
+            )
+        return self
 
     @property
     def processes_per_node(self) -> int:

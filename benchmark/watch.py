@@ -11,10 +11,10 @@ SECONDS = 5.0  # between two questions to Slurm
 
 
 def show(survey: Survey) -> int:
-    """Print the table of `status`. Returns 1 if a run has failed, else 0."""
+    """Print the table of `status`. Returns 1 if a run or another job has failed, else 0."""
     states = survey.states()
     print(table(survey.suite, states, notes(survey, states)), flush=True)
-    return int(any(state.state == "failed" for state in states))
+    return int(bool(survey.failed_jobs()) or any(state.state == "failed" for state in states))
 
 
 def watch(survey: Survey) -> int:

@@ -1,0 +1,61 @@
+"""Looking at and ending processes on Linux, by /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+PATIENCE = 60.0  # seconds for processes to die
+SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
+
+
+def prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Pids of all processes below one."""
+    children: dict[int, list[int]] = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry))
+    found: set[int] = set()
+    left = [ancestor]
+    while left:
+        below = children.get(left.pop(), [])
+        found.update(below)
+        left += below
+    return found
+
+
+def has_open(pid: int, path: str) -> bool:
+    """Whether a process has this file open."""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(entry.path) == path for entry in os.scandir(f"/proc/{pid}/fd"))
+    return False
+
+
+def has_variable(pid: int, setting: str) -> bool:
+    """Whether a process was started with `NAME=value` in its environment."""
+    with contextlib.suppress(OSError):
+        return setting.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def kill_until_none(find: Callable[[], Iterable[int]]) -> None:
+    """SIGKILL what `find` returns until it returns nothing: a process may fork while others are killed."""
+    deadline = time.monotonic() + PATIENCE
+    while pids := list(find()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes survive SIGKILL: {sorted(pids)}")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)

@@ -1,0 +1,247 @@
+"""Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states and records.
+
+Every wait is for a state and ends with an error if that does not come. Runs are disturbed in mid-stage: they are slow
+(tests/paced.py) until that has happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from slurm_cluster import SlurmCluster, missing_programs
+from slurm_lab import STEPS, Lab, copy_code, wait_until, write_texts
+
+import methods
+from benchmark import slurm, snapshot
+
+missing = missing_programs()
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(
+        bool(missing) and os.environ.get("CI") != "true",
+        reason=f"Slurm is not installed: apt-get install --no-install-recommends {' '.join(missing)}",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
+    assert not missing, f"not installed: {' '.join(missing)}"
+    with SlurmCluster(tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder)
+    Lab(folder / "prepared", folder).write('{ method = "naive" }').call("prepare")
+    return folder
+
+
+@contextlib.contextmanager
+def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
+    """`folder/code` is what will be submitted."""
+    lab = Lab(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
+    code = copy_code(folder / "code")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "ROOT", code)
+        patch.setattr(methods, "__path__", [str(code / "methods")])
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield lab
+        subprocess.run(["scancel", "--me"], check=True)
+        wait_until(lambda: not slurm.queue())
+
+
+@pytest.fixture
+def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
+    with new_lab(tmp_path, texts) as lab:
+        yield lab
+
+
+def scontrol(*words: str) -> None:
+    subprocess.run(["scontrol", *words], check=True)
+
+
+def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
+    """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
+    expected = lab.undisturbed(row)
+    assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.weights(row).items())
+    assert lab.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
+    assert lab.stage(row)[-1]["charged"]["steps"] == STEPS
+    steps = [line["step"] for line in lab.stage(row) if line["kind"] == "resumed"]
+    assert len(steps) == resumed and all(0 < step < STEPS for step in steps)
+
+
+@pytest.fixture(scope="module")
+def sweep(cluster, texts, tmp_path_factory) -> Iterator[Lab]:
+    """A whole suite, from text to tables. One run reaches its time limit, one fails, one dies without a word."""
+    with new_lab(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as lab:
+        lab.write('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies", slurm="signal_delay_s = 50")
+        for row, what in {"limited": "slow", "trips": "trip 0", "dies": "die"}.items():
+            lab.tell(row, what)
+        lab.submit()
+        lab.wait_for_mid_stage("limited")
+        job = lab.job("limited").id
+        scontrol("update", f"JobId={job}", "EndTime=now+60")  # Slurm looks every 30 s, and signals 50 s before
+        wait_until(lambda: slurm.queue()[job].waits)
+        scontrol("update", f"JobId={job}", "TimeLimit=60")
+        lab.let_go("limited")
+        wait_until(lambda: not slurm.queue())
+        yield lab
+
+
+def test_one_failure_stops_no_other(sweep: Lab) -> None:
+    assert {row: state.state for row, state in sweep.states().items()} == {
+        "Naive": "done",
+        "ER": "done",
+        "limited": "done",
+        "trips": "failed",
+        "dies": "failed",
+    }
+    table = (sweep.folder / "report" / "tiny" / "main_pretraining.md").read_text()
+    assert all(row in table for row in ("Naive", "ER", "limited"))
+
+
+def test_a_failure_is_told(sweep: Lab, capsys) -> None:
+    """With the traceback in the record; without a word of the run itself, as Slurm saw it."""
+    [failed] = [line for line in sweep.run_lines("trips") if line["kind"] == "failed"]
+    assert "paced.py" in failed["traceback"] and failed["stage"] == 1
+    capsys.readouterr()
+    assert sweep.call("status") == 1
+    told = capsys.readouterr().out
+    assert failed["error"] in told and sweep.job("trips").log in told
+    assert "ended without a word (FAILED); 1 of 2 stages done" in told
+
+
+def test_shared_stages_come_first_and_once(sweep: Lab) -> None:
+    """Data, then the first stage of all five, then each of them, then the tables; as jobs of one array."""
+    prepare, stage, *runs, report = sweep.jobs()
+    assert stage.after == [prepare.id]
+    assert all(run.after == [prepare.id, stage.id] for run in runs) and len(runs) == 5
+    assert report.after == [stage.id, *(run.id for run in runs)]
+    for job in (stage, *runs):
+        assert all(before.end["time"] <= job.starts[0]["time"] for before in (prepare, stage) if before.id in job.after)
+    assert {job.array for job in runs} == {stage.array} != {report.array}
+    assert sweep.count("Naive", "stage", index=0) == 1
+    assert {sweep.keys(row)[0] for row in sweep.states()} == {sweep.keys("Naive")[0]}
+
+
+def test_squeue_says_what_runs(sweep: Lab) -> None:
+    told = subprocess.run(["sacct", "-nPX", "-o", "JobID,JobName"], capture_output=True, text=True, check=True).stdout
+    assert {f"{job.id}|{job.name}" for job in sweep.jobs()} <= set(told.splitlines())
+    assert sweep.job("limited").name == "tiny:limited-s0"
+
+
+def test_a_time_limit_costs_nothing(sweep: Lab) -> None:
+    """Oracle: an undisturbed run, bit for bit."""
+    assert sweep.states()["limited"].restarts == 1
+    assert_as_if_undisturbed(sweep, "limited", resumed=1)
+
+
+def test_what_is_done_is_not_submitted(sweep: Lab, capsys) -> None:
+    """Failed runs only when asked; then they take no stage twice."""
+    before = len(sweep.jobs())
+    sweep.submit()
+    assert "nothing to submit" in capsys.readouterr().out and len(sweep.jobs()) == before
+    for row in ("trips", "dies"):
+        sweep.gate(row).unlink(missing_ok=True)
+    sweep.submit("--retry-failed")
+    sweep.submit("--retry-failed")  # they are under way
+    again = sweep.jobs()[before:]
+    assert [job.name for job in again] == ["tiny:trips-s0", "tiny:dies-s0", "tiny:report"]
+    assert all(sweep.wait_for(row, "done") for row in ("trips", "dies"))
+    assert sweep.count("trips", "stage", index=0) == 1
+
+
+def test_preemption_and_changed_code(lab: Lab) -> None:
+    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: an undisturbed run."""
+    lab.write("x", slurm='partition = "preemptible"\ncpus_per_task = 4').tell("x", "slow")
+    lab.submit()
+    lab.wait_for_mid_stage("x")
+    job = lab.job("x").id
+    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
+    subprocess.run(urgent, check=True, capture_output=True)
+    wait_until(lambda: job in slurm.queue() and slurm.queue()[job].waits)
+    lab.let_go("x")
+    (lab.folder / "code" / "benchmark" / "stage.py").write_text("this is no Python")
+    state = lab.wait_for("x", "done")
+    assert (state.job.id, state.restarts) == (job, 1)
+    assert_as_if_undisturbed(lab, "x", resumed=1)
+
+
+def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
+    """It dies with all that runs on it; Slurm starts the run elsewhere. Oracle: an undisturbed run."""
+    lab.write("x").tell("x", "slow")
+    lab.submit()
+    lab.wait_for_mid_stage("x")
+    node = lab.job("x").node
+    cluster.kill_node(node)
+    try:
+        scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        lab.let_go("x")
+        state = lab.wait_for("x", "done")
+    finally:
+        cluster.start_node(node)
+        scontrol("update", f"NodeName={node}", "State=RESUME")
+    assert state.restarts == 1 and state.job.node != node
+    assert_as_if_undisturbed(lab, "x", resumed=1)
+
+
+def test_two_nodes_of_two_processes(lab: Lab) -> None:
+    """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records."""
+    rows = ('{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }', "trips")
+    lab.write(*rows, slurm="nodes = 2\nntasks_per_node = 2\narray_parallelism = 1").tell("trips", "trip 3")
+    lab.submit()
+    lab.wait_for("Naive", "done")
+    lab.wait_for("trips", "failed")
+    [failed] = [line for line in lab.run_lines("trips") if line["kind"] == "failed"]
+    assert failed["rank"] == 3 and "tripped" in failed["traceback"]
+    assert lab.stage("Naive")[0]["provenance"]["world_size"] == 4
+    expected = lab.undisturbed("Naive")
+    for name, tensor in expected.weights("Naive").items():
+        torch.testing.assert_close(lab.weights("Naive")[name], tensor, rtol=1e-3, atol=1e-5)
+    assert lab.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
+
+
+def test_who_submits_may_die_and_cancel(lab: Lab) -> None:
+    """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on."""
+    lab.write("x").tell("x", "slow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurm, "release", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert lab.submit() == 130
+    [held] = lab.jobs()
+    assert slurm.queue()[held.id].reason == "JobHeldUser"
+    process = subprocess.Popen(
+        [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm", "--wait")],
+        cwd=lab.folder / "code",
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    lab.wait_for_mid_stage("x")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert lab.states()["x"].state == "running" and lab.job("x").id == held.id
+    lab.call("cancel")
+    assert lab.wait_for("x", "interrupted").detail == "saved and ended by SIGTERM"
+    lab.let_go("x")
+    lab.submit()
+    assert lab.wait_for("x", "done").job.id != held.id
+    assert_as_if_undisturbed(lab, "x", resumed=1)
+
+
+def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
+    """The cluster's GPUs are made up: Slurm gives one, and the job says that torch finds none rather than go on."""
+    lab.write("x", slurm="gpus_per_node = 1\nnodes = 1")
+    lab.submit()
+    state = lab.wait_for("x", "failed")
+    assert state.job.starts[0]["gpus"] == "0" and "torch finds none" in state.detail
