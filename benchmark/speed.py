@@ -7,6 +7,7 @@ Nothing is trained: the learning rate is 0, and each stage starts from what `sta
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +48,8 @@ class Cost:
 
     @property
     def off(self) -> float:
-        """How much more it costs than predicted, as a share."""
-        return self.measured / self.predicted - 1
+        """How much more it costs than predicted, as a share; NaN for a phase without matrix products."""
+        return self.measured / self.predicted - 1 if self.predicted else math.nan
 
 
 class Stepper:
@@ -202,10 +203,11 @@ def table(costs: Sequence[Cost], machine: dict[str, Any]) -> str:
         f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}"
     ]
     for cost in costs:
+        off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
         mark = " !" if cost.off > TOLERANCE else ""
         lines.append(
             f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
-            f"{cost.measured:8.2f}  {cost.predicted:8.2f}  {cost.off:+6.0%}{mark}"
+            f"{cost.measured:8.2f}  {cost.predicted:8.2f}  {off}{mark}"
         )
     lines.append(
         f"on {machine['device']} ({machine['cpu']}, {machine['threads']} threads, {machine['count']} processes)"

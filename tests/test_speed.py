@@ -248,7 +248,9 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     """Oracle: the numbers put in; a tenth too much is marked, less is not."""
     slow = Cost("A-GEM", 1, "ns", "adapt", 0.0421, 2.4, 2.0)
     fast = Cost("PNN", 4, "cs", "adapt", 1.5, 1.8, 2.0)
-    text = table([slow, fast], {"device": "CPU", "cpu": "Example CPU", "threads": 2, "count": 1}).splitlines()
+    merge = Cost("Merge", 1, "ns", "merge", 0.001, 0.02, 0.0)
+    text = table([slow, fast, merge], {"device": "CPU", "cpu": "Example CPU", "threads": 2, "count": 1}).splitlines()
     assert text[1].split() == ["A-GEM", "2", "adapt", "42.1", "2.40", "2.00", "+20%", "!"]
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1.80", "2.00", "-10%"]
-    assert "Example CPU" in text[3] and "slower than its FLOPs" in text[4]
+    assert text[3].split() == ["Merge", "2", "merge", "1.0", "0.02", "0.00", "-"]
+    assert "Example CPU" in text[4] and "slower than its FLOPs" in text[5]
