@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 
 from analysis import figures, metrics, notes
 from analysis.entry import Entry, TableEntry, View
-from analysis.frames import Study
+from analysis.frames import Curve, Study
 from analysis.tables import Block, Cell, Column, Row, Table, mark_best
 
 REFERENCE = "ER"
@@ -43,38 +42,31 @@ class LifelongTable(TableEntry):
         return self.table(COLUMNS, blocks, [notes.seeds(study, suites), about, *notes.missing(blocks, suites)], view)
 
     def _block(self, study: Study, suite: str) -> Block:
-        curves = study.evaluations[study.evaluations["suite"] == suite]
-        by_run = {
-            key: curve for key, curve in curves.groupby(["row", "seed"], sort=False) if _finished(study, suite, curve)
-        }
-        targets = {seed: curve["ap"].iloc[-1] for (row, seed), curve in by_run.items() if row == REFERENCE}
+        curves = study.curves(suite)
+        targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == REFERENCE}
         unigram = study.of(suite)[0].unigram
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
-        for (row, seed), curve in by_run.items():
+        for (row, seed), curve in curves.items():
             measured[row].append(_measure(curve, [unigram[name] for name in names], targets.get(seed, np.nan)))
         return Block(self.heading(study, suite), tuple(_row(row, lines) for row, lines in measured.items()))
 
 
-def _finished(study: Study, suite: str, curve: pd.DataFrame) -> bool:
-    last = curve.iloc[-1]
-    return bool(last["is_end"]) and last["stage"] == len(study.of(suite)[0].domains) - 1
-
-
-def _measure(curve: pd.DataFrame, unigram: list[float], target: float) -> tuple[float, ...]:
+def _measure(curve: Curve, unigram: list[float], target: float) -> tuple[float, ...]:
     """The columns' values of one run."""
-    ends = curve[curve["is_end"]]
-    matrix = np.stack(ends["perplexity"].to_list())[:, : len(ends)]
-    later, last = curve[curve["stage"] > 0], curve[curve["stage"] == len(ends) - 1]
-    before = ends.iloc[-2] if len(ends) > 1 else {"seconds": 0.0, "tokens": 0.0}
-    final = ends.iloc[-1]
+    ends = np.flatnonzero(curve["is_end"])
+    matrix = np.stack(list(curve["perplexity"][ends]))[:, : len(ends)]
+    later, last = curve["stage"] > 0, curve["stage"] == len(ends) - 1
+    to_target = [
+        metrics.budget_to_reach(curve[unit][last], curve["ap"][last], target)
+        - (curve[unit][ends[-2]] if len(ends) > 1 else 0)
+        for unit in ("seconds", "tokens")
+    ]
     return (
-        final["ap"],
-        final["ap_plus"],
-        final["log_ap_plus"],
+        *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         metrics.forward_transfer(matrix, unigram),
-        metrics.area_under_curve(later["charged"], later["ap"]),
-        *(metrics.budget_to_reach(last[unit], last["ap"], target) - before[unit] for unit in ("seconds", "tokens")),
+        metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
+        *to_target,
     )
 
 
@@ -113,5 +105,4 @@ class ProfileFigure(Entry):
                 ):
                     style = figures.line_style(index) | {"marker": ""}
                     axis.plot(ratios, line, label=row, drawstyle="steps-post", **style)
-            figures.legend(figure, axis)
-            return figures.to_files(figure)
+            return figures.finish(figure, axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -47,9 +48,10 @@ class ScoreTable(TableEntry):
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(suite, ())
         runs = _by_row(study, suite, chosen)
-        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
-        final = scores[scores["stage"] == len(study.of(suite)[0].domains) - 1]
-        lines = [(row, final[final["row"] == row], row, str(len(run.domains))) for row, run in runs.items()]
+        final = _final(study, suite)
+        final = final[final["headline"]]
+        of_row = _split(final, "row")
+        lines = [(row, of_row.get(row, final[:0]), row, str(len(run.domains))) for row, run in runs.items()]
         return [(self.heading(study, suite), lines + ([] if chosen else _references(study, final)))]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
@@ -94,8 +96,7 @@ class PromptTable(ScoreTable):
     """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt."""
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
-        scores = study.scores[study.scores["suite"] == suite]
-        final = scores[scores["stage"] == len(study.of(suite)[0].domains) - 1]
+        final = _final(study, suite)
         with_prompts = [
             row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
         ]
@@ -119,10 +120,16 @@ class StageScoreTable(ScoreTable):
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
+        of_row = {row: _split(found, "stage") for row, found in _split(scores, "row").items()}
         return [
-            (row, [(f"M{i + 1}", of_row[of_row["stage"] == i], row, str(i + 1)) for i in range(len(run.domains))])
+            (
+                row,
+                [
+                    (f"M{i + 1}", of_row.get(row, {}).get(i, scores[:0]), row, str(i + 1))
+                    for i in range(len(run.domains))
+                ],
+            )
             for row, run in _by_row(study, suite, ()).items()
-            for of_row in [scores[scores["row"] == row]]
         ]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
@@ -135,6 +142,16 @@ class StageScoreTable(ScoreTable):
 
 def _by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
     return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
+
+
+def _final(study: Study, suite: str) -> pd.DataFrame:
+    """Scores of the models after the last stage."""
+    last = study.scores["stage"] == len(study.of(suite)[0].domains) - 1
+    return study.scores[last & (study.scores["suite"] == suite)]
+
+
+def _split(scores: pd.DataFrame, column: str) -> dict[Any, pd.DataFrame]:
+    return dict(list(scores.groupby(column, sort=False)))
 
 
 def _cell(scores: pd.DataFrame, domain: str | None) -> Cell:

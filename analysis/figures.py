@@ -35,7 +35,6 @@ _SETTINGS: dict[Any, Any] = {
     "axes.linewidth": 0.8,
     "grid.linewidth": 0.5,
     "legend.frameon": False,
-    "figure.constrained_layout.use": True,
 }
 
 
@@ -60,7 +59,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[list[Axes]]]:
-    """A figure with a grid of panels, each `width` x `height` inches."""
+    """A figure with a grid of panels, each `width` x `height` inches with its labels."""
     figure = Figure(figsize=(columns * width, rows * height))
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -69,13 +68,25 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.5) -> 
     return figure, axes.tolist()
 
 
-def legend(figure: Figure, axis: Axes) -> None:
-    """One legend below all panels, for which the figure grows; none where nothing is drawn."""
+def finish(figure: Figure, axis: Axes) -> dict[str, bytes]:
+    """Lay the figure out, with one legend of `axis` below all panels, and return its files (see `to_files`)."""
     handles, labels = axis.get_legend_handles_labels()
+    columns = 4 if max(map(len, labels), default=0) < 16 else 3
+    below = 0.18 * -(-len(labels) // columns) + (0.2 if labels else 0.0)
+    width, height = figure.get_figwidth(), figure.get_figheight() + below
+    figure.set_figheight(height)
     if handles:
-        columns = 4 if max(map(len, labels)) < 16 else 3
-        figure.set_figheight(figure.get_figheight() + 0.25 + 0.18 * -(-len(labels) // columns))
-        figure.legend(handles, labels, loc="outside lower center", handlelength=3, ncols=columns)
+        figure.legend(handles, labels, loc="lower center", handlelength=3, ncols=columns)
+    # fixed margins in inches: a layout engine would draw everything once more
+    rows, across = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()  # type: ignore[union-attr]
+    inner_width, inner_height = width - 0.7, height - 0.8 - below
+    figure.subplots_adjust(
+        left=0.55 / width, right=1 - 0.15 / width, top=1 - 0.3 / height, bottom=(0.5 + below) / height
+    )
+    panel_width = (inner_width - 0.55 * (across - 1)) / across
+    panel_height = (inner_height - 0.6 * (rows - 1)) / rows
+    figure.subplots_adjust(wspace=0.55 / panel_width, hspace=0.6 / panel_height)
+    return to_files(figure)
 
 
 def scales(axis: Axes, y: Literal["log", "symlog"]) -> None:
@@ -108,8 +119,6 @@ def to_files(figure: Figure) -> dict[str, bytes]:
         "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
         "png": {"metadata": {"Software": None}, "dpi": 160},
     }
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, the same in both formats
     files = {}
     for suffix, options in formats.items():
         out = io.BytesIO()

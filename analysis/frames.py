@@ -19,6 +19,8 @@ from benchmark.records import Record, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 UNITS = ("seconds", "steps", "tokens")
+Curve = dict[str, np.ndarray]
+_CURVE = ("stage", "is_end", "charged", *UNITS, "ap", "ap_plus", "log_ap_plus", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,17 @@ class Study:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
         lines = self.runs[0].references if self.runs else []
         return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
+
+    def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
+        """Of each run of a suite that finished, by row and seed: its evaluations as arrays, by column."""
+        frame = self.evaluations[self.evaluations["suite"] == suite]
+        columns = {name: frame[name].to_numpy() for name in _CURVE}
+        found = {}
+        for key, indices in frame.groupby(["row", "seed"], sort=False).indices.items():
+            curve = {name: values[indices] for name, values in columns.items()}
+            if curve["is_end"][-1] and curve["stage"][-1] == len(self.of(suite)[0].domains) - 1:
+                found[key] = curve
+        return found
 
     @cached_property
     def suites(self) -> list[str]:

@@ -8,6 +8,7 @@ its own stage ended. Leading axes broadcast, so one call serves a table of evalu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,6 +113,11 @@ def bootstrap_interval(
     sample = np.asarray(values, float)
     if len(sample) < 2:
         return float("nan"), float("nan")
-    draws = np.random.default_rng(0).integers(len(sample), size=(resamples, len(sample)))
+    draws = _draws(len(sample), resamples)
     low, high = np.quantile(statistic(sample[draws], axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=8)
+def _draws(n: int, resamples: int) -> NDArray:
+    return np.random.default_rng(0).integers(n, size=(resamples, n))

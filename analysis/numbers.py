@@ -74,12 +74,10 @@ def as_printed(values: Iterable[PrintedValue], block: str) -> Numbers:
 
 def _put_areas(numbers: Numbers, study: Study, suite: str) -> None:
     """Mean height of the AP curve from the second domain on, of runs that finished."""
-    last = numbers.stages - 1
-    points = study.evaluations[(study.evaluations["suite"] == suite) & (study.evaluations["stage"] > 0)]
-    for (row, seed), curve in points.groupby(["row", "seed"], sort=False):
-        if curve["is_end"].iloc[-1] and curve["stage"].iloc[-1] == last:
-            area = metrics.area_under_curve(curve["charged"].to_numpy(), curve["ap"].to_numpy())
-            numbers.put("area", row, last, seed, area)
+    for (row, seed), curve in study.curves(suite).items():
+        later = curve["stage"] > 0
+        area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
+        numbers.put("area", row, numbers.stages - 1, seed, area)
 
 
 def _put_scores(numbers: Numbers, study: Study, suite: str) -> None:

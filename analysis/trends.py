@@ -37,8 +37,7 @@ class TrendFigure(Entry):
                     self._draw(axis, study, suite, metric)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=16)
-            figures.legend(figure, axes[0][0])
-            return figures.to_files(figure)
+            return figures.finish(figure, axes[0][0])
 
     def _draw(self, axis: Axes, study: Study, suite: str, metric: str) -> None:
         name, scale = AXES[metric]
@@ -100,8 +99,7 @@ class ScoreFigure(Entry):
                 axis.set_axis_off()
             for line in axes:
                 line[0].set_ylabel("Score (%)")
-            figures.legend(figure, flat[0])
-            return figures.to_files(figure)
+            return figures.finish(figure, flat[0])
 
 
 def _draw_scores(axis: Axes, scores: pd.Series) -> None:

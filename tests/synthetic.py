@@ -226,3 +226,34 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps({"time": 1.7e9, **line}) + "\n" for line in lines)
     path.write_text(text, encoding="utf-8")
+
+
+def _measure() -> None:
+    import tempfile
+    import time
+
+    ablation = ["WE + FRW", "DE + FRW", "WE + DE + FRW", "WE + DE", "WE + DE + FRW + δN", "WE + DE + FRW + δN + PT"]
+    sweep = [(f"EWC, λ = {10**i}", "ewc", {"strength": 10**i}) for i in range(6)]
+    rows = [
+        *((title, method, {}) for title, (method, _, _) in METHODS.items()),
+        *((row, "elle", {}) for row in ablation),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), "big", rows=rows + sweep, seeds=50, evaluations=10)
+        contents = []
+        for _ in range(2):
+            started, used = time.perf_counter(), time.process_time()
+            import paper_tables
+            from analysis.render import render
+            from benchmark.records import load_runs
+
+            runs = load_runs(Path(folder), "big")
+            paths = render("big", runs, paper_tables.names(), Path(folder) / "report")
+            contents.append([path.read_bytes() for path in paths])
+            seconds = f"{time.perf_counter() - started:.1f} s ({time.process_time() - used:.1f} s of one core)"
+            print(f"{len(runs)} runs to {len(paths)} files in {seconds}")
+        print("the second report is", "the same" if contents[0] == contents[1] else "DIFFERENT")
+
+
+if __name__ == "__main__":
+    _measure()
