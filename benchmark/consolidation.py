@@ -80,9 +80,10 @@ def sum_over_rows(
 ) -> list[Tensor]:
     """Sum over the rows of all processes of `function(d output / d theta)`, one tensor a parameter.
 
-    `output` maps logits (K, V) and targets (K) of a row to a scalar. Rows go through the model one by one: measured
-    on a CPU that costs 1 to 2 times a batch's gradient, while torch.func.vmap is not faster, needs a gradient a row in
-    memory, and falls back to a loop for attention anyway.
+    `output` maps logits (K, V) and targets (K) of a row to a scalar. Rows go through the model one by one. On a CPU
+    that costs 1 to 2 times a batch's gradient (3 times for models so small that all time goes into Python), and
+    torch.func.vmap, which holds a gradient a row in memory, as much. The phase has its share of the budget either way:
+    slower rows are fewer rows.
     """
     total = [torch.zeros_like(p) for p in learner.parameters]
     for gradient in _row_gradients(learner, batches, output):
