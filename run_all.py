@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmark.config import ConfigError, RunConfig, Suite, expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
-    from benchmark.planning import Survey
+    from benchmark.planning import RunState, Survey
 
 # torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
 
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     if left_out:
         print(f"{left_out} failed runs are left as they are; --retry-failed tries them again", file=sys.stderr)
     if options.executor == "slurm":
-        return run_on_slurm(options, suite, survey, wanted)
+        return run_on_slurm(options, suite, survey, states)
 
     from benchmark.launch import train_here
 
@@ -142,13 +142,13 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed or left_out else 0
 
 
-def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, wanted: list[Any]) -> int:
+def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, states: list[RunState]) -> int:
     from benchmark.submit import Report, Submission
     from benchmark.watch import watch
 
     ids = tuple(config.id for config in survey.configs)
     work = Report(write_report, suite, ids, options.runs.absolute(), options.out.absolute())
-    submitted = Submission(suite, survey.store, survey.build, work).submit(wanted)
+    submitted = Submission(suite, survey.store, survey.build, work).submit(states, options.retry_failed)
     for job in submitted:
         print(f"{job.id}  {job.name}" + (f"  after {', '.join(job.after)}" if job.after else ""))
     if options.wait:

@@ -3,7 +3,7 @@
 Each job has a file `runs/suites/<suite>/jobs/<id>.jsonl` (one writer a file: appending from several machines at once is
 not safe on every file system), begun by who submits it and continued by the job itself:
 
-    job       id, key (what it does), name, run (its id, or null), after [ids], log, exclusive
+    job       id, key (what it does), name, run (its id, or null), after [ids], needs [ids], log, exclusive
     released  (its name and dependencies are set)
     started   node, gpus, restarts: at each start, so that a second one means that it was queued again
     ended     state ("done"|"stopped"|"failed"), error, traceback
@@ -32,7 +32,7 @@ class Task:
     config: RunConfig
     last_stage: int | None = None  # None: to the end
     after: str | None = None  # key of the task that trains the shared stages before it
-    runs: int = 1  # that need it
+    stages: tuple[str, ...] = ()  # keys of the stages that it trains
 
 
 def graph(runs: Iterable[RunAndKeys], done: Callable[[RunConfig, int], bool]) -> list[Task]:
@@ -54,7 +54,8 @@ def _branch(
     for members in groups.values():
         config = members[0][0]
         if len(members) == 1:
-            tasks.append(Task(config.id, f"{config.suite}:{label(config)}", config, after=after))
+            stages = tuple(members[0][1][depth:])
+            tasks.append(Task(config.id, f"{config.suite}:{label(config)}", config, after=after, stages=stages))
             continue
         columns = zip(*(keys for _, keys in members), strict=True)
         shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
@@ -63,7 +64,7 @@ def _branch(
             domains = "+".join(domain.name for domain in config.domains[depth : last + 1])
             name = f"{config.suite}:{domains}-of-{len(members)}-s{config.seed}"
             needed = f"stage-{shared[last]}"
-            tasks.append(Task(needed, name, config, last, after, len(members)))
+            tasks.append(Task(needed, name, config, last, after, tuple(shared[depth:])))
         tasks += _branch(members, len(shared), needed, done)
     return tasks
 
@@ -81,7 +82,8 @@ class Job:
     key: str
     name: str
     run: str | None
-    after: list[str]
+    after: list[str]  # jobs that must have ended before
+    needs: list[str]  # jobs that must have succeeded before
     log: str
     exclusive: bool | str
     time: float

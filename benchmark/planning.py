@@ -163,6 +163,9 @@ def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build) -> li
     for task in found:
         after = [names[task.after]] if task.after else prepare
         lines.append(f"    {task.name}" + (f" after {after[0]}" if after else ""))
+    scored = "every stage" if suite.finetuning.stages == "every" else "the last stage"
+    if suite.tasks:
+        lines.append(f"    {suite.name}:score-... of each model after {scored}, if that was trained")
     return [*lines, f"    {suite.name}:report after all of these"]
 
 
@@ -198,11 +201,11 @@ def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) 
 
 def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
-    found = []
-    for job in survey.jobs.values():
-        queued = survey.queue.get(job.id)
-        if not job.run and queued:
-            found.append(f"{job.name}  {queued.state.lower()}  {job.id}  {queued.node or queued.reason}")
+    others = [job for job in survey.jobs.values() if not job.run and job.id in survey.queue]
+    running = [job for job in others if not survey.queue[job.id].waits]
+    found = [f"{job.name}  running  {job.id}  {survey.queue[job.id].node}" for job in running]
+    if len(running) < len(others):
+        found.append(f"{len(others) - len(running)} other jobs wait")
     for job in survey.failed_jobs():
         found.append(f"{job.name}  failed  {job.id}  {last_line((job.end or {})['error'])}; log {job.log}")
     return [*found, *different_hardware(survey.store, states)]

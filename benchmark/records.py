@@ -61,7 +61,7 @@ resumed phase step
 run id suite row row_index title method options seed config stages domains unigram
 failed stage error
 done
-job id key name run after log exclusive
+job id key name run after needs log exclusive
 released
 started node
 ended state

@@ -33,26 +33,40 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
 
 def score_run(suite: Suite, config: RunConfig, tasks: Sequence[tuple[Task, TaskData]], store: Store) -> None:
     """Fine-tune what is still to be scored of a run's finished stages."""
+    for index in scored_stages(suite, config):
+        score_stage(suite, config, index, tasks, store)
+
+
+def scored_stages(suite: Suite, config: RunConfig) -> range:
+    """After which stages of a run its model is scored."""
+    count = len(config.domains)
+    if not suite.tasks:
+        return range(0)
+    return range(count) if suite.finetuning.stages == "every" else range(count - 1, count)
+
+
+def score_stage(
+    suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
+) -> None:
+    """Fine-tune what is still to be scored of the model after a stage, if that is finished."""
     keys = recorded_stages(config, store)
-    chosen = range(len(keys)) if suite.finetuning.stages == "every" else range(len(keys) - 1, len(keys))
-    for index in chosen:
-        if not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
-            continue
+    if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
+        return
 
-        def say(record: dict[str, Any], left: int, index: int = index) -> None:
-            place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-            score = f"{record['task']}, prompt {record['prompt']}, seed {record['seed']}: {record['test']:.1%}"
-            print(f"{place}: {score}, {left} to go", file=sys.stderr)
+    def say(record: dict[str, Any], left: int) -> None:
+        place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
+        score = f"{record['task']}, prompt {record['prompt']}, seed {record['seed']}: {record['test']:.1%}"
+        print(f"{place}: {score}, {left} to go", file=sys.stderr)
 
-        score_all(
-            keys[index],
-            store.stage(keys[index]) / "model",
-            tasks,
-            suite.finetuning,
-            store.root / "scores" / f"{keys[index]}.jsonl",
-            [domain.name for domain in config.domains[: index + 1]],
-            say,
-        )
+    score_all(
+        keys[index],
+        store.stage(keys[index]) / "model",
+        tasks,
+        suite.finetuning,
+        store.root / "scores" / f"{keys[index]}.jsonl",
+        [domain.name for domain in config.domains[: index + 1]],
+        say,
+    )
 
 
 def _trains(stage: Path) -> bool:

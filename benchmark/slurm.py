@@ -51,13 +51,10 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
     return {job: state.split()[0] for job, state in rows if job in wanted}
 
 
-def wire(job: str, name: str, after: Sequence[str]) -> None:
-    """Name a waiting job, or one task of a waiting array, and let it start when the jobs `after` have ended.
-
-    However they end. A job whose predecessor failed does that one's work itself, from its last checkpoint, and if it
-    fails too it says why in its own records. With `afterok` it would wait for ever and say nothing.
-    """
-    dependency = [f"Dependency=afterany:{':'.join(after)}"] if after else []
+def wire(job: str, name: str, after: Sequence[str], needs: Sequence[str]) -> None:
+    """Name a waiting job, or one task of a waiting array; it starts when `after` have ended and `needs` succeeded."""
+    wanted = [f"{kind}:{':'.join(ids)}" for kind, ids in (("afterany", after), ("afterok", needs)) if ids]
+    dependency = [f"Dependency={','.join(wanted)}"] if wanted else []
     _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}", *dependency])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -79,11 +80,12 @@ class Slurm(BaseModel):
             given["exclusive"] = exclusive
         return given
 
-    def for_one_process(self) -> dict[str, Any]:
-        """Parameters for a job without a GPU: it prepares data or renders tables."""
-        only_training = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
-        given = {key: value for key, value in self._given().items() if key not in only_training}
-        return {**given, "nodes": 1, "ntasks_per_node": 1}
+    def for_one_process(self, gpu: bool = False) -> dict[str, Any]:
+        """Parameters for a job of one process: it scores models on a GPU, or prepares data or renders tables."""
+        of_gpus = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
+        given = {key: value for key, value in self._given().items() if key not in of_gpus}
+        one = {"gpus_per_node": 1} if gpu and asks_for_gpus(self._given()) else {}
+        return {**given, **one, "nodes": 1, "ntasks_per_node": 1}
 
     def _given(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, exclude={"exclusive", "max_num_timeout"})
@@ -93,5 +95,11 @@ class Slurm(BaseModel):
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
             given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
-        given["additional_parameters"] = {"requeue": True, **self.additional_parameters}
+        # A job that needs another's success ends if there is none, rather than wait for ever.
+        always = {"requeue": True, "kill_on_invalid_dep": "yes"}
+        given["additional_parameters"] = {**always, **self.additional_parameters}
         return given
+
+
+def asks_for_gpus(parameters: Mapping[str, Any]) -> bool:
+    return any(parameters.get(key) for key in ("gpus_per_node", "gpus_per_task")) or "gpu" in parameters.get("gres", "")

@@ -18,11 +18,13 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from benchmark import jobs, records, slurm, snapshot
-from benchmark.config import ConfigError, RunConfig, Suite
+from benchmark.config import ConfigError, RunConfig, Suite, digest
 from benchmark.jobs import Job, Task
 from benchmark.launch import Preparation, SlurmJob, Training, Work
-from benchmark.planning import RunState, data_key, tasks
+from benchmark.planning import RunState, data_key, plan_keys, tasks, to_train
 from benchmark.run import Build, Store
+from benchmark.scoring import load_tasks, score_stage, scored_stages
+from benchmark.slurm_settings import asks_for_gpus
 from benchmark.world import World
 
 
@@ -42,6 +44,21 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """Fine-tune and score the model that a run has after a stage."""
+
+    suite: Suite
+    config: RunConfig
+    stage: int
+    runs: Path
+    looks_up: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        store = Store(self.runs)
+        score_stage(self.suite, self.config, self.stage, load_tasks(self.suite, store), store)
+
+
+@dataclass(frozen=True)
 class Order:
     """One job to submit: what squeue will call it, what it does, and for which jobs it waits."""
 
@@ -49,7 +66,8 @@ class Order:
     name: str
     work: Work
     run: str | None = None
-    after: tuple[str, ...] = ()  # keys of others, of the same call or under way
+    after: tuple[str, ...] = ()  # keys of others, of the same call or under way, that must have ended
+    needs: tuple[str, ...] = ()  # that must have succeeded
 
 
 class Submission:
@@ -62,32 +80,53 @@ class Submission:
         self.known = jobs.read(self.folder)
         self.ids = {job.key: job.id for job in self.known if job.id in self.queue}  # of what is under way
 
-    def submit(self, states: Sequence[RunState]) -> list[Job]:
-        """Submit the training of these runs, after the data where it is not prepared, and before a report."""
+    def submit(self, states: Sequence[RunState], retry_failed: bool = False) -> list[Job]:
+        """Submit what these runs lack: data, training, scores, and then a report. Returns the new jobs."""
         self._finish_what_was_begun()
-        runs = [state.config for state in states]
         before = len(self.known)
-        if runs:
-            self._check(runs)
-            self._send([self._preparation(c) for c in unprepared(states)], self.suite.slurm.for_one_process())
-            unit = "seconds" if any(run.budget.unit == "seconds" for run in runs) else runs[0].budget.unit
-            self._send(self._training(states), self.suite.slurm.for_training(unit))
-            training = tuple(key for key in self.ids if not key.startswith("data-") and key != "report")
-            order = Order("report", f"{self.suite.name}:report", self.report, after=training)
+        wanted = to_train(states, retry_failed)
+        self._check([state.config for state in wanted])
+        small, settings = self.suite.slurm.for_one_process(), self.suite.slurm
+        unit = "seconds" if any(state.config.budget.unit == "seconds" for state in wanted) else "steps"
+        training = tasks(wanted, self.build)
+        self._send([self._preparation(config) for config in unprepared(wanted)], small)
+        self._send([self._training(task) for task in training], settings.for_training(unit))
+        self._send(self._scoring(states, training, retry_failed), settings.for_one_process(gpu=True))
+        if len(self.known) > before:
             self.ids.pop("report", None)  # one under way does not wait for what is new
-            self._send([order], self.suite.slurm.for_one_process())
+            after = tuple(key for key in self.ids if not key.startswith("data-"))
+            self._send([Order("report", f"{self.suite.name}:report", self.report, after=after)], small)
         return self.known[before:]
 
     def _preparation(self, config: RunConfig) -> Order:
         return Order(data_key(config), f"{self.suite.name}:prepare", Preparation(config, self.store.root))
 
-    def _training(self, states: Sequence[RunState]) -> list[Order]:
-        return [self._order(task) for task in tasks(states, self.build)]
-
-    def _order(self, task: Task) -> Order:
+    def _training(self, task: Task) -> Order:
+        # However those before it end: if they fail, it does their work, from their last checkpoint, and if it fails too
+        # it says why in its own records. If it needed their success, it would end and say nothing.
         work = Training(task.config, self.build, self.store.root, task.last_stage)
         after = (data_key(task.config), *([task.after] if task.after else []))
         return Order(task.key, task.name, work, task.config.id if task.last_stage is None else None, after)
+
+    def _scoring(self, states: Sequence[RunState], training: Sequence[Task], retry_failed: bool) -> list[Order]:
+        """One for each model that is to be scored and has been or will be trained, shared ones once."""
+        settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
+        trained_by = {key: task.key for task in training for key in task.stages}
+        over = {job.key for job in self.known if job.end and (job.end["state"] == "done" or not retry_failed)}
+        orders: dict[str, Order] = {}
+        for state in states:
+            config = state.config
+            keys = plan_keys(config, self.build)
+            for stage in scored_stages(self.suite, config):
+                key = f"score-{keys[stage]}-{settings}"
+                is_trained = state.stages_done > stage
+                if key in over or not (is_trained or keys[stage] in trained_by):
+                    continue
+                name = f"{self.suite.name}:score-{jobs.label(config)}-{config.domains[stage].name}"
+                needs = () if is_trained else (trained_by[keys[stage]],)
+                work = Scoring(self.suite, config, stage, self.store.root)
+                orders.setdefault(key, Order(key, name, work, needs=needs))
+        return list(orders.values())
 
     def _check(self, runs: Sequence[RunConfig]) -> None:
         processes = self.suite.slurm.processes
@@ -104,8 +143,7 @@ class Submission:
         if not orders:
             return
         exclusive = parameters.get("exclusive", False)
-        trains = isinstance(orders[0].work, Training)
-        gpus = trains and self.suite.slurm.gpus > 0
+        gpus = asks_for_gpus(parameters)
         work = [SlurmJob(order.work, self.folder, gpus, exclusive) for order in orders]
         name = orders[0].name if len(orders) == 1 else self.suite.name
         try:
@@ -115,13 +153,17 @@ class Submission:
         self.ids |= {order.key: job.job_id for order, job in zip(orders, submitted, strict=True)}
         new = []
         for order, job in zip(orders, submitted, strict=True):
-            after = [self.ids[key] for key in order.after if key in self.ids]
-            line = {"id": job.job_id, "key": order.key, "name": order.name, "run": order.run, "after": after}
-            line |= {"log": str(job.paths.stdout), "exclusive": exclusive}
-            records.append(self._file(job.job_id), {"kind": "job", **line})
+            what = {"id": job.job_id, "key": order.key, "name": order.name, "run": order.run}
+            waits = {"after": self._ids(order.after), "needs": self._ids(order.needs)}
+            how = {"log": str(job.paths.stdout), "exclusive": exclusive}
+            records.append(self._file(job.job_id), {"kind": "job", **what, **waits, **how})
             new.append(jobs.read_one(self._file(job.job_id)))
         self.known += new
         self._let_go(new)
+
+    def _ids(self, keys: Sequence[str]) -> list[str]:
+        """Jobs that are under way; what is not has ended."""
+        return [self.ids[key] for key in keys if key in self.ids]
 
     def _executor(self, name: str, parameters: dict[str, Any]) -> submitit.SlurmExecutor:
         code = snapshot.take(self.store.root / "code")
@@ -142,7 +184,7 @@ class Submission:
 
     def _let_go(self, new: Sequence[Job]) -> None:
         for job in new:
-            slurm.wire(job.id, job.name, job.after)
+            slurm.wire(job.id, job.name, job.after, job.needs)
         for array in dict.fromkeys(job.array for job in new):
             slurm.release(array)
         for job in new:

@@ -34,6 +34,7 @@ domains = [
   {{ name = "sea", train = ["{texts}/sea.jsonl"] }},
 ]
 rows = [{rows}]
+tasks = [{tasks}]
 [tokenizer]
 vocabulary = 300
 [data]
@@ -45,6 +46,9 @@ architecture = "gpt"
 head_size = 8
 dropout = 0.1
 ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 2, hidden_size = 16 }}]
+[finetuning]
+stages = "last"
+seeds = 1
 [training]
 batch_size = 8
 evaluations = 20
@@ -62,6 +66,15 @@ def write_texts(folder: Path) -> None:
         chosen = random.Random(name)
         texts = [" ".join(chosen.choices(words.split(), k=60)) for _ in range(120)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def write_task(folder: Path) -> str:
+    """Files of a downstream task, one word a class, and its entry in a suite."""
+    for split in ("train", "dev", "test"):
+        examples = [{"text": word, "label": word} for word in WORDS["sea"].split()[:3] for _ in range(4)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    files = ", ".join(f'{split} = "{folder}/{split}.jsonl"' for split in ("train", "dev", "test"))
+    return f'{{ name = "fish", domain = "sea", batch_size = 4, max_epochs = 1, {files} }}'
 
 
 def copy_code(folder: Path) -> Path:
@@ -86,11 +99,13 @@ class Lab:
         if data:
             shutil.copytree(data, self.runs / "data")
 
-    def write(self, *rows: str, slurm: str = "", steps: int = STEPS) -> Lab:
+    def write(self, *rows: str, slurm: str = "", tasks: str = "") -> Lab:
         """A suite of these rows: `x` is of the method "paced"; others are given as TOML."""
         paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
-        self.file.write_text(SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=steps))
+        self.file.write_text(
+            SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks)
+        )
         return self
 
     def gate(self, row: str) -> Path:

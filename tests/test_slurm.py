@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import torch
 from slurm_cluster import SlurmCluster, missing_programs
-from slurm_lab import STEPS, Lab, copy_code, wait_until, write_texts
+from slurm_lab import STEPS, Lab, copy_code, wait_until, write_task, write_texts
 
 import methods
-from benchmark import slurm, snapshot
+from benchmark import records, slurm, snapshot
 
 missing = missing_programs()
 pytestmark = [
@@ -197,12 +197,22 @@ def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
 
 
 def test_two_nodes_of_two_processes(lab: Lab) -> None:
-    """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records."""
+    """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records.
+
+    A model is scored by a job of its own, if it was trained.
+    """
     rows = ('{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }', "trips")
-    lab.write(*rows, slurm="nodes = 2\nntasks_per_node = 2\narray_parallelism = 1").tell("trips", "trip 3")
+    slurm_settings = "nodes = 2\nntasks_per_node = 2\narray_parallelism = 1"
+    lab.write(*rows, slurm=slurm_settings, tasks=write_task(lab.folder)).tell("trips", "trip 3")
     lab.submit()
     lab.wait_for("Naive", "done")
     lab.wait_for("trips", "failed")
+    scores = {job.name: job for job in lab.jobs() if "score" in job.name}
+    assert scores["tiny:score-naive-s0-sea"].needs == [lab.job("Naive").id]
+    wait_until(lambda: not any(job.id in slurm.queue() for job in scores.values()))
+    [score] = records.read(lab.runs / "scores" / f"{lab.keys('Naive')[-1]}.jsonl")
+    assert score["task"] == "fish"
+    assert slurm.endings([scores["tiny:score-trips-s0-sea"].id]) == {scores["tiny:score-trips-s0-sea"].id: "CANCELLED"}
     [failed] = [line for line in lab.run_lines("trips") if line["kind"] == "failed"]
     assert failed["rank"] == 3 and "tripped" in failed["traceback"]
     assert lab.stage("Naive")[0]["provenance"]["world_size"] == 4
