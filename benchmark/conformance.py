@@ -202,7 +202,11 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
 
 
 def two_processes_equal_one(lab: Lab) -> None:
-    """Two processes with half of each batch end with the weights of one, within 1e-6 (GPT, fp32)."""
+    """Two processes with half of each batch end with the weights of one, within 1e-4 (GPT, fp32).
+
+    Summing in another order alone makes up to 2e-5 of that, in one process with half-size micro-batches too: Adam
+    amplifies rounding where a growing method's gradients are tiny.
+    """
     compare_two_processes([lab])
 
 
@@ -295,7 +299,7 @@ def compare_two_processes(labs: Sequence[Lab]) -> None:
     for lab in labs:
         run = lab.run(lab.config(), "two")
         actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
-        _assert_close(lab.undisturbed(), actual, 1e-6, f"{lab.name} in two processes")
+        _assert_close(lab.undisturbed(), actual, 1e-4, f"{lab.name} in two processes")
 
 
 def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
