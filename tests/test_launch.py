@@ -1,0 +1,305 @@
+"""Launching without a cluster: settings, the graph of jobs, signals, states, the pinned code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import submitit
+from slurm_lab import Lab, write_texts
+
+import methods
+from benchmark import config, jobs, planning, records, slurm, snapshot
+from benchmark.config import ConfigError, load_suite
+from benchmark.launch import StopSignals
+from benchmark.planning import Survey
+from benchmark.run import Store
+from benchmark.slurm_settings import Slurm
+from benchmark.stage import Stopped
+from benchmark.submit import Submission
+
+ROOT = Path(__file__).parent.parent
+OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job
+NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write(NAIVE, ER)
+
+
+# Settings
+
+
+def test_keys_are_those_of_submitit() -> None:
+    """Oracle: what submitit's Slurm executor takes."""
+    assert set(Slurm.model_fields) - OURS <= submitit.SlurmExecutor._valid_parameters()
+
+
+def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
+    """Oracle: submitit, which checks names and writes the script."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    settings = Slurm(partition="gpu", gpus_per_node=4, nodes=2, cpus_per_task=8, mem="64GB", setup=("module load x",))
+    executor = submitit.SlurmExecutor(tmp_path)
+    executor.update_parameters(**settings.for_training("seconds"))
+    script = executor._make_submission_file_text("train", "uid")
+    for line in ("partition=gpu", "gpus-per-node=4", "ntasks-per-node=4", "exclusive", "requeue", "time=1440"):
+        assert f"#SBATCH --{line}\n" in script
+    assert "--kill-on-bad-exit=1 --cpus-per-task=8" in script and "module load x\n" in script
+    executor = submitit.SlurmExecutor(tmp_path)
+    executor.update_parameters(**settings.for_one_process())
+    script = executor._make_submission_file_text("report", "uid")
+    assert "gpus" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
+
+
+def test_whole_nodes_under_a_wall_time() -> None:
+    assert Slurm().takes_whole_nodes("seconds") is True
+    assert Slurm().takes_whole_nodes("steps") is False
+    assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
+    assert "exclusive" not in Slurm(exclusive=False).for_training("seconds")
+
+
+def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
+    message = (
+        "slurm.partitoin: no such key (did you mean 'partition'?); there are account, additional_parameters, array"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_suite(str(lab.file), {"slurm.partitoin": "gpu"})
+    with pytest.raises(ConfigError, match="signal_delay_s 120 leaves nothing of a time limit of 2 minutes"):
+        load_suite(str(lab.file), {"slurm.time": 2})
+
+
+def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:
+    """The suite's own settings win; nothing that changes results may be in it."""
+    monkeypatch.setattr(config, "SITE", tmp_path / "site.toml")
+    config.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
+    lab.write(NAIVE, slurm="nodes = 2")
+    assert load_suite(str(lab.file)).slurm.model_dump(include={"partition", "nodes"}) == {
+        "partition": "gpu",
+        "nodes": 2,
+    }
+    assert load_suite(str(lab.file), {"slurm.partition": "other"}).slurm.partition == "other"
+    config.SITE.write_text("[training]\nbatch_size = 2\n")
+    with pytest.raises(ConfigError, match=r"only a \[slurm\] section may be here, not training"):
+        load_suite(str(lab.file))
+
+
+def test_settings_change_no_result(lab: Lab) -> None:
+    ids = [one.id for one in lab.configs()]
+    lab.write(NAIVE, ER, slurm="nodes = 2")
+    assert [one.id for one in lab.configs()] == ids
+
+
+# The graph
+
+
+def test_shared_stages_are_a_tree(lab: Lab) -> None:
+    """Oracle: drawn by hand. Three of four share stage a; two of these b and c as well."""
+    lab.write('{ method = "naive", name = "1" }', *(f'{{ method = "naive", name = "{i}" }}' for i in "234"))
+    keys = {"1": "abcd", "2": "abce", "3": "axyz", "4": "wxyz"}
+    tasks = jobs.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
+    told = [(task.config.row, task.last_stage, task.after, "".join(task.stages)) for task in tasks]
+    assert told == [
+        ("1", 0, None, "a"),
+        ("1", 2, "stage-a", "bc"),
+        ("1", None, "stage-c", "d"),
+        ("2", None, "stage-c", "e"),
+        ("3", None, "stage-a", "xyz"),
+        ("4", None, None, "wxyz"),
+    ]
+    trained = jobs.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
+    assert [task.after for task in trained] == [None, "stage-c", "stage-c", None, None]
+
+
+def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
+    """Oracle: 2 runs of 40 and 200 s on 3 nodes of 4 GPUs, 40 of which they share."""
+    lab.write(NAIVE, ER, slurm="nodes = 3\ngpus_per_node = 4")
+    lab.call("run", "--dry-run", "--executor", "slurm", "--set", "budget.unit=seconds")
+    told = capsys.readouterr().out
+    assert "tiny:prepare\n    tiny:wood-of-2-s0 after tiny:prepare\n    tiny:naive-s0 after tiny:wood-of-2-s0\n" in told
+    assert f"480 s (8:00, {480 * 12 / 3600:,.1f} GPU-hours)" in told
+    assert f"440 s (7:20, {440 * 12 / 3600:,.1f} GPU-hours), which saves 40 s" in told
+    assert "exclusive True" in told and not lab.jobs()
+
+
+# States
+
+
+def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7") -> None:
+    one = lab.config(row)
+    path = jobs.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
+    job = {
+        "id": id,
+        "key": one.id,
+        "name": row,
+        "run": one.id,
+        "after": [],
+        "needs": [],
+        "log": "L",
+        "exclusive": False,
+    }
+    for line in ({"kind": "job", **job}, {"kind": "released"}, *lines):
+        records.append(path, line)
+
+
+STARTED = {"kind": "started", "node": "n1", "gpus": None, "restarts": 0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "queue", "sacct", "state", "detail"),
+    [
+        ([], {"7": slurm.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
+        ([STARTED], {"7": slurm.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
+        ([STARTED, STARTED], {"7": slurm.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
+        ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
+        ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),
+        ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
+        ([STARTED], {}, {"7": "NODE_FAIL"}, "interrupted", "(NODE_FAIL)"),
+        ([STARTED], {}, {}, "interrupted", "sacct does not say how"),
+    ],
+)
+def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detail) -> None:
+    """Who failed by its own fault is failed; what the cluster or a user ended is interrupted, and `run` goes on."""
+    monkeypatch.setattr(slurm, "queue", lambda: queue)
+    monkeypatch.setattr(slurm, "endings", lambda ids: {key: sacct[key] for key in ids if key in sacct})
+    write_job(lab, "Naive", *lines)
+    found = lab.states()["Naive"]
+    assert (found.state, found.job.id, found.restarts) == (state, "7", max(0, lines.count(STARTED) - 1))
+    assert detail in found.detail
+    retried = [one.config.row for one in planning.to_train(lab.states().values(), retry_failed=True)]
+    left = [one.config.row for one in planning.to_train(lab.states().values(), retry_failed=False)]
+    assert ("Naive" in retried) == (state in ("failed", "interrupted")) and ("Naive" in left) == (
+        state == "interrupted"
+    )
+
+
+def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog) -> None:
+    """A machine outside the cluster still says what the records know."""
+    monkeypatch.setattr(slurm, "queue", lambda: (_ for _ in ()).throw(slurm.SlurmError("no answer")))
+    write_job(lab, "Naive", STARTED, {"kind": "ended", "state": "failed", "error": "why"})
+    assert lab.call("status") == 1
+    assert "no answer" in caplog.text
+
+
+def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
+    """The local executor: all, then nothing; failed ones only when asked."""
+    lab.write(NAIVE, '{ method = "naive", name = "hot", set = { "training.learning_rate" = 1e30 } }')
+    assert lab.call("run") == 1
+    states = lab.states()
+    assert states["Naive"].state == "done"
+    assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
+    before = lab.run_lines("hot")
+    assert lab.call("run") == 1 and lab.run_lines("hot") == before
+    assert "1 failed runs are left as they are" in capsys.readouterr().err
+    assert lab.call("run", "--retry-failed") == 1 and len(lab.run_lines("hot")) == len(before) + 1
+
+
+@pytest.mark.parametrize("unit", ["steps", "seconds"])
+def test_different_hardware_is_flagged(lab: Lab, unit: str) -> None:
+    """Only under a budget in seconds: there it makes the numbers incomparable."""
+    lab.file.write_text(lab.file.read_text().replace('unit = "steps"', f'unit = "{unit}"'))
+    hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, "device": "V100", "exclusive": False}}
+    for row, machine in hardware.items():
+        one = lab.config(row)
+        run = {"kind": "run", **dict.fromkeys(records.FIELDS["run"], one.id), "stages": [row]}
+        records.append(Store(lab.runs).run_file(one), run)
+        stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": machine}}
+        records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
+    told = planning.different_hardware(Store(lab.runs), list(lab.states().values()))
+    flagged = "! wall times cannot be compared, hardware differs: 4 x A100 (Naive); 4 x V100 beside others (ER)"
+    assert told == ([flagged] if unit == "seconds" else [])
+
+
+# Submission
+
+
+def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:
+    monkeypatch.setattr(slurm, "queue", lambda: {})
+    suite = load_suite(str(lab.file), {"slurm.nodes": 3})
+    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs))
+    with pytest.raises(ConfigError, match="batch_size 8 cannot be split over 3 processes"):
+        Submission(suite, survey.store, methods.build, report=None).submit(survey.states())
+
+
+def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert lab.call("run", "--executor", "slurm") == 2
+    assert "run this on a machine of the cluster, or use --executor local" in capsys.readouterr().err
+
+
+# The code and its signals
+
+
+def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
+    """Oracle: the files themselves; another byte is another snapshot, and a changed snapshot is noticed."""
+    kept = snapshot.take(tmp_path)
+    assert snapshot.take(tmp_path) == kept and snapshot.digest(kept) == kept.name
+    for name in ("benchmark/launch.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
+        assert (kept / name).read_bytes() == (ROOT / name).read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+    with (kept / "methods" / "er.py").open("a") as file:
+        file.write("\n")
+    assert snapshot.digest(kept) != kept.name
+
+
+HELD = """
+import json, signal, sys
+from benchmark.start import PREEMPTION
+came = []
+signal.signal(PREEMPTION, lambda *_: came.append(1))
+before = list(came)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [PREEMPTION])
+import benchmark
+print(json.dumps([before, came, sys.argv[1:], benchmark.__file__]))
+"""
+
+
+def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
+    """A signal before there is a handler ends a process (POSIX); here it waits. The current folder is not searched."""
+    code = snapshot.take(tmp_path / "code")
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "benchmark").mkdir()  # would be imported, if the current folder were searched
+    (tmp_path / "benchmark" / "__init__.py").write_text("raise ImportError")
+    begin = f"import os, signal, sys; os.kill(os.getpid(), {int(signal.SIGUSR2)}); import runpy; "
+    patched = tmp_path / "code" / "start.py"
+    text = (code / "benchmark" / "start.py").read_text()
+    patched.write_text(
+        text.replace("    runpy.run_module", f"    {begin}runpy.run_module").replace(
+            "str(Path(__file__).parents[1])", repr(str(code))
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", str(patched), "-u", "-m", "held", "FOLDER"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, came, arguments, where = json.loads(done.stdout)
+    assert (before, came, arguments) == ([], [1], ["FOLDER"]) and where.startswith(str(code))
+
+
+def test_stop_signals() -> None:
+    """Noted, not obeyed at once; a second Ctrl-C insists; work that does not look up is stopped at once."""
+    outside = signal.getsignal(signal.SIGINT)
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked() and asked.came == [signal.SIGTERM, signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == outside
+    with pytest.raises(Stopped), StopSignals(signal.SIGTERM, at_once=True):
+        os.kill(os.getpid(), signal.SIGTERM)
