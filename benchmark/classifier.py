@@ -61,8 +61,15 @@ class Checkpoint:
         self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}
 
     def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
-        """The asked prompts, or for a model that was trained without prompts "none"."""
-        return tuple(asked) if self.config.prompts else ("none",)
+        """Those of the asked prompts that this model is scored with.
+
+        "none" for a model that was trained without prompts. Before the last stage the right one only: the others tell
+        something of the final models (the paper's table:table5), and would multiply the cost of every stage.
+        """
+        if not self.config.prompts:
+            return ("none",)
+        final = len(self.seen) == len(self.domains)
+        return tuple(prompt for prompt in asked if final or prompt == "right")
 
     def texts(self, name: str, data: TaskData) -> dict[Split, list[list[list[int]]]]:
         """Token ids of the text, or of text and pair, of each example, truncated so that a prompt finds room too.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,14 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.config import ConfigError
+from benchmark.evaluate import LOGITS_AT_ONCE
 from benchmark.method import Phase
 from benchmark.models import LanguageModel, load
 from benchmark.stream import Stream
 from benchmark.vocabulary import BOS, MASK
 
 FILE = "domain_discriminator.json"  # beside the model in its checkpoint folder
-MEMORY_ROWS, VALIDATION_ROWS = 2000, 200  # of a domain
-TOGETHER = 64  # texts of a forward pass
+MEMORY_ROWS, VALIDATION_ROWS = 2000, 100  # of a domain
 MASKED_EVERY = 7  # about 15%, as in pre-training
 
 
@@ -80,7 +81,7 @@ def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
     """
     if (folder / FILE).is_file():
         return read(folder)
-    model = load(folder)
+    model = load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     stream = copy.copy(stream)
     stream.masked = False  # whole texts
     rows = MEMORY_ROWS * seen
@@ -104,6 +105,12 @@ def pick(folder: Path, texts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     Raises ConfigError when it has none.
     """
     return read(folder).pick(mean_embeddings(load(folder), texts))
+
+
+def vote(folder: Path, texts: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """The domain picked for most of the texts, and for which share of them; see `pick`."""
+    domain, count = Counter(pick(folder, texts).tolist()).most_common(1)[0]
+    return domain, count / len(texts)
 
 
 def fit(model: LanguageModel, texts: Sequence[Sequence[int]], domains: NDArray[np.int64]) -> Discriminator:
@@ -142,9 +149,10 @@ def likeliest(model: LanguageModel, texts: Sequence[Sequence[int]], candidates: 
     by_length: dict[int, list[int]] = {}  # equal lengths together, so that nothing is padded
     for index, row in enumerate(rows):
         by_length.setdefault(len(row), []).append(index)
-    for same in by_length.values():
-        for start in range(0, len(same), TOGETHER):
-            some = same[start : start + TOGETHER]
+    for length, same in by_length.items():
+        together = max(1, LOGITS_AT_ONCE // (length * model.vocabulary.text))
+        for start in range(0, len(same), together):
+            some = same[start : start + together]
             tokens = torch.tensor([rows[index] for index in some])
             for number, domain in enumerate(candidates):
                 losses[some, number] = _loss(model, tokens, torch.full((len(some),), domain))

@@ -82,7 +82,9 @@ class Finetuning(Settings):
         5, gt=0, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
     )
     prompts: tuple[Prompt, ...] = Field(
-        ("right",), min_length=1, description="for models with domain prompts: right, none, wrong, picked"
+        ("right",),
+        min_length=1,
+        description="for models with domain prompts: right, and for the final ones also none, wrong, picked",
     )
     patience: int = Field(3, gt=0, description="stop after this many epochs in a row without a better dev score")
     as_released: bool = Field(

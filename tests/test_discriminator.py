@@ -12,7 +12,7 @@ from conftest import tiny_corpus
 from benchmark import discriminator
 from benchmark.config import ConfigError, Data, Domain
 from benchmark.config import Tokenizer as TokenizerConfig
-from benchmark.discriminator import create, fit, likeliest, mean_embeddings, pick
+from benchmark.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
 from benchmark.learner import cross_entropy
 from benchmark.method import Phase
 from benchmark.models import LanguageModel, build
@@ -105,6 +105,8 @@ def test_a_discriminator_is_kept_beside_its_model_and_made_once(tmp_path, monkey
     assert create(tmp_path / "model", Stream(corpus, DATA, masked=True, seed=0), seen=2) == made
     texts = [[4, 5, 6], [7, 8]]
     assert pick(tmp_path / "model", texts).tolist() == made.pick(mean_embeddings(model, texts)).tolist()
+    monkeypatch.setattr(discriminator, "pick", lambda folder, texts: np.array([2, 0, 2, 1]))
+    assert vote(tmp_path / "model", texts * 2) == (2, 0.5)
 
 
 def trained(corpus: Corpus, data: Data, hidden_size: int, steps: int) -> tuple[LanguageModel, Stream]:

@@ -152,10 +152,11 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
     assert result["picked_right"] == np.mean([domain == 1 for domain in domains["test"]])
 
 
-def test_a_model_without_prompts_is_scored_without(folders, tmp_path):
+def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp_path):
     """Oracle: the prompts asked for, and that a folder without a model is refused."""
     asked = ("right", "none", "wrong")
     assert Checkpoint(folders["gpt"]).prompts(asked) == asked
+    assert Checkpoint(folders["gpt"], seen=["one", "two"]).prompts(asked) == ("right",)
     assert Checkpoint(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
     with pytest.raises(ConfigError, match="no checkpoint"):
         Checkpoint(tmp_path)
