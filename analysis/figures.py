@@ -58,7 +58,7 @@ def line_style(index: int) -> dict[str, Any]:
     }
 
 
-def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.5) -> tuple[Figure, list[list[Axes]]]:
+def panels(rows: int, columns: int, width: float = 3.6, height: float = 2.5) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of panels, each `width` x `height` inches with its labels."""
     figure = Figure(figsize=(columns * width, rows * height))
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -79,13 +79,13 @@ def finish(figure: Figure, axis: Axes) -> dict[str, bytes]:
         figure.legend(handles, labels, loc="lower center", handlelength=3, ncols=columns)
     # fixed margins in inches: a layout engine would draw everything once more
     rows, across = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()  # type: ignore[union-attr]
-    inner_width, inner_height = width - 0.7, height - 0.8 - below
+    inner_width, inner_height = width - 0.85, height - 0.8 - below
     figure.subplots_adjust(
-        left=0.55 / width, right=1 - 0.15 / width, top=1 - 0.3 / height, bottom=(0.5 + below) / height
+        left=0.7 / width, right=1 - 0.15 / width, top=1 - 0.3 / height, bottom=(0.5 + below) / height
     )
-    panel_width = (inner_width - 0.55 * (across - 1)) / across
+    panel_width = (inner_width - 0.75 * (across - 1)) / across
     panel_height = (inner_height - 0.6 * (rows - 1)) / rows
-    figure.subplots_adjust(wspace=0.55 / panel_width, hspace=0.6 / panel_height)
+    figure.subplots_adjust(wspace=0.75 / panel_width, hspace=0.6 / panel_height)
     return to_files(figure)
 
 

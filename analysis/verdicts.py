@@ -89,7 +89,7 @@ def judge(claim: Claim, ours: Numbers, paper: Numbers) -> Verdict | None:
 
 def compare(claim: Claim, numbers: Numbers) -> Floats | None:
     """Gains (seeds, comparisons) over the seeds that all of these have; None where a row is not there at all."""
-    there = numbers.rows(claim.metric)
+    there = numbers.rows("score" if claim.metric == "score" else "AP")
     than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in there]
     if not than or not {slug(row) for row in (*claim.rows, *than)} <= there | {ZERO}:
         return None

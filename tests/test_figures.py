@@ -63,6 +63,22 @@ def test_sixteen_lines_can_be_told_apart_in_grey():
     assert len({style["color"] for style in styles}) == 8
 
 
+def test_no_label_is_cut_off(study, drawn):
+    """Oracle: the extents that the renderer reports, with perplexities of four digits, lie inside the figure."""
+    for run in study.runs:
+        for stage in run.stages:
+            for line in stage:
+                if line["kind"] == "evaluation":
+                    line["perplexity"] = {name: 300 * value for name, value in line["perplexity"].items()}
+    for name in KINDS:
+        paper_tables.load(name).render(study)
+        figure = drawn[-1]
+        figure.draw_without_rendering()
+        for axis in figure.axes:
+            extent = axis.get_tightbbox()
+            assert extent.x0 >= 0 and extent.y0 >= 0 and extent.x1 <= figure.bbox.x1 and extent.y1 <= figure.bbox.y1
+
+
 def test_a_performance_profile_counts_stages(study, drawn):
     """Oracle: by definition, on the means over seeds; the best row of each stage starts it."""
     paper_tables.load("performance_profile").render(study)
