@@ -33,7 +33,7 @@ class Line:
         self._next = time.monotonic() + (0.5 if self._live else 10.0)
         rate = clock.tokens / clock.seconds if clock.seconds else 0.0
         fraction = clock.fraction
-        left = clock.seconds * (1 - fraction) / fraction if fraction else 0.0
+        left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self._print(
             f"{self.name}  stage {stage.index + 1}/{len(stage.domains)} {stage.domains[stage.index]}  {phase}  "
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  perplexity {math.exp(min(loss, 50.0)):,.1f}  "

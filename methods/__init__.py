@@ -57,11 +57,9 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
 def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
     chosen: list[Row] = []
-    for entry in suite.methods:
-        members = (
-            [name for name in names() if find(name).group == entry] if entry in ("baselines", "controls") else [entry]
-        )
-        chosen += [Row(method=name) for name in members if name not in [row.method for row in chosen]]
+    for entry in suite.methods:  # a group stands for those of its methods that are not named beside it
+        group = [name for name in names() if name not in suite.methods and find(name).group == entry]
+        chosen += [Row(method=name) for name in (group if entry in ("baselines", "controls") else [entry])]
     chosen += suite.rows
     unknown = set(suite.options) - {row.method for row in chosen}
     if unknown:
