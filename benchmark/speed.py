@@ -103,7 +103,7 @@ class Stepper:
 def measure(
     configs: Sequence[RunConfig],
     build: Build,
-    corpus: Corpus,
+    corpus_of: Callable[[RunConfig], Corpus],
     world: World,
     pairs: int = 7,
     say: Callable[[str], None] = lambda text: None,
@@ -116,7 +116,7 @@ def measure(
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
     for config in configs:
-        stream = Stream(corpus, config.data, config.model.architecture != "gpt", config.seed)
+        stream = Stream(corpus_of(config), config.data, config.model.architecture != "gpt", config.seed)
         times = []
         for key, one in stages(config, build, stream, world):
             if key not in known:

@@ -224,7 +224,7 @@ def test_costs_of_a_suite(tmp_path) -> None:
     configs = [lab.config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
     said: list[str] = []
     corpus = lab.run(configs[0], "run").corpus
-    costs, rows = measure(configs, methods.build, corpus, ALONE, pairs=1, say=said.append)
+    costs, rows = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append)
     phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
     assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]
     assert phases[6:9] == [("ewc", 0, "adapt"), ("ewc", 1, "importance"), ("ewc", 1, "adapt")]
