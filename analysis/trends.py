@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -107,7 +107,8 @@ def _draw_scores(axis: Axes, scores: pd.Series) -> None:
         axis.text(0.5, 0.5, "no score yet", ha="center", transform=axis.transAxes)
         return
     stages = scores.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
-    for (index, row), line in stages.groupby(level=["row_index", "row"]):
+    for key, line in stages.groupby(level=["row_index", "row"]):
+        index, row = cast(tuple[int, str], key)
         x = line.index.get_level_values("stage")
         axis.plot(x, line["mean"], label=row, **figures.line_style(index))
         figures.band(axis, x, line["min"], line["max"], index)
