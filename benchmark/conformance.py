@@ -6,6 +6,7 @@ expected. The test suite runs the same checks on every file in `methods/`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import multiprocessing
 import os
@@ -309,7 +310,7 @@ def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -
     with join() as world:
         for name, build, folder in jobs:
             config = tiny_config(name)
-            Run(config, lambda c=config, b=build: b(c.method, c.options), Store(folder), world, Silent()).train()
+            Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
 
 
 def _phases_of(lab: Lab) -> list[tuple[str, int]]:
