@@ -21,7 +21,7 @@ class MAS(Consolidation):
     title = "MAS"
     pull = 2.0
 
-    strength: float = 1.0  # lambda; 0 measures nothing and is Naive
+    strength: float = 1e-6  # lambda; 0 measures nothing and is Naive
     share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:

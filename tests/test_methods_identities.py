@@ -149,7 +149,7 @@ def with_options(options: dict[str, Any], name: str, given: dict[str, Any]):
 VARIANTS = {
     "fisher of rows": ("ewc", {"strength": 1e3, "share": 0.3}),  # several steps, to be killed between them
     "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
-    "importances": ("mas", {"strength": 1e-2, "share": 0.3}),
+    "importances": ("mas", {"strength": 1e-3, "share": 0.3}),
     "adaptive replay": ("elle", {"adaptive": 2, "recover": 0.5, "replay": 0.5, "width": False, "depth": False}),
 }
 
