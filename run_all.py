@@ -80,6 +80,10 @@ def command_line() -> argparse.ArgumentParser:
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     command("cancel", cancel, "end the suite's Slurm jobs; what is trained stays")
 
+    sub = command("speed", speed, "what a step of each row costs beside Naive's, and what its FLOPs predict")
+    sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
+    sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")
+
     sub = command("check", check, "does a method in methods/ keep the promises of the interface?", parents=False)
     sub.add_argument("method")
 
@@ -211,6 +215,28 @@ def cancel(options: argparse.Namespace) -> int:
 
     suite, _ = read_suite(options)
     print(f"ended {cancel_jobs(suite, options.runs)} jobs; `run` goes on from their checkpoints")
+    return 0
+
+
+def speed(options: argparse.Namespace) -> int:
+    _, configs = read_suite(options)
+    import methods
+    from benchmark import reference
+    from benchmark.run import Store, corpus_of
+    from benchmark.speed import measure, table
+    from benchmark.world import join
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    store = Store(options.runs)
+    with join() as world:
+        costs, rows = measure(
+            configs, methods.build, lambda one: corpus_of(one, store, say), world, pairs=options.pairs, say=say
+        )
+        print(table(costs, world.hardware()))
+        if options.reference:
+            reference.write(options.reference, rows, world.hardware())
     return 0
 
 

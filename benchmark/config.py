@@ -242,12 +242,13 @@ class RunConfig(Settings):
     model: Model
     training: Training
     budget: Budget
+    tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
 
     @property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
-        determined_by = self.model_dump(mode="json", exclude={"suite", "row_index"})
+        determined_by = self.model_dump(mode="json", exclude={"suite", "row_index", "tasks"})
         return f"{slug}-s{self.seed}-{digest(determined_by)}"
 
 
@@ -304,6 +305,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                     method=row.method,
                     options=row.options,
                     seed=seed,
+                    tasks=suite.tasks,
                     **resolved,
                 )
             )
