@@ -74,7 +74,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     code, text = cli("run", "--dry-run")
     assert code == 0 and "To train: 2 of 2 runs" in text and "24 steps" in text and "18 steps" in text
     code, text = cli("status")
-    assert text.count("todo") == 2
+    assert "2 runs, 2 todo" in text
 
     code, text = cli("run")
     assert code == 0
@@ -89,7 +89,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     assert code == 0
     assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
     code, text = cli("run", "--dry-run")
-    assert text.count("; done") == 2
+    assert "0 of 2 runs" in text
 
 
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
@@ -111,6 +111,21 @@ def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
         logits = network(rows).logits[:, :-1, : network.config.text_vocabulary]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
     assert result["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-5)
+
+
+def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
+    """Oracle: a run under unit 'reference' whose budget is four of Naive's measured steps takes four steps."""
+    table = place / "times.json"
+    code, text = cli("speed", "--pairs", 1, "--reference", table, "--methods", "naive")
+    assert code == 0 and "Naive" in text
+    step = json.loads(table.read_text())["rows"][0]["stages"][0]["phases"]["adapt"]
+    assert step > 0
+    budget = ["budget.unit=reference", f"budget.amount={4 * step}", f"budget.reference={table}"]
+    options = [part for item in budget for part in ("--set", item)]
+    code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
+    assert code == 0
+    run = next(one for one in records.load_runs(place / "runs", "tiny") if one.seed == 7)
+    assert next(line for line in run.stages[0] if line["kind"] == "done")["charged"]["steps"] == 4
 
 
 def test_grow_a_foreign_checkpoint(tmp_path, capsys) -> None:
