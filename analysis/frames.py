@@ -147,7 +147,8 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
                 lines.append((*_run(run), index, order, line["phase"], line["fraction"], *amounts.values(), is_end))
             if done is None:
                 break
-            diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
+            if evaluations:  # a stage may train nothing, and then evaluates nothing
+                diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
             spent = _charged(spent, done["charged"], stage)
     frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *UNITS, "is_end"])
     frame = frame.astype({"is_end": bool})  # an empty column has no type of its own

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import methods
+from analysis.frames import Study
 from benchmark import records
 from benchmark.config import digest
 from benchmark.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
@@ -132,6 +134,9 @@ def test_scratch_spends_everything_in_its_last_stage(lab) -> None:
         ("train", 15, 0.5),
         ("train", 30, 1.0),
     ]
+    store = lab.run(configured("scratch"), digest(["scratch", None, {}])).store.root
+    ends = Study("conformance", records.load_runs(store, "conformance")).ends
+    assert list(ends["stage"]) == [2] and np.isfinite(ends["ap"]).all()
 
 
 def test_er_large_has_the_final_size_from_the_start(lab) -> None:
