@@ -1,23 +1,33 @@
 # make demo    the demo suite: a table and curves in report/demo/
-# make test    the tests
+# make test    the tests; make test-slurm    those that start a Slurm cluster on this machine
 # make check   formatter, linter, types, architecture
+# make slurm-demo, make chaos    docs/slurm.md: a real Slurm cluster on this machine
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test check
+.PHONY: demo test test-slurm check slurm-demo chaos
 demo: $(VENV)/installed
 	$(RUN) run_all.py
 
 # One thread a process: the tests run side by side.
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore tests/test_slurm.py
+
+test-slurm: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
 
 check: $(VENV)/installed-check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/test_architecture.py
+
+slurm-demo: $(VENV)/installed
+	$(RUN) tests/slurm_demo.py
+
+chaos: $(VENV)/installed
+	$(RUN) tests/chaos.py
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -35,11 +35,8 @@ class RunState:
     stages_done: int
     prepared: bool  # its text is tokenised
     seconds: float = 0.0  # charged so far, shared stages included
-    job: Job | None = None
-
-    @property
-    def restarts(self) -> int:
-        return max(0, len(self.job.starts) - 1) if self.job else 0
+    job: Job | None = None  # the last one
+    restarts: int = 0  # how often it was preempted, stopped or lost and then went on
 
 
 class Survey:
@@ -53,6 +50,9 @@ class Survey:
     def states(self) -> list[RunState]:
         known = jobs.read(jobs.folder_of(self.store.root, self.suite.name))
         self.jobs = {job.key: job for job in known}  # the last one that did it
+        self._starts = Counter({job.run: 0 for job in known})
+        for job in known:
+            self._starts[job.run] += len(job.starts)
         self.queue = _ask_slurm(slurm.queue) if known else {}
         left = [job.id for job in self.jobs.values() if job.id not in self.queue and not job.end]
         self._endings = _ask_slurm(lambda: slurm.endings(left))
@@ -81,7 +81,8 @@ class Survey:
         else:
             so_far = f"{finished} of {len(config.domains)} stages done"
             state, detail = self._unfinished(config, job, so_far, keys[finished : finished + 1])
-        return RunState(config, state, detail, finished, corpus is not None, seconds, job)
+        restarts = max(0, self._starts.get(config.id, 0) - 1)
+        return RunState(config, state, detail, finished, corpus is not None, seconds, job, restarts)
 
     def _unfinished(self, config: RunConfig, job: Job | None, so_far: str, stage: list[str]) -> tuple[str, str]:
         queued = self.queue.get(job.id) if job else None
@@ -184,16 +185,15 @@ def recorded_stages(config: RunConfig, store: Store) -> list[str]:
 
 
 def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) -> str:
-    """The text of `status`: a line a run, what else has to be known, and where the logs are."""
-    rows = [("run", "state", "job", "node", "charged", "")]
+    """The text of `status`: a line a run, and what else has to be known."""
+    rows = [("run", "state", "job", "node", "charged", "", "log")]
     for one in states:
         detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
-        if one.state == "failed" and one.job:
-            detail += f"; log {one.job.log}"
-        job, node = (one.job.id, one.job.node) if one.job else ("", "")
-        rows.append((jobs.label(one.config), one.state, job, node, duration(one.seconds), detail))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        job, node, log = (one.job.id, one.job.node, one.job.log) if one.job else ("", "", "")
+        rows.append((jobs.label(one.config), one.state, job, node, duration(one.seconds), detail, log))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
     counts = Counter(one.state for one in states)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *others])

@@ -1,6 +1,6 @@
-"""A method for tests of launching: naive training that a file can slow, trip or kill in its second stage.
+"""A method for tests of launching: training that a file can slow, trip or kill in its second stage.
 
-The tests put it among the methods of a copy of the code. The weights are those of naive training.
+The tests put it among the methods of a copy of the code. The weights are those of the method without it.
 """
 
 import os
@@ -12,24 +12,40 @@ from pathlib import Path
 from benchmark.method import LifelongMethod
 
 
-@dataclass
-class Paced(LifelongMethod):
-    title = "Paced"
-    group = "controls"
+class Paced:
+    """What it adds to a method. Each call of the loss in the second stage also adds a byte to `steps`."""
 
-    gate: str  # a file: "slow", "trip RANK" or "die"; without it there is nothing special
+    group = "controls"
+    gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it there is nothing special
+    steps: str  # a file
 
     def start_stage(self, model, stage):
         self.watching = not stage.first
-        return model
+        return super().start_stage(model, stage)
 
     def loss(self, learner, batch):
-        if self.watching and os.path.exists(self.gate):
-            what, *ranks = Path(self.gate).read_text().split()
-            if what == "slow":
-                time.sleep(0.2)
-            elif what == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif learner.world.rank == int(ranks[0]):
-                raise RuntimeError(f"tripped over {self.gate}")
+        if self.watching:
+            self._look(learner.world.rank)
+            if self.steps:
+                with open(self.steps, "ab") as file:
+                    file.write(b".")
         return super().loss(learner, batch)
+
+    def _look(self, rank):
+        if not os.path.exists(self.gate):
+            return
+        what, *more = Path(self.gate).read_text().split()
+        if what == "slow":
+            time.sleep(float(more[0]) if more else 0.2)
+        elif what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif rank == int(more[0]):
+            raise RuntimeError(f"tripped over {self.gate}")
+
+
+@dataclass
+class PacedNaive(Paced, LifelongMethod):
+    title = "Paced"
+
+    gate: str = ""
+    steps: str = ""

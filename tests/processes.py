@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 PATIENCE = 60.0  # seconds for processes to die
@@ -22,10 +22,10 @@ def prctl(option: int, value: int) -> None:
 def descendants(ancestor: int) -> set[int]:
     """Pids of all processes below one."""
     children: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
+    for pid in everyone():
         with contextlib.suppress(OSError):
-            parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry))
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(pid)
     found: set[int] = set()
     left = [ancestor]
     while left:
@@ -49,13 +49,22 @@ def has_variable(pid: int, setting: str) -> bool:
     return False
 
 
+def everyone() -> Iterator[int]:
+    """Pids of all processes that there are."""
+    return map(int, filter(str.isdigit, os.listdir("/proc")))
+
+
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill_until_none(find: Callable[[], Iterable[int]]) -> None:
     """SIGKILL what `find` returns until it returns nothing: a process may fork while others are killed."""
     deadline = time.monotonic() + PATIENCE
     while pids := list(find()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes survive SIGKILL: {sorted(pids)}")
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(pids)
         time.sleep(0.02)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -78,15 +80,26 @@ def write_task(folder: Path) -> str:
 
 
 def copy_code(folder: Path) -> Path:
-    """A copy of the code that knows the method of `tests/paced.py`."""
+    """A copy of the code that knows the methods of `tests/paced*.py`."""
     for name in snapshot.CONTENT:
         source = snapshot.ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, folder / name)
-    shutil.copy(Path(__file__).with_name("paced.py"), folder / "methods" / "paced.py")
+    for method in Path(__file__).parent.glob("paced*.py"):
+        shutil.copy(method, folder / "methods" / method.name)
     return folder
+
+
+@contextlib.contextmanager
+def submitting(code: Path) -> Iterator[None]:
+    """What this process submits is the code in this folder, with its methods; its jobs have one thread a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "ROOT", code)
+        patch.setattr(methods, "__path__", [str(code / "methods")])
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 class Lab:
@@ -95,6 +108,7 @@ class Lab:
     def __init__(self, folder: Path, texts: Path, data: Path | None = None) -> None:
         self.folder, self.texts, self.runs = folder, texts, folder / "runs"
         self.file = folder / "tiny.toml"
+        self._configs: list[RunConfig] = []
         self.runs.mkdir(parents=True)
         if data:
             shutil.copytree(data, self.runs / "data")
@@ -103,6 +117,7 @@ class Lab:
         """A suite of these rows: `x` is of the method "paced"; others are given as TOML."""
         paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
+        self._configs = []
         self.file.write_text(
             SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks)
         )
@@ -112,7 +127,7 @@ class Lab:
         return self.folder / f"{row}.gate"
 
     def tell(self, row: str, what: str) -> None:
-        """Slow a row down ("slow"), or disturb it ("trip RANK", "die")."""
+        """Slow a row down ("slow", "slow SECONDS"), or disturb it ("trip RANK", "die")."""
         part = self.gate(row).with_suffix(".part")
         part.write_text(what)
         part.rename(self.gate(row))
@@ -130,8 +145,10 @@ class Lab:
         return self.call("run", "--executor", "slurm", *more)
 
     def configs(self) -> list[RunConfig]:
-        suite = load_suite(str(self.file))
-        return expand(suite, methods.rows(suite), suite.seeds)
+        if not self._configs:
+            suite = load_suite(str(self.file))
+            self._configs = expand(suite, methods.rows(suite), suite.seeds)
+        return self._configs
 
     def config(self, row: str) -> RunConfig:
         [config] = [config for config in self.configs() if config.row == row]
@@ -181,7 +198,7 @@ class Lab:
 
     def undisturbed(self, row: str) -> Lab:
         """The same run in this process."""
-        other = Lab(self.folder / "undisturbed", self.texts, data=self.runs / "data")
+        other = Lab(self.folder / f"undisturbed-{row}", self.texts, data=self.runs / "data")
         other.file.write_text(self.file.read_text())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -190,9 +207,9 @@ class Lab:
         return other
 
 
-def wait_until(happened: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
+def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE:.0f} s; in the queue: {slurm.queue()}")
+            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {slurm.queue()}")
         time.sleep(0.05)

@@ -16,14 +16,17 @@ import submitit
 from slurm_lab import Lab, write_texts
 
 import methods
-from benchmark import config, jobs, planning, records, slurm, snapshot
+from benchmark import config, jobs, launch, planning, records, slurm, snapshot
 from benchmark.config import ConfigError, load_suite
-from benchmark.launch import StopSignals
+from benchmark.errors import UserError
+from benchmark.launch import SlurmJob, StopSignals
 from benchmark.planning import Survey
 from benchmark.run import Store
 from benchmark.slurm_settings import Slurm
 from benchmark.stage import Stopped
+from benchmark.start import PREEMPTION
 from benchmark.submit import Submission
+from benchmark.world import World
 
 ROOT = Path(__file__).parent.parent
 OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job
@@ -303,3 +306,114 @@ def test_stop_signals() -> None:
     assert signal.getsignal(signal.SIGINT) == outside
     with pytest.raises(Stopped), StopSignals(signal.SIGTERM, at_once=True):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Place:
+    """One process of a job of Slurm, as its environment says; `handler` is in the place of submitit's."""
+
+    def __init__(self, folder: Path, monkeypatch) -> None:
+        self.folder, self.calls = folder, []
+        self.fails: Exception | None = None
+        code = snapshot.take(folder / "code")
+        monkeypatch.setattr(launch, "ROOT", code)
+        slurm = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
+        for name, value in {
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+            "SLURMD_NODENAME": "n1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, "1")  # the job sets them; this puts them back
+        monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+
+    def run(self, work: Any) -> None:
+        before = signal.signal(PREEMPTION, self.handler)
+        try:
+            SlurmJob(work, self.folder, gpus=False, exclusive=True)()
+        finally:
+            signal.signal(PREEMPTION, before)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [PREEMPTION])
+
+    def handler(self, number: int, frame: object) -> None:
+        self.calls.append(number)
+        if self.fails:
+            raise self.fails
+
+    def said(self) -> list[records.Record]:
+        return records.read(self.folder / "7.jsonl")
+
+
+class Signalled:
+    """Work that gets signals, and does not see them before it looks up."""
+
+    looks_up = True
+
+    def __init__(self, place: Place, *numbers: int) -> None:
+        self.place, self.numbers = place, numbers
+
+    def __call__(self, world: World, asked_to_stop: StopSignals) -> None:
+        assert world.exclusive is True and not asked_to_stop()
+        for number in self.numbers:
+            os.kill(os.getpid(), number)
+        assert self.place.calls == [], "in the middle of a step"
+        if asked_to_stop():
+            raise Stopped
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("numbers", [[PREEMPTION], [PREEMPTION, signal.SIGTERM]])
+def test_a_job_is_queued_again_once_it_has_stopped(place: Place, numbers: list[int]) -> None:
+    """By submitit's handler, which would else have been called at once. Oracle: the order of events."""
+    with pytest.raises(SystemExit):
+        place.run(Signalled(place, *numbers))
+    assert place.calls == [PREEMPTION]
+    assert [line["kind"] for line in place.said()] == ["started"]
+
+
+def test_a_cancelled_job_is_not_queued_again(place: Place) -> None:
+    with pytest.raises(SystemExit, match="143"):
+        place.run(Signalled(place, signal.SIGTERM))
+    assert place.calls == [] and place.said()[-1]["state"] == "stopped"
+
+
+def test_a_job_that_cannot_be_queued_again_says_so(place: Place) -> None:
+    """E.g. where compute nodes have no scontrol."""
+    place.fails = FileNotFoundError("scontrol")
+    with pytest.raises(FileNotFoundError):
+        place.run(Signalled(place, PREEMPTION))
+    assert place.said()[-1]["error"] == "saved, but cannot be queued again from n1 (scontrol): `run` goes on"
+
+
+def test_a_job_that_ends_says_how(place: Place) -> None:
+    def fails(world: World, asked_to_stop: StopSignals) -> None:
+        raise ArithmeticError("too large")
+
+    place.run(Signalled(place))
+    with pytest.raises(ArithmeticError):
+        fails.looks_up = False  # type: ignore[attr-defined]
+        place.run(fails)
+    done, failed = [line for line in place.said() if line["kind"] == "ended"]
+    assert done["state"] == "done"
+    assert failed["error"] == "ArithmeticError: too large" and "in fails" in failed["traceback"]
+
+
+def test_changed_code_is_refused(place: Place) -> None:
+    (launch.ROOT / "run_all.py").write_text("")
+    with pytest.raises(UserError, match="is not what was submitted"):
+        place.run(Signalled(place))
+    assert place.said()[-1]["state"] == "failed"
+
+
+def test_nothing_ends_a_job_that_is_queued_again(place: Place) -> None:
+    """Slurm sends SIGTERM while scontrol still runs, which would die of it and look like a failure of the job."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False)
+        assert job.checkpoint().function is job
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

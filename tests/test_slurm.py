@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 from slurm_cluster import SlurmCluster, missing_programs
-from slurm_lab import STEPS, Lab, copy_code, wait_until, write_task, write_texts
+from slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_task, write_texts
 
-import methods
-from benchmark import records, slurm, snapshot
+from benchmark import records, slurm
 
 missing = missing_programs()
 pytestmark = [
@@ -51,11 +50,7 @@ def texts(tmp_path_factory) -> Path:
 def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
     """`folder/code` is what will be submitted."""
     lab = Lab(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
-    code = copy_code(folder / "code")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "ROOT", code)
-        patch.setattr(methods, "__path__", [str(code / "methods")])
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with submitting(copy_code(folder / "code")):
         yield lab
         subprocess.run(["scancel", "--me"], check=True)
         wait_until(lambda: not slurm.queue())
