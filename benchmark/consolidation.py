@@ -76,19 +76,20 @@ def sum_over_rows(
     learner: Learner,
     batches: Sequence[Batch],
     output: Callable[[Tensor, Tensor], Tensor],
-    function: Callable[[Tensor], Tensor],
+    add: Callable[[Tensor, Tensor], object],
 ) -> list[Tensor]:
-    """Sum over the rows of all processes of `function(d output / d theta)`, one tensor a parameter.
+    """Sum over the rows of all processes of what `add` makes of d output / d theta, one tensor a parameter.
 
-    `output` maps logits (K, V) and targets (K) of a row to a scalar. Rows go through the model one by one. On a CPU
-    that costs 1 to 2 times a batch's gradient (3 times for models so small that all time goes into Python), and
-    torch.func.vmap, which holds a gradient a row in memory, as much. The phase has its share of the budget either way:
-    slower rows are fewer rows.
+    `output` maps logits (K, V) and targets (K) of a row to a scalar; `add` adds to its first argument.
+
+    Rows go through the model one by one. On a CPU that costs 1 to 2 times a batch's gradient (3 times for models so
+    small that all time goes into Python), and torch.func.vmap, which holds a gradient a row in memory, as much. The
+    phase has its share of the budget either way: slower rows are fewer rows.
     """
     total = [torch.zeros_like(p) for p in learner.parameters]
     for gradient in _row_gradients(learner, batches, output):
         for known, part in zip(total, gradient, strict=True):
-            known += function(part)
+            add(known, part)
     learner.world.add_up(total)
     return total
 

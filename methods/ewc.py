@@ -31,6 +31,10 @@ class EWC(Consolidation):
 
     def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
         if self.fisher == "per_sample":
-            return sum_over_rows(learner, batches, cross_entropy, Tensor.square), batches[0].rows
+            return sum_over_rows(learner, batches, cross_entropy, add_square), batches[0].rows
         learner.accumulate(batches)
         return [gradient.square_() for gradient in learner.gradients()], 1
+
+
+def add_square(total: Tensor, gradient: Tensor) -> None:
+    total.addcmul_(gradient, gradient)

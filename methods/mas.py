@@ -25,9 +25,13 @@ class MAS(Consolidation):
     share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
-        return sum_over_rows(learner, batches, squared_norm, Tensor.abs), batches[0].rows
+        return sum_over_rows(learner, batches, squared_norm, add_magnitude), batches[0].rows
 
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
     """Of logits (K, V), averaged over the K positions."""
     return at_least_fp32(logits).square().sum(-1).mean()
+
+
+def add_magnitude(total: Tensor, gradient: Tensor) -> None:
+    total.add_(gradient.abs_())
