@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from benchmark import records
+from benchmark import discriminator, records
 from benchmark.classifier import Checkpoint, ColumnClassifier, Rows, prompt_domains, rows_of
 from benchmark.config import ConfigError
 from benchmark.optimization import scheduled
@@ -217,7 +217,8 @@ def score_all(
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new record and how many are still to come.
+    time waits and finds them. `progress` gets each new record and how many are still to come. Raises what `score`
+    does; ConfigError and DataError before anything is trained.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_suffix(".lock")):
@@ -225,6 +226,8 @@ def score_all(
         cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         for task, data in {cell[1].name: cell[1:3] for cell in cells}.values():
             checkpoint.texts(task.name, data)  # what is wrong with a text shows before hours of training
+        if any(prompt == "picked" for *_, prompt, _ in cells):
+            discriminator.read(checkpoint.folder)  # likewise, whether there is one
         for number, (key, task, data, prompt, seed) in enumerate(cells, start=1):
             record = score(checkpoint, task, data, prompt, seed, settings)
             record |= {"key": key, "stage_key": stage_key}

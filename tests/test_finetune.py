@@ -447,3 +447,11 @@ def test_a_score_is_a_record_that_the_reader_takes(folders, tmp_path, monkeypatc
     (first, second) = records.read(path)
     assert (first["stage_key"], second["stage_key"]) == ("a", "a")
     assert len(missing("b", [(TASK, data)], ["right"], SETTINGS, path)) == 2
+
+
+def test_prompts_cannot_be_picked_without_a_discriminator_and_that_shows_at_once(folders, tmp_path):
+    """Oracle: the message, and that nothing was trained before it."""
+    settings = Finetuning(prompts=("right", "picked"))
+    with pytest.raises(ConfigError, match=r"domain_discriminator\.json"):
+        score_all("a", folders["gpt"], [(TASK, data_of(4, 4))], settings, tmp_path / "a.jsonl")
+    assert not (tmp_path / "a.jsonl").exists()
