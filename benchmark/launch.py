@@ -121,7 +121,7 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path) -> list[R
     """
     failed = []
     with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
-        for config in configs:
+        for config in world.agree(list(configs)):  # records may have changed between two processes' looks
             try:
                 if world.leads:  # the others wait in Run for the data
                     corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))

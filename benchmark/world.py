@@ -12,9 +12,12 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ class World:
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, how)
         return tensor.tolist()
+
+    def agree(self, value: T) -> T:
+        """What the first process says, on each."""
+        said = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(said, device=self.device)
+        return said[0]
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +158,27 @@ def test_grow_refuses_what_it_cannot_do(layers: int, width: int, message: str, t
     arguments = ["grow", str(tmp_path / "small"), "--layers", str(layers), "--width", str(width), "--out", out]
     assert run_all.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
+    """Oracle: the perplexities of the runs trained by one process."""
+    common = ["run", str(place / "tiny.toml"), "--out", str(place / "report"), "--methods", "er"]
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, "run_all.py", *common, "--runs", str(place / "two")],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    assert run_all.main([*common, "--runs", str(place / "one")]) == 0
+    one, two = (records.load_runs(place / name, "tiny")[0] for name in ("one", "two"))
+    for a, b in zip(one.stages, two.stages, strict=True):
+        for x, y in zip(a, b, strict=True):
+            if x["kind"] == "evaluation":
+                assert x["perplexity"] == pytest.approx(y["perplexity"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
