@@ -90,7 +90,9 @@ def command_line() -> argparse.ArgumentParser:
     sub = command("evaluate", evaluate, "perplexity of a checkpoint on your text", parents=False)
     sub.add_argument("checkpoint", type=Path, help="a folder written by a run: runs/stages/KEY/model")
     sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
-    sub.add_argument("--domain", default=None, help="whose prompt or column to use (default: the last domain's)")
+    sub.add_argument(
+        "--domain", default=None, help="whose prompt or column to use; 'auto' picks one (default: the last)"
+    )
     sub.add_argument("--json", action="store_true", help="print one JSON object")
 
     sub = command("grow", grow, "a larger model that computes the same, from a Hugging Face folder", parents=False)

@@ -68,8 +68,12 @@ class Checkpoint:
         """
         if not self.config.prompts:
             return ("none",)
-        final = len(self.seen) == len(self.domains)
-        return tuple(prompt for prompt in asked if final or prompt == "right")
+        return tuple(prompt for prompt in asked if self.final or prompt == "right")
+
+    @property
+    def final(self) -> bool:
+        """Whether it has seen the whole stream."""
+        return len(self.seen) == len(self.domains)
 
     def texts(self, name: str, data: TaskData) -> dict[Split, list[list[list[int]]]]:
         """Token ids of the text, or of text and pair, of each example, truncated so that a prompt finds room too.

@@ -68,8 +68,8 @@ def read(folder: Path) -> Discriminator:
     """The discriminator of a checkpoint. Raises ConfigError when it has none."""
     if not (folder / FILE).is_file():
         raise ConfigError(
-            f"{folder} has no {FILE}: picking prompts needs it; it is made after a stage of a model with prompts, "
-            "where finetuning.prompts has 'picked'"
+            f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
+            "that have prompts"
         )
     return Discriminator(**json.loads((folder / FILE).read_text(encoding="utf-8")))
 

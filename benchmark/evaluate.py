@@ -22,6 +22,7 @@ from benchmark.tokens import Corpus, DomainTokens
 from benchmark.vocabulary import EOS
 from benchmark.world import World
 
+AUTO = "auto"  # a domain to be found out
 LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 
@@ -55,18 +56,29 @@ def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, 
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
     """Perplexity of a checkpoint on the documents of a file (JSON Lines or text, .gz and .zst too).
 
-    `domain`: whose prompt or column reads it; by default the last domain's. Raises ConfigError, DataError.
+    `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
+    discriminator picks for most of the documents; "picked_for" then says for which share of them.
+
+    Raises ConfigError, DataError.
     """
+    from benchmark import discriminator  # it uses this module
+
     model = load(checkpoint)
     names = model.vocabulary.domains
-    if domain is not None and domain not in names:
-        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {', '.join(names)}")
-    index = names.index(domain) if domain else len(names) - 1
+    if domain not in (None, AUTO, *names):
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {', '.join(names)}, and {AUTO!r} picks one")
     tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True  # "<s>" in a text is text
     skipped: Counter[str] = Counter()
     documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
     encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
     ids = np.array([token for one in encoded for token in (*one.ids, EOS)])
+    picked = {}
+    if domain == AUTO:
+        index, share = discriminator.vote(checkpoint, [one.ids for one in encoded if one.ids])
+        picked = {"picked_for": share}
+    else:
+        index = names.index(domain) if domain else len(names) - 1
     one = DomainTokens("text", str(text), "", ids, ids, {})
     stream = Stream(
         Corpus(tokenizer, model.vocabulary.text, (one,) * len(names), ""),
@@ -78,6 +90,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     return {
         "perplexity": perplexity(model.to(alone.device), stream, index, alone),
         "domain": names[index],
+        **picked,
         "documents": len(documents),
         "tokens": len(ids),
         "skipped": dict(skipped),

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark import records, task_data
+import joblib
+import torch
+
+from benchmark import discriminator, records, task_data
+from benchmark.classifier import Checkpoint
 from benchmark.config import RunConfig, Suite
-from benchmark.finetune import score_all
+from benchmark.finetune import missing, score_all
 from benchmark.planning import recorded_stages
-from benchmark.run import Store
+from benchmark.run import Store, corpus_of
+from benchmark.stream import Stream
 from benchmark.task_settings import Task
 from benchmark.tasks import TaskData, record_references
 
 
-def score_runs(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> None:
-    """Fine-tune and score what is missing of all runs. Raises DataError, ConfigError."""
+def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> None:
+    """Fine-tune and score what is missing of all runs. Raises DataError, ConfigError.
+
+    Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
+    make faster.
+    """
     store = Store(runs)
     tasks = load_tasks(suite, store)
+    wanted: dict[str, tuple[RunConfig, int]] = {}  # by stage key: a model that runs share is scored once
     for config in configs:
-        score_run(suite, config, tasks, store)
+        for index in scored_stages(suite, config):
+            key = _to_score(suite, config, index, tasks, store)
+            if key:
+                wanted.setdefault(key, (config, index))
+    processes = 1 if torch.cuda.is_available() else min(joblib.cpu_count(), len(wanted))
+    if wanted:
+        joblib.Parallel(n_jobs=processes)(
+            joblib.delayed(score_stage)(suite, config, index, tasks, store) for config, index in wanted.values()
+        )
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
@@ -29,12 +47,6 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     tasks = [(task, task_data.load(task, suite.domains, store.data)) for task in suite.tasks]
     record_references(tasks, store.root / "scores" / "references.jsonl")
     return tasks
-
-
-def score_run(suite: Suite, config: RunConfig, tasks: Sequence[tuple[Task, TaskData]], store: Store) -> None:
-    """Fine-tune what is still to be scored of a run's finished stages."""
-    for index in scored_stages(suite, config):
-        score_stage(suite, config, index, tasks, store)
 
 
 def scored_stages(suite: Suite, config: RunConfig) -> range:
@@ -49,24 +61,41 @@ def score_stage(
     suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
 ) -> None:
     """Fine-tune what is still to be scored of the model after a stage, if that is finished."""
-    keys = recorded_stages(config, store)
-    if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
+    key = _to_score(suite, config, index, tasks, store)
+    if not key:
         return
+    folder, seen = store.stage(key) / "model", [domain.name for domain in config.domains[: index + 1]]
 
     def say(record: dict[str, Any], left: int) -> None:
-        place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
         score = f"{record['task']}, prompt {record['prompt']}, seed {record['seed']}: {record['test']:.1%}"
         print(f"{place}: {score}, {left} to go", file=sys.stderr)
 
-    score_all(
-        keys[index],
-        store.stage(keys[index]) / "model",
-        tasks,
-        suite.finetuning,
-        store.root / "scores" / f"{keys[index]}.jsonl",
-        [domain.name for domain in config.domains[: index + 1]],
-        say,
-    )
+    place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
+    checkpoint = Checkpoint(folder, seen)
+    if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
+        stream = Stream(corpus_of(config, store), config.data, config.model.architecture != "gpt", config.seed)
+        accuracy = discriminator.create(folder, stream, len(seen)).accuracy
+        print(
+            f"{place}: domains told apart: " + ", ".join(f"{k} {v:.1%}" for k, v in accuracy.items()), file=sys.stderr
+        )
+    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), seen, say)
+
+
+def _to_score(
+    suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
+) -> str | None:
+    """The key of a run's stage if it has a trained model that lacks scores."""
+    keys = recorded_stages(config, store)
+    if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
+        return None
+    checkpoint = Checkpoint(store.stage(keys[index]) / "model", [domain.name for domain in config.domains[: index + 1]])
+    prompts = checkpoint.prompts(suite.finetuning.prompts)
+    lacks = missing(keys[index], tasks, prompts, suite.finetuning, _scores(store, keys[index]))
+    return keys[index] if lacks else None
+
+
+def _scores(store: Store, key: str) -> Path:
+    return store.root / "scores" / f"{key}.jsonl"
 
 
 def _trains(stage: Path) -> bool:

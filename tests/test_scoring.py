@@ -1,0 +1,120 @@
+"""Scores of a whole suite from the command line: the grid, the discriminator, and that nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import run_all
+from benchmark import records
+
+WORDS = {"a": "red green blue cyan", "b": "one two three four"}
+SUITE = """
+title = "Tiny"
+methods = ["er", "elle"]
+tables = ["main_downstream", "prompt_finetuning"]
+domains = [
+  {{ name = "a", train = ["{folder}/a.jsonl"] }},
+  {{ name = "b", train = ["{folder}/b.jsonl"] }},
+]
+tasks = [
+  {{ name = "last_a", domain = "a", {files_a}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
+  {{ name = "last_b", domain = "b", {files_b}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
+]
+finetuning = {{ stages = "every", seeds = 2, prompts = ["right", "none", "wrong", "picked"] }}
+[tokenizer]
+vocabulary = 300
+[data]
+sequence_length = 18
+memory_tokens = 800
+valid_share = 0.2
+[model]
+architecture = "gpt"
+head_size = 16
+dropout = 0.0
+ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 1, hidden_size = 32 }}]
+[training]
+batch_size = 10
+learning_rate = 3e-3
+[budget]
+unit = "steps"
+amount = 6.0
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("scoring")
+    files = {}
+    for name, words in WORDS.items():
+        chosen = [words.split()[(i * i + i // 7) % 4] for i in range(6000)]
+        texts = [" ".join(chosen[i : i + 30]) + f" {i}" for i in range(0, 6000, 30)]
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts) + "\n")
+        rows = [{"text": " ".join(chosen[i : i + 8]), "label": chosen[i + 7]} for i in range(300)]
+        for split, some in (("train", rows[:80]), ("dev", rows[80:120]), ("test", rows[120:])):
+            (folder / f"{name}_{split}.jsonl").write_text("\n".join(map(json.dumps, some)) + "\n")
+        paths = {split: f'{split} = "{folder}/{name}_{split}.jsonl"' for split in ("train", "dev", "test")}
+        files[f"files_{name}"] = ", ".join(paths.values())
+    (folder / "tiny.toml").write_text(SUITE.format(folder=folder, **files))
+    assert run_all.main(["run", *arguments(folder)]) == 0
+    return folder
+
+
+def arguments(folder: Path) -> list[str]:
+    return [str(folder / "tiny.toml"), "--runs", str(folder / "runs"), "--out", str(folder / "report")]
+
+
+def scores(folder: Path) -> list[records.Record]:
+    return [line for path in sorted((folder / "runs" / "scores").glob("*[!s].jsonl")) for line in records.read(path)]
+
+
+def test_every_cell_of_the_grid_has_a_score(folder):
+    """Oracle: counting. A model with prompts: the right one, and in the end all four; one without: none."""
+    found = Counter((line["task"], line["prompt"]) for line in scores(folder))
+    assert found == {
+        **{(task, "right"): 2 * 2 for task in ("last_a", "last_b")},  # ELLE after either stage, two seeds
+        **{(task, "none"): 2 * 2 + 2 for task in ("last_a", "last_b")},  # ER after either, ELLE after the last
+        **{(task, prompt): 2 for task in ("last_a", "last_b") for prompt in ("wrong", "picked")},
+    }
+
+
+def test_a_second_run_scores_nothing(folder, monkeypatch):
+    """Oracle: the records, and that no fine-tuning is asked for."""
+    before = scores(folder)
+    monkeypatch.setattr("benchmark.scoring.score_stage", lambda *_: pytest.fail("scored again"))
+    assert run_all.main(["run", *arguments(folder)]) == 0
+    assert scores(folder) == before
+
+
+def test_a_lost_score_is_computed_again_the_same(folder):
+    """Oracle: the score that was there; only that cell is computed."""
+    path = max((folder / "runs" / "scores").glob("*[!s].jsonl"), key=lambda path: len(path.read_text()))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3] + lines[4:]))
+    assert run_all.main(["run", *arguments(folder)]) == 0
+    after = path.read_text().splitlines(keepends=True)
+    assert after[:-1] == lines[:3] + lines[4:]
+    lost, found = json.loads(lines[3]), json.loads(after[-1])
+    assert all(lost[name] == found[name] for name in lost if name not in ("seconds", "time"))
+
+
+@pytest.mark.parametrize(("name", "domain"), [("a", "a"), ("b", "b")])
+def test_evaluate_finds_the_domain_of_a_text(folder, capsys, name, domain):
+    """Oracle: where the text is from, two domains without a common word."""
+    [checkpoint] = (folder / "runs" / "stages").glob("*/model/domain_discriminator.json")
+    text = str(folder / f"{name}.jsonl")
+    assert run_all.main(["evaluate", str(checkpoint.parent), "--text", text, "--domain", "auto", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["domain"] == domain
+    assert found["picked_for"] > 0.99
+
+
+def test_a_checkpoint_without_discriminator_says_so(folder, capsys):
+    """Oracle: the message."""
+    models = [path.parent for path in (folder / "runs" / "stages").glob("*/model/config.json")]
+    plain = next(path for path in models if not (path / "domain_discriminator.json").exists())
+    assert run_all.main(["evaluate", str(plain), "--text", str(folder / "a.jsonl"), "--domain", "auto"]) == 2
+    assert "has no domain_discriminator.json" in capsys.readouterr().err
