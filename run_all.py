@@ -52,8 +52,10 @@ def command_line() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.commands = subparsers.choices  # type: ignore[attr-defined]
 
+    suites = f"{', '.join(suite_names())}, or a .toml file"
+    one_suite = argparse.ArgumentParser(add_help=False)
+    one_suite.add_argument("suite", nargs="?", default="demo", help=suites)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("suite", nargs="?", default="demo", help=f"{', '.join(suite_names())}, or a .toml file")
     common.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
     common.add_argument("--out", type=Path, default=Path("report"), help="tables and figures (default: report)")
     common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
@@ -65,8 +67,10 @@ def command_line() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="say which runs, how long, and what is done; run nothing"
     )
 
-    def command(name: str, function: Any, help: str, parents: bool = True) -> argparse.ArgumentParser:
-        sub = subparsers.add_parser(name, help=help, description=help, parents=[common] if parents else [])
+    def command(
+        name: str, function: Any, help: str, parents: Sequence[argparse.ArgumentParser] = (one_suite, common)
+    ) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(name, help=help, description=help, parents=parents)
         sub.set_defaults(command=function)
         return sub
 
@@ -75,7 +79,8 @@ def command_line() -> argparse.ArgumentParser:
     sub.add_argument("--wait", action="store_true", help="with Slurm: show the state until all jobs have ended")
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     command("prepare", prepare, "tokenise the suite's domains")
-    command("report", report, "render tables and figures from the records that exist")
+    sub = command("report", report, "render tables and figures from the records that exist", [common])
+    sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     sub = command("status", status, "the state of each run")
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     command("cancel", cancel, "end the suite's Slurm jobs; what is trained stays")
@@ -84,10 +89,10 @@ def command_line() -> argparse.ArgumentParser:
     sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")
 
-    sub = command("check", check, "does a method in methods/ keep the promises of the interface?", parents=False)
+    sub = command("check", check, "does a method in methods/ keep the promises of the interface?", parents=[])
     sub.add_argument("method")
 
-    sub = command("evaluate", evaluate, "perplexity of a checkpoint on your text", parents=False)
+    sub = command("evaluate", evaluate, "perplexity of a checkpoint on your text", parents=[])
     sub.add_argument("checkpoint", type=Path, help="a folder written by a run: runs/stages/KEY/model")
     sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument(
@@ -95,7 +100,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     sub.add_argument("--json", action="store_true", help="print one JSON object")
 
-    sub = command("grow", grow, "a larger model that computes the same, from a Hugging Face folder", parents=False)
+    sub = command("grow", grow, "a larger model that computes the same, from a Hugging Face folder", parents=[])
     sub.add_argument("checkpoint", type=Path, help="a BERT, RoBERTa or GPT-2 type Hugging Face folder")
     sub.add_argument("--layers", type=int, required=True)
     sub.add_argument("--width", type=int, required=True, help="the new hidden size")
@@ -106,9 +111,9 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def read_suite(options: argparse.Namespace) -> tuple[Suite, list[RunConfig]]:
-    """The suite with the command line's overrides, and its runs."""
-    suite = load_suite(options.suite, dict(parse_set(item) for item in options.set))
+def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
+    """A suite with the command line's overrides, and its runs."""
+    suite = load_suite(name, dict(parse_set(item) for item in options.set))
     import methods
 
     only = tuple(filter(None, options.methods.split(",")))
@@ -142,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
             from benchmark.scoring import score_runs
 
             score_runs(suite, survey.configs, options.runs)
-        report(options)
+        write_report([(suite, survey.configs)], options.runs, options.out)
     if failed:
         print(f"{len(failed)} runs failed; `run_all.py status {options.suite}` says why", file=sys.stderr)
     return 1 if failed or left_out else 0
@@ -152,8 +157,7 @@ def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, stat
     from benchmark.submit import Report, Submission
     from benchmark.watch import watch
 
-    ids = tuple(config.id for config in survey.configs)
-    work = Report(write_report, suite, ids, options.runs.absolute(), options.out.absolute())
+    work = Report(write_report, suite, tuple(survey.configs), options.runs.absolute(), options.out.absolute())
     submitted = Submission(suite, survey.store, survey.build, work).submit(states, options.retry_failed)
     for job in submitted:
         print(f"{job.id}  {job.name}" + (f"  after {', '.join(job.after)}" if job.after else ""))
@@ -170,14 +174,14 @@ def look(options: argparse.Namespace) -> tuple[Suite, Survey]:
     from benchmark.planning import Survey
     from benchmark.run import Store
 
-    suite, configs = read_suite(options)
+    suite, configs = read_suite(options, options.suite)
     return suite, Survey(suite, configs, methods.build, Store(options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.run import Store, corpus_of
 
-    _, configs = read_suite(options)
+    _, configs = read_suite(options, options.suite)
     corpus = corpus_of(configs[0], Store(options.runs), lambda text: print(text, file=sys.stderr))
     for domain in corpus.domains:
         print(
@@ -188,17 +192,22 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    suite, configs = read_suite(options)
-    write_report(suite, [config.id for config in configs], options.runs, options.out)
+    write_report([read_suite(options, name) for name in options.suites], options.runs, options.out)
     return 0
 
 
-def write_report(suite: Suite, ids: Sequence[str], runs: Path, out: Path) -> None:
+def write_report(suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path) -> None:
+    """Into a folder of the suite's name; of several suites, of their names with + between."""
     from analysis.render import render
-    from benchmark.records import load_runs
+    from benchmark.records import load_runs, not_started
 
-    chosen = [one for one in load_runs(runs, suite.name) if one.id in ids]
-    written = render(suite.name, chosen, suite.tables, out / suite.name)
+    chosen = []
+    for suite, configs in suites:
+        known = {run.id: run for run in load_runs(runs, suite.name)}
+        chosen += [known.get(config.id) or not_started(config.description()) for config in configs]
+    name = "+".join(suite.name for suite, _ in suites)
+    tables = list(dict.fromkeys(table for suite, _ in suites for table in suite.tables))
+    written = render(name, chosen, tables, out / name)
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
@@ -215,13 +224,13 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     from benchmark.submit import cancel_jobs
 
-    suite, _ = read_suite(options)
+    suite, _ = read_suite(options, options.suite)
     print(f"ended {cancel_jobs(suite, options.runs)} jobs; `run` goes on from their checkpoints")
     return 0
 
 
 def speed(options: argparse.Namespace) -> int:
-    _, configs = read_suite(options)
+    _, configs = read_suite(options, options.suite)
     import methods
     from benchmark import reference
     from benchmark.run import Store, corpus_of

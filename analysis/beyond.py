@@ -44,7 +44,7 @@ class LifelongTable(TableEntry):
     def _block(self, study: Study, suite: str) -> Block:
         curves = study.curves(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == REFERENCE}
-        unigram = study.of(suite)[0].unigram
+        unigram = study.unigram(suite)
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         for (row, seed), curve in curves.items():

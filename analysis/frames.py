@@ -65,7 +65,7 @@ class Study:
     @cached_property
     def references(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
-        lines = self.runs[0].references if self.runs else []
+        lines = next((run.references for run in self.runs if run.references), [])
         return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
@@ -85,6 +85,10 @@ class Study:
 
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
+
+    def unigram(self, suite: str) -> dict[str, float]:
+        """The unigram perplexity of each domain; empty before a run of the suite has started."""
+        return next((run.unigram for run in self.of(suite) if run.unigram), {})
 
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric", "dev", "test", "seed"]

@@ -10,7 +10,6 @@ from analysis.entry import TableEntry, View
 from analysis.frames import Study
 from analysis.printed import corrections, slug
 from analysis.tables import Block, Cell, Column, Row, Table, mark_best, number
-from benchmark.records import RunRecords
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 
@@ -44,7 +43,7 @@ class PerplexityTable(TableEntry):
             Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed) for c in _places(columns)))
             for label, run in runs.items()
         ]
-        reference = [] if chosen else [_unigram(study.of(suite)[0], columns)]
+        reference = [] if chosen else [_unigram(study, suite, columns)]
         return Block(self.heading(study, suite), (*rows, *reference))
 
     def _printed(self) -> Table:
@@ -84,10 +83,10 @@ def _cell(label: str, place: tuple[int, str], stages: int, cells: dict, printed:
     return Cell(values, printed="" if beside is None else number(beside, 2), missing=not values)
 
 
-def _unigram(run: RunRecords, columns: list[Column]) -> Row:
-    names = [domain["name"] for domain in run.domains]
+def _unigram(study: Study, suite: str, columns: list[Column]) -> Row:
+    values = list(study.unigram(suite).values())
     cells = [
-        Cell((run.unigram[names[stage]],)) if metric == "AP" and stage < len(names) else Cell()
+        Cell((values[stage],)) if metric == "AP" and stage < len(values) else Cell()
         for stage, metric in _places(columns)
     ]
     return Row(("Unigram perplexity of the domain",), tuple(cells), reference=True)

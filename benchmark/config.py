@@ -251,6 +251,22 @@ class RunConfig(Settings):
         determined_by = self.model_dump(mode="json", exclude={"suite", "row_index", "tasks"})
         return f"{slug}-s{self.seed}-{digest(determined_by)}"
 
+    def description(self) -> dict[str, Any]:
+        """What records say of the run, as far as it is known before it starts."""
+        return {
+            "id": self.id,
+            "suite": self.suite,
+            "row": self.row,
+            "row_index": self.row_index,
+            "title": self.row,
+            "method": self.method,
+            "options": self.options,
+            "seed": self.seed,
+            "config": self.model_dump(mode="json", exclude={"tasks"}),
+            "tasks": [task.model_dump(mode="json") for task in self.tasks],
+            "domains": [{"name": domain.name, "title": domain.label} for domain in self.domains],
+        }
+
 
 def per_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0)."""

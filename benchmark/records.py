@@ -193,6 +193,15 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
 
+def not_started(description: Record) -> RunRecords:
+    """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
+    run = {**description, "stages": [], "unigram": {}}
+    empty = _assemble(run, None, {}, {}, [])
+    empty.stages = [[] for _ in empty.domains]
+    empty.scores = [[] for _ in empty.domains]
+    return empty
+
+
 def _encode(record: Mapping[str, Any]) -> str:
     try:
         return json.dumps(record, allow_nan=False, ensure_ascii=False)

@@ -262,22 +262,8 @@ class Run:
         return bool(known) and self._description().items() <= known[-1].items()
 
     def _description(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "id": config.id,
-            "suite": config.suite,
-            "row": config.row,
-            "row_index": config.row_index,
-            "title": config.row,
-            "method": config.method,
-            "options": config.options,
-            "seed": config.seed,
-            "config": config.model_dump(mode="json", exclude={"tasks"}),
-            "tasks": [task.model_dump(mode="json") for task in config.tasks],
-            "stages": self.keys,
-            "domains": [{"name": domain.name, "title": domain.label} for domain in config.domains],
-            "unigram": {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains},
-        }
+        unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
+        return {**self.config.description(), "stages": self.keys, "unigram": unigram}
 
     def _record(self, kind: str, **values: Any) -> None:
         if self.world.leads or kind == "failed":

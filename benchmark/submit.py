@@ -32,15 +32,15 @@ from benchmark.world import World
 class Report:
     """Render tables and figures from the records that there are; `render` is given the rest."""
 
-    render: Callable[[Suite, Sequence[str], Path, Path], None]
+    render: Callable[[Sequence[tuple[Suite, Sequence[RunConfig]]], Path, Path], None]
     suite: Suite
-    ids: tuple[str, ...]
+    configs: tuple[RunConfig, ...]
     runs: Path
     out: Path
     looks_up: ClassVar[bool] = False
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
-        self.render(self.suite, self.ids, self.runs, self.out)
+        self.render([(self.suite, self.configs)], self.runs, self.out)
 
 
 @dataclass(frozen=True)

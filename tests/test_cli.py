@@ -92,6 +92,17 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     assert "0 of 2 runs" in text
 
 
+def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
+    """Oracle: the suites' rows and the command that fills them; several suites make a block each."""
+    (place / "bert.toml").write_text(SUITE.format(text=place).replace('"gpt"', '"bert"'))
+    suites = [str(place / name) for name in ("tiny.toml", "bert.toml")]
+    assert run_all.main(["report", *suites, "--runs", str(place / "no"), "--out", str(place / "missing")]) == 0
+    table = (place / "missing" / "tiny+bert" / "main_pretraining.md").read_text()
+    assert table.count("| Naive | -- | -- | -- |") == table.count("| ER | -- | -- | -- |") == 2
+    assert "*GPT from L1" in table and "*BERT from L1" in table
+    assert "`python run_all.py run tiny` or `python run_all.py run bert` fills it in" in table
+
+
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
     cli("run")
