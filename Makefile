@@ -1,5 +1,5 @@
 # make demo    the demo suite: a table and curves in report/demo/
-# make test    the tests; make test-slurm    those that start a Slurm cluster on this machine
+# make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine
 # make check   formatter, linter, types, architecture
 # make slurm-demo, make chaos    docs/slurm.md: a real Slurm cluster on this machine
 PYTHON ?= python3
@@ -10,9 +10,10 @@ RUN := $(VENV)/bin/python
 demo: $(VENV)/installed
 	$(RUN) run_all.py
 
-# One thread a process: the tests run side by side.
+# One thread a process: the tests run side by side, but those on the cluster, which has all cores to itself.
 test: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore tests/test_slurm.py
+	@$(MAKE) test-slurm
 
 test-slurm: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
