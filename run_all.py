@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.config import ConfigError, RunConfig, Suite, expand, load_suite, parse_set, suite_names
+from benchmark.config import ConfigError, RunConfig, Suite
+from benchmark.suite_files import expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
     from benchmark.planning import RunState, Survey

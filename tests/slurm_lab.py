@@ -18,10 +18,11 @@ from safetensors.torch import load_file
 import methods
 import run_all
 from benchmark import jobs, records, slurm, snapshot
-from benchmark.config import RunConfig, expand, load_suite
+from benchmark.config import RunConfig
 from benchmark.launch import train_here
 from benchmark.planning import RunState, Survey
 from benchmark.run import Store
+from benchmark.suite_files import expand, load_suite
 
 PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
 STEPS = 200  # of the second stage, evaluated every tenth

@@ -16,8 +16,8 @@ import submitit
 from slurm_lab import Lab, write_texts
 
 import methods
-from benchmark import config, jobs, launch, planning, records, slurm, snapshot
-from benchmark.config import ConfigError, load_suite
+from benchmark import jobs, launch, planning, records, slurm, snapshot, suite_files
+from benchmark.config import ConfigError
 from benchmark.errors import UserError
 from benchmark.launch import SlurmJob, StopSignals
 from benchmark.planning import Survey
@@ -26,6 +26,7 @@ from benchmark.slurm_settings import Slurm
 from benchmark.stage import Stopped
 from benchmark.start import PREEMPTION
 from benchmark.submit import Submission
+from benchmark.suite_files import load_suite
 from benchmark.world import World
 
 ROOT = Path(__file__).parent.parent
@@ -84,15 +85,15 @@ def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
 
 def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:
     """The suite's own settings win; nothing that changes results may be in it."""
-    monkeypatch.setattr(config, "SITE", tmp_path / "site.toml")
-    config.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
+    monkeypatch.setattr(suite_files, "SITE", tmp_path / "site.toml")
+    suite_files.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
     lab.write(NAIVE, slurm="nodes = 2")
     assert load_suite(str(lab.file)).slurm.model_dump(include={"partition", "nodes"}) == {
         "partition": "gpu",
         "nodes": 2,
     }
     assert load_suite(str(lab.file), {"slurm.partition": "other"}).slurm.partition == "other"
-    config.SITE.write_text("[training]\nbatch_size = 2\n")
+    suite_files.SITE.write_text("[training]\nbatch_size = 2\n")
     with pytest.raises(ConfigError, match=r"only a \[slurm\] section may be here, not training"):
         load_suite(str(lab.file))
 
