@@ -155,6 +155,8 @@ class SlurmJob:
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
+        if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
         file = self.folder / f"{submitit.JobEnvironment().job_id}.jsonl"
         signals = StopSignals(PREEMPTION, signal.SIGTERM, at_once=not self.work.looks_up)
         try:
