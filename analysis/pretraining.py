@@ -39,8 +39,10 @@ class PerplexityTable(TableEntry):
         printed = self._values(self.printed_block(study, suite)) if view == "both" else {}
         chosen = self.only.get(suite, ())
         runs = {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
+        done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
+        untrained = set(zip(done["row"], done["stage"], strict=True)) - set(cells)
         rows = [
-            Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed) for c in _places(columns)))
+            Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed, untrained) for c in _places(columns)))
             for label, run in runs.items()
         ]
         reference = [] if chosen else [_unigram(study, suite, columns)]
@@ -74,9 +76,11 @@ def _places(columns: list[Column]) -> list[tuple[int, str]]:
     return [(titles.index(column.group), column.name) for column in columns]
 
 
-def _cell(label: str, place: tuple[int, str], stages: int, cells: dict, printed: dict) -> Cell:
+def _cell(label: str, place: tuple[int, str], stages: int, cells: dict, printed: dict, untrained: set) -> Cell:
     stage, metric = place
-    if stage >= stages:
+    # a method may train nothing in early stages: then there is no AP, nor anything for a later AP+ to be above
+    needed = range(stage + 1) if METRICS[metric] == "ap_plus" else (stage,)
+    if stage >= stages or any((label, one) in untrained for one in needed):
         return Cell()
     values = cells.get((label, stage), {}).get(METRICS[metric], ())
     beside = printed.get((slug(label), *place))

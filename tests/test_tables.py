@@ -68,6 +68,18 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
     assert any("`python run_all.py run demo`" in note for note in table.notes)
 
 
+def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
+    """Oracle: one row trains in its last two stages only: three stages without AP, and no AP+ has all it needs."""
+    found = study(tmp_path)
+    for run in found.runs:
+        if run.row == "ER":
+            run.stages[:3] = [[line for line in stage if line["kind"] != "evaluation"] for stage in run.stages[:3]]
+    (block,) = paper_tables.load("main_pretraining").build(found).blocks
+    cells = next(row.cells for row in block.rows if row.stub[0] == "ER")
+    assert not any(cell.missing for cell in cells)
+    assert [bool(cell.number) for cell in cells] == [False] * 5 + [True, False] * 2
+
+
 def test_rows_with_fewer_seeds_are_named(tmp_path):
     """Oracle: one of ER's three runs is taken away."""
     runs = study(tmp_path, seeds=3).runs
