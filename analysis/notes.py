@@ -39,13 +39,13 @@ def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
         found.append(f"-- is not measured yet; {commands} fills it in.")
     for block in blocks:
-        rows = {
-            row.stub[0]: [len(cell.values) for cell in row.cells if cell.values]
-            for row in block.rows
-            if not row.reference
-        }
-        full = max((max(counts) for counts in rows.values() if counts), default=0)
-        behind = [f"{row} ({min(counts)} of {full})" for row, counts in rows.items() if counts and min(counts) < full]
+        rows = [row for row in block.rows if not row.reference]
+        counts = [[len(cell.values) for cell in row.cells] for row in rows]
+        full = [max(column) for column in zip(*counts, strict=True)]
+        behind = []
+        for row, line in zip(rows, counts, strict=True):
+            short = [f"{count} of {most}" for count, most in zip(line, full, strict=True) if 0 < count < most]
+            behind += [f"{row.stub[0]} ({short[0]})"] if short else []
         if behind:
             found.append(f"Not all seeds are there yet: {', '.join(behind)}; {commands} adds them.")
     return found
