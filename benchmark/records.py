@@ -8,6 +8,7 @@ A run folder holds
     RUNS/suites/<suite>/jobs/<id>.jsonl  one Slurm job of the suite (benchmark/jobs.py says what is in it)
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
     RUNS/scores/references.jsonl         downstream scores that need no model
+    RUNS/similarity/<stage key>.jsonl    how like its ancestors the model is that a stage ended with
 
 Every line is one JSON object with `kind` and `time` (seconds since 1970, added by `append`). A float that is
 not finite (a perplexity that overflowed) is written as null. Amounts in `charged` count from the start of the
@@ -36,6 +37,12 @@ that the stage began anew: what stands before it no longer counts.
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
                 seed, metric, dev, test, test_without_leaks (or null), seconds
     reference   task, task_key, domain, name ("majority", "bag of words"), metric, test
+
+    similarity  key, stage_key, domain, positions (their number), divergences (in nats, one an ancestor, oldest
+                first), ars (or null), reason (why there is none, or null); see analysis/similarity.py
+    attention   key, stage_key, domain, own, others (similarity of heads to their ancestor and to other heads, 0..1,
+                one number an ancestor, oldest first), heads [[layer, head]] and maps [queries x columns, in
+                thousandths] of the lineages that the figure shows, reason (likewise); see analysis/attention.py
 """
 
 from __future__ import annotations
@@ -67,6 +74,8 @@ started node
 ended state
 score key stage_key task task_key domain prompt seed metric dev test seconds
 reference task task_key domain name metric test
+similarity key stage_key domain positions divergences ars reason
+attention key stage_key domain own others heads maps reason
 """
 FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
 
@@ -85,6 +94,7 @@ class RunRecords:
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
     it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
     `references` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
+    `similarities[i]` are the last lines of kind "similarity" and "attention" of that stage's model.
     """
 
     id: str
@@ -101,6 +111,7 @@ class RunRecords:
     stage_keys: list[str]
     stages: list[list[Record]] = field(default_factory=list)
     scores: list[list[Record]] = field(default_factory=list)
+    similarities: list[list[Record]] = field(default_factory=list)
     references: list[Record] = field(default_factory=list)
     tasks: list[Record] = field(default_factory=list)
     failure: Record | None = None
@@ -179,6 +190,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     stages: dict[str, list[Record]] = {}
     scores: dict[str, list[Record]] = {}
+    similarities: dict[str, list[Record]] = {}
     references = _last(_if_there(runs / "scores" / "references.jsonl", read), "task", "task_key", "name")
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
@@ -189,14 +201,15 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             if key not in stages:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
                 scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
-        loaded.append(_assemble(run, failure, stages, scores, references))
+                similarities[key] = _last(_if_there(runs / "similarity" / f"{key}.jsonl", read), "kind")
+        loaded.append(_assemble(run, failure, stages, scores, similarities, references))
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
 
 def not_started(description: Record) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
     run = {**description, "stages": [], "unigram": {}}
-    empty = _assemble(run, None, {}, {}, [])
+    empty = _assemble(run, None, {}, {}, {}, [])
     empty.stages = [[] for _ in empty.domains]
     empty.scores = [[] for _ in empty.domains]
     return empty
@@ -246,13 +259,16 @@ def _head(path: Path) -> tuple[Record | None, Record | None]:
     return run, failure
 
 
-def _assemble(run: Record, failure: Record | None, stages: dict, scores: dict, references: list) -> RunRecords:
+def _assemble(
+    run: Record, failure: Record | None, stages: dict, scores: dict, similarities: dict, references: list
+) -> RunRecords:
     names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
     return RunRecords(
         **{name: run[name] for name in names},
         stage_keys=run["stages"],
         stages=[stages[key] for key in run["stages"]],
         scores=[scores[key] for key in run["stages"]],
+        similarities=[similarities[key] for key in run["stages"]],
         references=references,
         tasks=run.get("tasks", []),
         failure=failure,

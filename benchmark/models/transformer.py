@@ -103,9 +103,7 @@ class LanguageModel(nn.Module):
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
-        if self.prompts:
-            prompt = self.vocabulary.text + domains.unsqueeze(1)
-            tokens = torch.cat([tokens[:, :1], prompt, tokens[:, 1:]], dim=1)
+        tokens = self.with_prompts(tokens, domains)
         columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         body: Any = self.network.base_model
         if self.network.config.model_type != "gpt2":
@@ -116,6 +114,13 @@ class LanguageModel(nn.Module):
         for block in body.h:
             hidden = block(hidden)
         return body.ln_f(hidden)
+
+    def with_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
+        """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
+        if not self.prompts:
+            return tokens
+        prompt = self.vocabulary.text + domains.unsqueeze(1)
+        return torch.cat([tokens[:, :1], prompt, tokens[:, 1:]], dim=1)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""

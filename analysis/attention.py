@@ -1,0 +1,146 @@
+"""Do the heads of a grown model attend as the heads they came from (the paper's fig:attn_similar)?
+
+All models of a stream read the same text: rows of the first domain's validation text, which all of them have learned,
+with its prompt and masked as evaluation does. Which head came from which is what each growth says in its record
+(`head_sources`); where nothing grew a head is its own. AKI's record names the layer in which a new head stands, though
+its weights are those of the layer above.
+
+Two heads are as alike as their attention is on average over rows and queries, by the Bhattacharyya coefficient
+sum_k sqrt(p_k q_k): 1 minus the squared Hellinger distance, 1 for the same attention and 0 where none is shared. It is
+compared for a head and its own ancestor, and for a head and every other head of that ancestor's model, whose mean is
+what a random head would give.
+
+Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.chain import Chain, record, sample
+from benchmark.config import RunConfig
+from benchmark.evaluate import evaluating
+from benchmark.models import LanguageModel
+from benchmark.models.lora import LoraModel
+from benchmark.models.progressive import ProgressiveModel
+from benchmark.run import Store
+
+ROWS = 32
+TOKENS = 64  # of each row at most: over the 512 of a whole row attention thins out, and memory grows with the square
+LINEAGES = 6  # that the figure shows
+SHOWN = 24  # columns and queries of their maps
+FORMAT = 1  # raised when the same settings come to mean another computation
+
+
+def measure(config: RunConfig, store: Store) -> None:
+    """Record the attention of the models of a run's finished stages, where that is not recorded."""
+    settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
+    maps: dict[int, Tensor] = {}  # of each model
+
+    def compute(chain: Chain, index: int) -> dict[str, Any]:
+        reason = _reason_against(chain, index)
+        if reason:
+            return {"own": [], "others": [], "heads": [], "maps": [], "reason": reason}
+        for i in range(index + 1):
+            maps[i] = maps[i] if i in maps else _attention_of(chain, i)
+        parents = [_parents(chain, i) for i in range(1, index + 1)]
+        own, others = resemblance([maps[i] for i in range(index + 1)], parents)
+        heads = lineages(len(maps[0]), parents)
+        per_layer = len(maps[index]) // chain.model(index).layers
+        return {
+            "own": own,
+            "others": others,
+            "heads": [list(divmod(head, per_layer)) for head in heads],
+            "maps": (1000 * maps[index][heads, 0, :SHOWN, :SHOWN]).round().int().tolist(),
+            "reason": None,
+        }
+
+    record(config, store, "attention", settings, compute)
+
+
+def _reason_against(chain: Chain, index: int) -> str:
+    missing = [f"M{i + 1}" for i in chain.untrained(index)]
+    if missing:
+        return f"{', '.join(missing)} not trained"
+    if any(isinstance(chain.model(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
+        return "the first domain is read with what M1 learned, unchanged"
+    shapes = [(model.layers, model.hidden_size) for model in chain.models(index)]
+    if any(shapes[i] != shapes[i - 1] and not chain.growth(i) for i in range(1, index + 1)):
+        return "a model grew without saying which head came from which"
+    if len({model.prompts for model in chain.models(index)}) > 1:
+        return "only some of its models read a prompt"
+    return ""
+
+
+def _attention_of(chain: Chain, index: int) -> Tensor:
+    batch = next(iter(sample(chain.stream, 0, ROWS, ROWS))).to(chain.device)
+    return attention(chain.model(index), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
+
+
+def _parents(chain: Chain, index: int) -> list[int]:
+    growth, model, before = chain.growth(index), chain.model(index), chain.model(index - 1)
+    if growth is None:
+        return list(range(_heads(model) * model.layers))
+    return parents(growth["layer_sources"], growth["head_sources"], _heads(before))
+
+
+def _heads(model: LanguageModel) -> int:
+    """Of a layer."""
+    return model.network.config.num_attention_heads
+
+
+@torch.no_grad()
+def attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
+    """Attention weights (H, B, T, T), queries before keys, for tokens (B, 1+N) and domains (B,) as `hidden` takes them.
+
+    Of a plain model, whose network is called as transformers does: only so are the weights put out, and GPT's masked.
+    """
+    model.network.set_attn_implementation("eager")
+    with evaluating(model):
+        read = model.network.base_model(model.with_prompts(tokens, domains), output_attentions=True, use_cache=False)
+    return torch.stack(read.attentions).transpose(1, 2).flatten(0, 1).float()
+
+
+def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
+    """Of each head of a grown model the one it came from (see GrowthRecord), in a model with `heads` heads a layer."""
+    pairs = zip(layer_sources, head_sources, strict=True)
+    return [layer * heads + head for layer, sources in pairs for head in sources]
+
+
+def alike(one: Tensor, other: Tensor) -> Tensor:
+    """How alike (H1, H2) the heads of two models attend, from maps (H1, B, T, T) and (H2, B, T, T)."""
+    queries = one.shape[1] * one.shape[2]
+    return one.sqrt().flatten(1) @ other.sqrt().flatten(1).T / queries
+
+
+def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+    """How much the last model's heads are like their own ancestor, and like the others, for each earlier model.
+
+    `parents[i]`: of each head of model i + 1 the one in model i that it came from. NaN: there are no others.
+    """
+    own, others = [], []
+    ancestors = list(range(len(maps[-1])))
+    for earlier, step in zip(reversed(maps[:-1]), reversed(parents), strict=True):
+        ancestors = [step[head] for head in ancestors]
+        similarity = alike(maps[-1], earlier)
+        mine = similarity[range(len(ancestors)), ancestors]
+        own.append(mine.mean().item())
+        rest = (similarity.sum(1) - mine) / (len(earlier) - 1) if len(earlier) > 1 else torch.tensor(torch.nan)
+        others.append(rest.mean().item())
+    return own[::-1], others[::-1]
+
+
+def lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
+    """Heads of the last model that the figure shows: of some of the first one's `heads`, the latest descendants.
+
+    The latest is the one with the highest number: a copy, where there are any.
+    """
+    count = min(LINEAGES, heads)
+    chosen = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
+    for step in parents:
+        chosen = [max(head for head, parent in enumerate(step) if parent == one) for one in chosen]
+    return chosen
