@@ -9,6 +9,7 @@ python run_all.py report SUITE          tables and figures from the records that
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from benchmark.config import ConfigError, RunConfig, Suite
 from benchmark.suite_files import expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
+    from benchmark.chain import Measure
     from benchmark.planning import RunState, Survey
 
 # torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
@@ -129,9 +131,9 @@ def run(options: argparse.Namespace) -> int:
     from benchmark.planning import describe, to_train
 
     suite, survey = look(options)
-    states = survey.states()
+    states, measures = survey.states(), measures_of(suite)
     if options.dry_run:
-        print(describe(suite, states, survey.build, options.executor, options.retry_failed))
+        print(describe(suite, states, survey.build, options.executor, options.retry_failed, measures))
         return 0
     wanted = to_train(states, options.retry_failed)
     left_out = sum(state.state == "failed" for state in states if state not in wanted)
@@ -148,6 +150,9 @@ def run(options: argparse.Namespace) -> int:
             from benchmark.scoring import score_runs
 
             score_runs(suite, survey.configs, options.runs)
+        for config in survey.configs:
+            for measure in measures:
+                measure(config, survey.store)
         write_report([(suite, survey.configs)], options.runs, options.out)
     if failed:
         print(f"{len(failed)} runs failed; `run_all.py status {options.suite}` says why", file=sys.stderr)
@@ -159,7 +164,8 @@ def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, stat
     from benchmark.watch import watch
 
     work = Report(write_report, suite, tuple(survey.configs), options.runs.absolute(), options.out.absolute())
-    submitted = Submission(suite, survey.store, survey.build, work).submit(states, options.retry_failed)
+    submission = Submission(suite, survey.store, survey.build, work, measures_of(suite))
+    submitted = submission.submit(states, options.retry_failed)
     for job in submitted:
         print(f"{job.id}  {job.name}" + (f"  after {', '.join(job.after)}" if job.after else ""))
     if options.wait:
@@ -168,6 +174,14 @@ def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, stat
         print("nothing to submit: all runs are done or under way")
     print(f"`run_all.py status {options.suite}` says how they do")
     return 0
+
+
+def measures_of(suite: Suite) -> tuple[Measure, ...]:
+    """What the suite's tables and figures need of its models. Raises ConfigError for a name that is none of these."""
+    import paper_tables
+
+    names = dict.fromkeys(paper_tables.load(name).looks for name in suite.tables)
+    return tuple(importlib.import_module(f"analysis.{name}").measure for name in names if name)
 
 
 def look(options: argparse.Namespace) -> tuple[Suite, Survey]:

@@ -42,6 +42,11 @@ def _part(text: str, row: str, *than: str, **rest: Any) -> Claim:
     return Claim("Parts of ELLE", text, (row,), than, **{"table": "ablation_pretraining", **rest})
 
 
+def _alike(text: str, *rows: str, **rest: Any) -> Claim:
+    return Claim("Similarity of a stream's models", text, rows, **{"metric": "ARS", **rest})
+
+
+_COMPARED = ("Naive", "MAS", "ER", "Logit-KD", "ELLE")  # whose ARS the paper draws; it prints no number of it
 _FULL = "WE + DE + FRW + δN + PT"
 _NOISE = "WE + DE + FRW + δN"
 
@@ -110,4 +115,14 @@ CLAIMS = (
     ),
     _tasks("The right prompt beats a wrong one.", "right prompt", than=("wrong prompt",), table="prompt_finetuning"),
     _tasks("A wrong prompt beats none.", "wrong prompt", than=("no prompt",), table="prompt_finetuning"),
+    _alike("Logit-KD has the highest ARS.", "Logit-KD", than=("Naive", "MAS", "ER", "ELLE")),
+    _alike("ELLE has the second highest ARS.", "ELLE", than=("Naive", "MAS", "ER")),
+    _alike("ARS decreases with the number of domains.", *_COMPARED, than=(ZERO,), metric="fall"),
+    _alike(
+        "ELLE's heads attend as their ancestors do, more than as other heads do.",
+        "ELLE",
+        than=(ZERO,),
+        metric="attention",
+        stages="each",
+    ),
 )

@@ -18,7 +18,8 @@ View = Literal["ours", "printed", "both"]
 class Entry:
     """Shared by all kinds. `blocks`: the paper's suites that the entry shows, each with its heading.
 
-    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
+    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`. `looks`: where the
+    records of training are not enough, the module of `analysis` whose `measure` looks into models for more.
     """
 
     caption: str
@@ -27,6 +28,7 @@ class Entry:
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
     kind: ClassVar[Literal["table", "figure"]] = "table"
+    looks: ClassVar[Literal["", "similarity", "attention"]] = ""
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         """The content of each file, by its suffix."""

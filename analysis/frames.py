@@ -63,6 +63,31 @@ class Study:
         )
 
     @cached_property
+    def similarities(self) -> pd.DataFrame:
+        """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
+        return self._looks("similarity", ["ars"])
+
+    @cached_property
+    def attentions(self) -> pd.DataFrame:
+        """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
+        frame = self._looks("attention", ["own", "others", "heads", "maps"])
+        for name in ("own", "others"):
+            frame[name] = [np.mean(np.array(values, float)) if values else np.nan for values in frame[name]]
+        return frame
+
+    def _looks(self, kind: str, columns: list[str]) -> pd.DataFrame:
+        """The records of what looks into models."""
+        names = [*columns, "reason"]
+        lines = [
+            (*_run(run), stage, *(line[name] for name in names))
+            for run in self.runs
+            for stage, lines in enumerate(run.similarities)
+            for line in lines
+            if line["kind"] == kind
+        ]
+        return pd.DataFrame(lines, columns=[*RUN, "stage", *names])
+
+    @cached_property
     def references(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
         lines = next((run.references for run in self.runs if run.references), [])

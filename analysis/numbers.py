@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from analysis import metrics
 from analysis.frames import Study
 from analysis.printed import PrintedValue, slug
@@ -16,7 +18,7 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 
 
 class Key(NamedTuple):
-    metric: str  # AP, AP⁺, area, score, positive
+    metric: str  # AP, AP⁺, area, score, positive, ARS, fall (of ARS), attention
     row: str  # its slug
     stage: int  # from 0
     column: str = ""  # a task's domain, or AVERAGE
@@ -55,6 +57,7 @@ def measured(study: Study, suite: str) -> Numbers:
     _put_areas(numbers, study, suite)
     _put_scores(numbers, study, suite)
     _put_products(numbers, study, suite)
+    _put_similarities(numbers, study, suite)
     return numbers
 
 
@@ -111,3 +114,17 @@ def _put_products(numbers: Numbers, study: Study, suite: str) -> None:
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
             numbers.put("positive", run.row, numbers.stages - 1, run.seed, share)
+
+
+def _put_similarities(numbers: Numbers, study: Study, suite: str) -> None:
+    """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
+    ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
+    for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
+        numbers.put("ARS", row, stage, seed, value)
+    for (row, seed), line in ars.groupby(["row", "seed"]):
+        if len(line) == numbers.stages - 1 > 1:
+            slope = np.polyfit(line["stage"], line["ars"].astype(float), 1)[0]
+            numbers.put("fall", row, numbers.stages - 1, seed, -slope)
+    heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
+    for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
+        numbers.put("attention", row, stage, seed, own - others)

@@ -1,4 +1,4 @@
-"""Curves: AP and AP+ against the charged budget, downstream scores against the stage."""
+"""Curves: AP and AP+ against the charged budget, downstream scores and ARS against the stage."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ class ScoreFigure(Entry):
             flat = [axis for line in axes for axis in line]
             for axis, (column, title) in zip(flat, [*titles.items(), ("average", "Average")], strict=False):
                 axis.set_title(title)
-                axis.set_xticks(range(len(titles)), [f"M{i + 1}" for i in range(len(titles))])
-                _draw_scores(axis, wide[column].dropna())
+                _draw_by_stage(axis, wide[column].dropna(), len(titles), "no score yet")
             for axis in flat[len(titles) + 1 :]:
                 axis.set_axis_off()
             for line in axes:
@@ -102,11 +101,35 @@ class ScoreFigure(Entry):
             return figures.finish(figure, flat[0])
 
 
-def _draw_scores(axis: Axes, scores: pd.Series) -> None:
-    if scores.empty:
-        axis.text(0.5, 0.5, "no score yet", ha="center", transform=axis.transAxes)
+@dataclass(frozen=True, kw_only=True)
+class SimilarityFigure(Entry):
+    """ARS after each stage from the second on, a line a row; the legend says why a row has none."""
+
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+    looks: ClassVar[Literal["", "similarity", "attention"]] = "similarity"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        suite = self.suites(study)[0]
+        found = study.similarities[study.similarities["suite"] == suite]
+        ars = found.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
+        with figures.look():
+            figure, [[axis]] = figures.panels(1, 1, width=4.6, height=2.8)
+            axis.set_ylabel("ARS (nats)")
+            _draw_by_stage(axis, ars, len(study.of(suite)[0].domains), "no similarity yet")
+            axis.set_xlim(left=0.75)
+            without = found[~found["row"].isin(ars.index.get_level_values("row"))]
+            for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
+                axis.plot([], [], linestyle="", label=f"{row}: {reason}")
+            return figures.finish(figure, axis)
+
+
+def _draw_by_stage(axis: Axes, values: pd.Series, count: int, nothing: str) -> None:
+    """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then."""
+    axis.set_xticks(range(count), [f"M{i + 1}" for i in range(count)])
+    if values.empty:
+        axis.text(0.5, 0.5, nothing, ha="center", transform=axis.transAxes)
         return
-    stages = scores.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
+    stages = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
     for key, line in stages.groupby(level=["row_index", "row"]):
         index, row = cast(tuple[int, str], key)
         x = line.index.get_level_values("stage")

@@ -51,7 +51,11 @@ METRICS: Mapping[str, Metric] = {
     "area": Metric(lower=True, ratio=True, unit="%"),
     "score": Metric(lower=False, unit=" pt"),
     "positive": Metric(lower=False, unit="%"),
+    "ARS": Metric(lower=False),
+    "fall": Metric(lower=False),
+    "attention": Metric(lower=False),
 }
+LOOKED_FOR = ("score", "ARS", "fall", "attention")  # not every suite has these of rows that it has
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def judge(claim: Claim, ours: Numbers, paper: Numbers) -> Verdict | None:
 
 def compare(claim: Claim, numbers: Numbers) -> Floats | None:
     """Gains (seeds, comparisons) over the seeds that all of these have; None where a row is not there at all."""
-    there = numbers.rows("score" if claim.metric == "score" else "AP")
+    there = numbers.rows(claim.metric if claim.metric in LOOKED_FOR else "AP")
     than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in there]
     if not than or not {slug(row) for row in (*claim.rows, *than)} <= there | {ZERO}:
         return None

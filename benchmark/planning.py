@@ -130,8 +130,18 @@ def plan_keys(config: RunConfig, build: Build) -> list[str]:
     return stage_keys(config, build(config.method, config.options), UNPREPARED)
 
 
-def describe(suite: Suite, states: Sequence[RunState], build: Build, executor: str, retry_failed: bool) -> str:
-    """The text of --dry-run: the runs, the jobs if they go to Slurm, and the budget before and after sharing."""
+def describe(
+    suite: Suite,
+    states: Sequence[RunState],
+    build: Build,
+    executor: str,
+    retry_failed: bool,
+    measures: Sequence[object] = (),
+) -> str:
+    """The text of --dry-run: the runs, the jobs if they go to Slurm, and the budget before and after sharing.
+
+    `measures`: what looks into models after training, if anything does.
+    """
     wanted = to_train(states, retry_failed)
     lines = [f"{suite.name}: {suite.title}"]
     for one in states:
@@ -140,7 +150,7 @@ def describe(suite: Suite, states: Sequence[RunState], build: Build, executor: s
         budget = amount_text(sum(amounts), one.config.budget.unit)
         lines.append(f"  {one.config.row}, seed {one.config.seed}: {budget}; {one.state}, {stages}")
     if executor == "slurm" and wanted:
-        lines += _describe_jobs(suite, wanted, build)
+        lines += _describe_jobs(suite, wanted, build, bool(measures))
     missing = [pair for one in wanted for pair in _missing(one, build)]
     apart, shared = sum(amount for _, amount in missing), sum(dict(missing).values())
     unit = states[0].config.budget.unit
@@ -152,7 +162,7 @@ def describe(suite: Suite, states: Sequence[RunState], build: Build, executor: s
     return "\n".join(lines)
 
 
-def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build) -> list[str]:
+def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build, measured: bool) -> list[str]:
     units = {one.config.budget.unit for one in wanted}
     asked = suite.slurm.for_training("seconds" if "seconds" in units else "steps")
     shown = {key: value for key, value in asked.items() if value and key not in ("srun_args", "additional_parameters")}
@@ -167,6 +177,8 @@ def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build) -> li
     scored = "every stage" if suite.finetuning.stages == "every" else "the last stage"
     if suite.tasks:
         lines.append(f"    {suite.name}:score-... of each model after {scored}, if that was trained")
+    if measured:
+        lines.append(f"    {suite.name}:similarity-... of the models of each run, if all were trained")
     return [*lines, f"    {suite.name}:report after all of these"]
 
 

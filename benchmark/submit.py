@@ -18,6 +18,7 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from benchmark import jobs, records, slurm, snapshot
+from benchmark.chain import Measure
 from benchmark.config import ConfigError, RunConfig, Suite, digest
 from benchmark.jobs import Job, Task
 from benchmark.launch import Preparation, SlurmJob, Training, Work
@@ -59,6 +60,20 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Measuring:
+    """Look into the models that a run has."""
+
+    measures: tuple[Measure, ...]
+    config: RunConfig
+    runs: Path
+    looks_up: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        for measure in self.measures:
+            measure(self.config, Store(self.runs))
+
+
+@dataclass(frozen=True)
 class Order:
     """One job to submit: what squeue will call it, what it does, and for which jobs it waits."""
 
@@ -71,9 +86,16 @@ class Order:
 
 
 class Submission:
-    """Submits jobs of one suite. `report` is the work of the job that renders its tables, when all else has ended."""
+    """Submits jobs of one suite.
 
-    def __init__(self, suite: Suite, store: Store, build: Build, report: Work) -> None:
+    `report` is the work of the job that renders its tables, when all else has ended; `measures` are what these need
+    of its models besides training and scores.
+    """
+
+    def __init__(
+        self, suite: Suite, store: Store, build: Build, report: Work, measures: tuple[Measure, ...] = ()
+    ) -> None:
+        self.measures = measures
         self.suite, self.store, self.build, self.report = suite, Store(store.root.absolute()), build, report
         self.folder = jobs.folder_of(self.store.root, suite.name)
         self.queue = slurm.queue()
@@ -81,7 +103,7 @@ class Submission:
         self.ids = {job.key: job.id for job in self.known if job.id in self.queue}  # of what is under way
 
     def submit(self, states: Sequence[RunState], retry_failed: bool = False) -> list[Job]:
-        """Submit what these runs lack: data, training, scores, and then a report. Returns the new jobs."""
+        """Submit what these runs lack: data, training, scores, similarity, and then a report. Returns the new jobs."""
         self._finish_what_was_begun()
         before = len(self.known)
         wanted = to_train(states, retry_failed)
@@ -92,6 +114,7 @@ class Submission:
         self._send([self._preparation(config) for config in unprepared(wanted)], small)
         self._send([self._training(task) for task in training], settings.for_training(unit))
         self._send(self._scoring(states, training, retry_failed), settings.for_one_process(gpu=True))
+        self._send(self._measuring(states, training, retry_failed), settings.for_one_process(gpu=True))
         if len(self.known) > before:
             self.ids.pop("report", None)  # one under way does not wait for what is new
             after = tuple(key for key in self.ids if not key.startswith("data-"))
@@ -112,7 +135,7 @@ class Submission:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
         settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
         trained_by = {key: task.key for task in training for key in task.stages}
-        over = {job.key for job in self.known if job.end and (job.end["state"] == "done" or not retry_failed)}
+        over = self._over(retry_failed)
         orders: dict[str, Order] = {}
         for state in states:
             config = state.config
@@ -127,6 +150,28 @@ class Submission:
                 work = Scoring(self.suite, config, stage, self.store.root)
                 orders.setdefault(key, Order(key, name, work, needs=needs))
         return list(orders.values())
+
+    def _measuring(self, states: Sequence[RunState], training: Sequence[Task], retry_failed: bool) -> list[Order]:
+        """One for each chain of models that has been or will be trained to its end."""
+        trained_by = {key: task.key for task in training for key in task.stages}
+        over = self._over(retry_failed)
+        settings = digest([measure.__module__ for measure in self.measures])
+        orders: dict[str, Order] = {}
+        for state in states if self.measures else []:
+            config = state.config
+            last = plan_keys(config, self.build)[-1]
+            key = f"similarity-{last}-{settings}"
+            is_trained = state.stages_done == len(config.domains)
+            if key not in over and (is_trained or last in trained_by):
+                name = f"{self.suite.name}:similarity-{jobs.label(config)}"
+                needs = () if is_trained else (trained_by[last],)
+                work = Measuring(self.measures, config, self.store.root)
+                orders.setdefault(key, Order(key, name, work, needs=needs))
+        return list(orders.values())
+
+    def _over(self, retry_failed: bool) -> set[str]:
+        """Keys of the jobs that are not submitted again."""
+        return {job.key for job in self.known if job.end and (job.end["state"] == "done" or not retry_failed)}
 
     def _check(self, runs: Sequence[RunConfig]) -> None:
         processes = self.suite.slurm.processes

@@ -47,6 +47,7 @@ def write(
     architecture: str = "bert",
     finished: int | None = None,
     scores: bool = True,
+    similarities: bool = True,
     hardware: str = "CPU",
 ) -> None:
     """Write a suite: `rows` are (label, method, options), one file a run and one a stage.
@@ -58,7 +59,7 @@ def write(
         for seed in range(seeds):
             done = finished if finished is not None and index == len(rows) - 1 else stages
             run = _Run(suite, label, index, method, options, seed, stages, unit, architecture, hardware)
-            run.write(runs, evaluations, done, scores)
+            run.write(runs, evaluations, done, scores, similarities)
     if scores:
         _write(runs / "scores" / "references.jsonl", [_reference(d, n) for d in TASKS for n in REFERENCES])
 
@@ -98,7 +99,7 @@ class _Run:
             values[name] = math.exp(logarithm)
         return values
 
-    def write(self, runs: Path, evaluations: int, done: int, scores: bool) -> None:
+    def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.stages]]
         config = {
             "model": {"architecture": self.architecture, "ladder": ladder, "head_size": 64},
@@ -130,6 +131,8 @@ class _Run:
             _write(runs / "stages" / self.keys[stage] / "records.jsonl", records)
         for stage in range(done if scores else 0):
             _write(runs / "scores" / f"{self.keys[stage]}.jsonl", self.scores(stage))
+        for stage in range(1, done if similarities else 0):
+            _write(runs / "similarity" / f"{self.keys[stage]}.jsonl", self.similarities(stage))
 
     def stage(self, stage: int, evaluations: int) -> list[dict[str, Any]]:
         layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
@@ -215,6 +218,24 @@ class _Run:
                     line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
                     lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
         return lines
+
+    def similarities(self, stage: int) -> list[dict[str, Any]]:
+        """Logit-KD's models are the most alike, ELLE's come second; PNN has no lineages of heads."""
+        apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
+        apart *= 1 + 0.05 * self.noise("similarity", stage)
+        place = {
+            "stage_key": self.keys[stage],
+            "domain": self.domains[stage][0],
+            "key": self.keys[stage],
+            "reason": None,
+        }
+        ars = {"kind": "similarity", "positions": 4000, "divergences": [apart] * stage, "ars": -apart}
+        heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
+        maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2
+        attention = {**heads, "maps": maps}
+        if self.method == "pnn":
+            attention |= {"own": [], "others": [], "heads": [], "maps": [], "reason": "the first domain is unchanged"}
+        return [place | ars, place | attention]
 
 
 def _reference(domain: str, name: str) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from analysis.frames import Study
 from analysis.render import render
 from benchmark.records import load_runs
 
-KINDS = ["trend_main", "f1_by_stage", "performance_profile"]  # one entry of each kind of figure
+KINDS = [
+    "trend_main",
+    "f1_by_stage",
+    "performance_profile",
+    "representational_similarity",
+    "attention_patterns",
+]  # one entry of each kind of figure
 
 
 @pytest.fixture
@@ -107,6 +113,7 @@ def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
     synthetic.write(tmp_path, "demo", finished=0, rows=[("ER", "er", {})])
     for run in (runs := load_runs(tmp_path, "demo")):
         run.stages = [[] for _ in run.stages]
+        run.similarities = [[] for _ in run.stages]
     paper_tables.load(name).render(Study("demo", runs))
     assert all("no " in axis.texts[0].get_text() for axis in drawn[0].axes)
 

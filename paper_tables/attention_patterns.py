@@ -1,0 +1,13 @@
+"""Figure fig:attn_similar of the paper: heads attend as the heads of earlier models that they came from."""
+
+from analysis.lineages import AttentionFigure
+
+ENTRY = AttentionFigure(
+    label="fig:attn_similar",
+    caption=(
+        "Attention of ELLE's heads after each stage on the same text; the heads of a column descend from one another. "
+        "Beside it: how alike (0 to 1) all heads of a model and their own ancestors attend, in brackets other heads."
+    ),
+    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    row="ELLE",
+)

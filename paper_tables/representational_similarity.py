@@ -1,0 +1,12 @@
+"""Figure fig:similarity of the paper: how alike a model and its ancestors are after each stage."""
+
+from analysis.trends import SimilarityFigure
+
+ENTRY = SimilarityFigure(
+    label="fig:similarity",
+    caption=(
+        "Average representational similarity (ARS) of each model and its ancestors, minus a KL divergence: the nearer "
+        "to 0, the more alike; the band spans the seeds."
+    ),
+    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+)

@@ -1,0 +1,384 @@
+"""Similarity of a stream's models: ARS and attention, from numbers by hand to runs, records and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import slurm_lab
+import torch
+from conftest import tiny_corpus
+from torch import Tensor, nn
+
+import methods
+import paper_tables
+import run_all
+from analysis import attention, similarity
+from analysis.frames import Study
+from benchmark import chain, records, slurm
+from benchmark.config import Data, RunConfig
+from benchmark.conformance import Lab, tiny_config
+from benchmark.models import build, load
+from benchmark.models.growth import grow
+from benchmark.planning import Survey
+from benchmark.run import Run, Store
+from benchmark.stream import Batch, Stream
+from benchmark.submit import Submission
+from benchmark.suite_files import load_suite, parse_set
+from benchmark.vocabulary import MASK, Vocabulary
+
+FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
+# three models' distributions over three classes at two positions
+P = [[[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]], [[1 / 4, 1 / 2, 1 / 4]] * 2, [[1 / 4, 1 / 4, 1 / 2]] * 2]
+UNIFORM = math.log(2 / 3) - math.log(1 / 2) / 3 - math.log(1 / 4) * 2 / 3 - math.log(2)  # KL of 1/3 to 1/4, 1/4, 1/2
+ARS = {
+    2: -(math.log(2) / 4 + UNIFORM) / 2,
+    3: -((math.log(2) / 4 + UNIFORM) / 2 + math.log(2) / 4) / 2,
+}
+
+
+class Says(nn.Module):
+    """A model that puts out the same distributions (K, V) for every row."""
+
+    def __init__(self, p: Any) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(p, dtype=torch.float64).log())
+
+    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
+        return self.logits.expand(len(tokens), -1, -1)
+
+
+def one_row(positions: int, classes: int) -> Any:
+    """A stream of one validation row whose every position is predicted."""
+    row = torch.zeros(1, positions, dtype=torch.long)
+    batch = Batch(row, row[:, 0], row, row, row[:, 0] > 0, 1, 0.0, 0)
+    corpus = SimpleNamespace(text_vocabulary=classes)
+    return SimpleNamespace(
+        masked=False, length=positions, valid_blocks=[1], corpus=corpus, validation=lambda *_: iter([batch])
+    )
+
+
+def ars(p: Any, j: int) -> float:
+    models: Any = [Says(one) for one in p[:j]]
+    found, count = similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
+    assert len(found) == j - 1 and count == len(p[0])
+    return similarity.representational_similarity(found)
+
+
+@pytest.mark.parametrize("j", [2, 3])
+def test_ars_of_distributions(j: int) -> None:
+    """Oracle: by hand; KL(1/2, 1/4, 1/4 || 1/4, 1/2, 1/4) = ln 2 / 4. The other way round 1/3 would give another."""
+    assert pytest.approx(ARS[j], rel=1e-6) == ars(P, j)
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason="no ../shared/oracles/metrics.json beside this checkout")
+def test_ars_of_the_fixture_file() -> None:
+    """Oracle: the file's numbers, derived there from the formula."""
+    fixture = json.loads(FIXTURES.read_text())
+    for j, value in fixture["outputs"]["ARS"].items():
+        assert ars(fixture["inputs"]["ARS"]["p"], int(j)) == pytest.approx(value, rel=1e-5)
+
+
+class Spy(nn.Module):
+    """Notes what it is asked."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(vocabulary))
+        self.asked: list[tuple[Tensor, Tensor]] = []
+
+    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
+        self.asked.append((tokens, positions))
+        return self.bias.expand(*positions.shape, -1)
+
+
+def test_all_models_are_asked_at_the_same_masks() -> None:
+    """Oracle: the validation rows of a plain loop: every fourth of 100, at the positions that hold <mask>; whatever
+    the model and the run's seed."""
+    corpus, seen = tiny_corpus(2, 2000, 100 * 20 + 5), []
+    data = Data(sequence_length=22)
+    for seed in (0, 1):
+        stream = Stream(corpus, data, masked=True, seed=seed)
+        models: Any = [Spy(stream.corpus.text_vocabulary) for _ in range(3)]
+        _, count = similarity.divergences(models, stream, 1)
+        seen += [torch.cat([part for call in model.asked for part in call], dim=1) for model in models]
+    assert all(torch.equal(one, seen[0]) for one in seen)
+    rows = list(Stream(corpus, data, True, 7).validation(1, 1))[::4]
+    assert torch.equal(torch.cat([row.tokens for row in rows]), seen[0][:, :21])
+    masks = sum(int((row.tokens == MASK).sum()) for row in rows)
+    assert len(rows) == 25 and count == masks < 25 * 3
+
+
+# Runs
+
+CHAINS = ("elle", "pnn", "naive", "lora", "scratch")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Lab:
+    return Lab("naive", methods.build, tmp_path_factory.mktemp("similarity"))
+
+
+def config_of(method: str, architecture: str) -> RunConfig:
+    """Three stages, the first model with two heads in each of its layers."""
+    config = tiny_config(method, architecture)
+    ladder = [{"layers": n, "hidden_size": d} for n, d in ((2, 32), (2, 48), (3, 48))]
+    model = config.model.model_copy(
+        update={
+            "ladder": type(config.model)
+            .model_validate({"architecture": architecture, "head_size": 16, "ladder": ladder})
+            .ladder
+        }
+    )
+    row = {"row": methods.find(method).title, "row_index": CHAINS.index(method), "suite": architecture}
+    return config.model_copy(update={"model": model, **row})
+
+
+@pytest.fixture(scope="module", params=["gpt", "bert"])
+def runs(request, lab) -> dict[str, Run]:
+    """One run of each method, measured; of BERT only those whose models read each domain in another way."""
+    made = {}
+    for method in CHAINS if request.param == "gpt" else ("elle", "pnn"):
+        config = config_of(method, request.param)
+        made[method] = lab.run(config, "runs")
+        made[method].train()
+        for measure in (similarity.measure, attention.measure):
+            measure(config, made[method].store)
+    return made
+
+
+def lines(run: Run, kind: str) -> list[Any]:
+    """The record of each stage, None where there is none."""
+    found = []
+    for key in run.keys:
+        path = chain.path_of(run.store, key)
+        here = [line for line in records.read(path) if line["kind"] == kind] if path.exists() else []
+        assert len(here) < 2
+        found += here or [None]
+    return found
+
+
+def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
+    """Oracle: probabilities in float64, of models as they lie in their folders, asked as evaluation does with D_j's
+    index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest. All of the 20 rows are sampled."""
+    for method in set(runs) - {"scratch"}:
+        run = runs[method]
+        models = [load(run.store.stage(key) / "model") for key in run.keys]
+        assert lines(run, "similarity")[0] is None, "M1 has no ancestor"
+        for j in (1, 2):
+            terms, n = np.zeros(j), 0
+            for batch in run.stream.validation(j, 20):
+                keep = batch.tokens.gather(1, batch.positions) == MASK
+                keep = keep if run.stream.masked else keep | True
+                n += int(keep.sum())
+                with torch.no_grad():
+                    logits = [m(batch.tokens, batch.domains, batch.positions)[keep].double() for m in models[: j + 1]]
+                p = [one.softmax(-1).numpy() for one in logits]
+                terms += [(p[i] * np.log(p[i] / p[j])).sum() for i in range(j)]
+            line = lines(run, "similarity")[j]
+            assert line["positions"] == n > 20 and line["reason"] is None
+            np.testing.assert_allclose(line["divergences"], terms / n, rtol=1e-3, atol=1e-7)
+            assert line["ars"] == pytest.approx(-terms.mean() / n, rel=1e-3, abs=1e-7) and line["ars"] < 0
+
+
+def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
+    """Oracle: what the methods are: From scratch trains its last model alone; PNN and LoRA keep M1 for its domain."""
+    for kind in ("similarity", "attention") if "scratch" in runs else ():
+        _, second, third = lines(runs["scratch"], kind)
+        assert second["reason"] == third["reason"] == "M1, M2 not trained"
+        assert not third.get("ars") and not third.get("own")
+    for method in {"pnn", "lora"} & set(runs):
+        first, *later = lines(runs[method], "attention")
+        assert first["maps"] and all("unchanged" in line["reason"] and not line["own"] for line in later)
+
+
+def test_a_model_and_itself_have_ars_0(runs: dict[str, Run]) -> None:
+    """Oracle: KL(p || p) = 0, exactly."""
+    for run in runs.values():
+        model = load(run.store.stage(run.keys[-1]) / "model")
+        assert similarity.divergences([model, model], run.stream, 2)[0] == [0.0]
+
+
+def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> None:
+    """Oracle: bytes of the records, and no model is loaded."""
+    folder = runs["elle"].store.root / "similarity"
+    before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
+    monkeypatch.setattr(chain, "load", lambda path: pytest.fail("loaded a model"))
+    for run in runs.values():
+        similarity.measure(run.config, run.store)
+        attention.measure(run.config, run.store)
+    assert {path: path.read_bytes() for path in folder.glob("*.jsonl")} == before
+    monkeypatch.setattr(similarity, "ROWS", 1)
+    with pytest.raises(pytest.fail.Exception, match="loaded"):
+        similarity.measure(runs["elle"].config, runs["elle"].store)
+
+
+def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
+    """Oracle: a loop over heads and over the sources in the growth's own record, with the coefficient written out."""
+    run = runs["elle"]
+    models = [load(run.store.stage(key) / "model") for key in run.keys]
+    [batch] = run.stream.validation(0, 20)
+    maps = [attention.attention(model, batch.tokens, batch.domains) for model in models]
+    growths = [records.read(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
+    assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
+
+    def source(stage: int, layer: int, head: int) -> tuple[int, int]:
+        growth = growths[stage - 1]
+        return growth["layer_sources"][layer], growth["head_sources"][layer][head]
+
+    own, others = [], []
+    for layer, head in np.ndindex(3, 3):
+        mine = source(1, *source(2, layer, head))
+        for other in np.ndindex(2, 2):
+            p, q = maps[2][3 * layer + head], maps[0][2 * other[0] + other[1]]
+            (own if other == mine else others).append((p * q).sqrt().sum(-1).mean())
+    line = lines(run, "attention")[2]
+    assert line["own"][0] == pytest.approx(torch.stack(own).mean().item(), abs=1e-5)
+    assert line["others"][0] == pytest.approx(torch.stack(others).mean().item(), abs=1e-5)
+    # the columns of the figure: each head came from the one above it
+    shown = [line["heads"] for line in lines(run, "attention")]
+    for stage in (1, 2):
+        assert [list(source(stage, *head)) for head in shown[stage]] == shown[stage - 1]
+    assert shown[0] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    first = maps[2][3 * shown[2][0][0] + shown[2][0][1], 0]
+    np.testing.assert_allclose(line["maps"][0], 1000 * first[:24, :24], atol=0.51)
+
+
+def test_figures_of_runs(runs: dict[str, Run]) -> None:
+    """Oracle: byte equality of two renderings, from records alone."""
+    config = runs["elle"].config
+    found = records.load_runs(runs["elle"].store.root, config.suite)
+    study = Study(config.suite, found)
+    for name in ("representational_similarity", "attention_patterns"):
+        once = paper_tables.load(name).render(study)
+        assert paper_tables.load(name).render(study) == once and set(once) == {"pdf", "png"}
+
+
+# From the command line
+
+TABLES = 'tables=["representational_similarity","attention_patterns"]'
+
+
+@pytest.fixture
+def suite(tmp_path) -> slurm_lab.Lab:
+    slurm_lab.write_texts(tmp_path)
+    return slurm_lab.Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "elle" }')
+
+
+def test_a_run_measures_what_its_tables_need(suite: slurm_lab.Lab) -> None:
+    """Oracle: two models of Naive and two of ELLE, of which the second ones have an ancestor; two reports are equal."""
+    small = ["--set", "budget.amount=3"]
+    assert suite.call("run", *small, "--set", 'tables=["main_pretraining"]') == 0
+    assert not (suite.runs / "similarity").exists(), "no table needs it"
+    assert suite.call("run", *small, "--set", TABLES) == 0
+    files = {path: path.read_bytes() for path in (suite.runs / "similarity").glob("*.jsonl")}
+    kinds = [line["kind"] for path in files for line in records.read(path)]
+    assert sorted(kinds) == ["attention"] * 4 + ["similarity"] * 2
+    report = suite.folder / "report" / "tiny"
+    drawn = [(report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")]
+    assert suite.call("run", *small, "--set", TABLES) == 0
+    assert files == {path: path.read_bytes() for path in (suite.runs / "similarity").glob("*.jsonl")}
+    assert drawn == [
+        (report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")
+    ]
+
+
+def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, monkeypatch, capsys) -> None:
+    """Oracle: the plan in words; one job a run, which needs that run's success, and none when it was done."""
+    assert suite.call("run", "--dry-run", "--executor", "slurm", "--set", TABLES) == 0
+    assert "tiny:similarity-... of the models of each run" in capsys.readouterr().out
+    sent: list[list[Any]] = []
+    monkeypatch.setattr(slurm, "queue", dict)
+    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
+    settings = load_suite(str(suite.file), dict([parse_set(TABLES)]))
+    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
+    submission = Submission(settings, survey.store, methods.build, None, run_all.measures_of(settings))  # type: ignore[arg-type]
+    submission.submit(survey.states())
+    _, training, scores, measuring = sent
+    assert [order.name for order in measuring] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
+    assert [order.needs for order in measuring] == [(config.id,) for config in suite.configs()] and not scores
+    assert {order.key for order in training} >= {config.id for config in suite.configs()}
+    work = pickle.loads(pickle.dumps(measuring[1].work))
+    assert work.measures == (similarity.measure, attention.measure) and work.config == suite.configs()[1]
+    submission.known = [SimpleNamespace(key=measuring[0].key, end={"state": "done"}, released=True)]  # type: ignore[list-item]
+    submission.submit(survey.states())
+    assert [order.name for order in sent[-1]] == ["tiny:similarity-elle-s0"]
+
+
+# Attention
+
+TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
+
+
+def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool = True) -> Any:
+    """A model with weights so large that its heads differ."""
+    torch.manual_seed(0)
+    model = build(architecture, layers, width, Vocabulary(40, ("a", "b")), 16, head_size=16, prompts=prompts)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.3)
+    return model.eval()
+
+
+def of(model: Any) -> Tensor:
+    return attention.attention(model, TOKENS, torch.ones(5, dtype=torch.long))
+
+
+def test_attention_is_that_of_the_first_layers_weights() -> None:
+    """Oracle: softmax(q k^T / sqrt(d)) of GPT-2 written out, masked, after the prompt of domain b was put in."""
+    model = trained("gpt")
+    block, body = model.network.transformer.h[0], model.network.transformer
+    tokens = torch.cat([TOKENS[:, :1], torch.full((5, 1), 41), TOKENS[:, 1:]], dim=1)
+    hidden = block.ln_1(body.wte(tokens) + body.wpe.weight[:14])
+    q, k, _ = (hidden @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(5, 14, 3, 2, 16).unbind(2)
+    scores = torch.einsum("bqhd,bkhd->hbqk", q, k) / 4
+    expected = scores.masked_fill(torch.ones(14, 14).triu(1).bool(), -torch.inf).softmax(-1)
+    torch.testing.assert_close(of(model)[:2], expected.detach(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
+def test_the_same_heads_have_similarity_1(architecture: str) -> None:
+    """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
+    maps = of(trained(architecture))
+    own, others = attention.resemblance([maps, maps], [range(4)])
+    assert own == [pytest.approx(1, abs=1e-5)] and others[0] < 0.95
+    assert attention.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
+    assert math.isnan(attention.resemblance([maps[:1], maps], [[0] * 4])[1][0]), "there is no other head"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mode", "layers", "width"),
+    [
+        ("bert", "fpi", 2, 64),  # every unit is there twice, so LayerNorms keep their mean and variance
+        ("gpt", "fpi", 2, 64),
+        ("gpt", "exact", 3, 48),  # LEMON keeps a pre-LN network's function at any size
+        ("bert_preln", "exact", 2, 64),
+    ],
+)
+def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, layers: int, width: int) -> None:
+    """Oracle: theory: where growth keeps what a layer reads, a whole copied head has the attention of its source. The
+    copy of a layer is not among these: it reads what its source has put out."""
+    model = trained(architecture)
+    before = of(model)
+    model.network, growth = grow(model.network, layers, width, mode=mode, seed=1)
+    parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
+    after = of(model)
+    heads = width // 16
+    originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]
+    assert len(originals) == 2 * heads
+    torch.testing.assert_close(after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1)
+
+
+def test_a_lineage_goes_on_with_the_latest_descendant() -> None:
+    """Oracle: by hand; head 0 is copied to 2, 2 to 3 and 4. Of ten heads six are shown, the first and last among
+    them."""
+    assert attention.lineages(2, [[0, 1, 0], [0, 1, 2, 2, 2]]) == [4, 1]
+    assert attention.lineages(10, []) == [0, 2, 4, 5, 7, 9]
+    assert attention.parents([0, 0, 1], [[0, 1, 0], [0, 1, 1], [0, 1, 0]], 2) == [0, 1, 0, 0, 1, 1, 2, 3, 2]
