@@ -5,16 +5,17 @@ with its prompt and masked as evaluation does. Which head came from which is wha
 (`head_sources`); where nothing grew a head is its own. AKI's record names the layer in which a new head stands, though
 its weights are those of the layer above.
 
-Two heads are as alike as their attention is on average over rows and queries, by the Bhattacharyya coefficient
-sum_k sqrt(p_k q_k): 1 minus the squared Hellinger distance, 1 for the same attention and 0 where none is shared. It is
-compared for a head and its own ancestor, and for a head and every other head of that ancestor's model, whose mean is
-what a random head would give.
+Two heads are as alike as their attention is on average over rows and queries: 1 minus the Jensen-Shannon divergence in
+bits of the two distributions over keys, so 1 for the same attention and 0 where none is shared. It is compared for a
+head and its own ancestor, and for a head and every other head of that ancestor's model, whose mean is what a random
+head would give.
 
 Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network sees it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,8 +114,10 @@ def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]],
 
 def alike(one: Tensor, other: Tensor) -> Tensor:
     """How alike (H1, H2) the heads of two models attend, from maps (H1, B, T, T) and (H2, B, T, T)."""
-    queries = one.shape[1] * one.shape[2]
-    return one.sqrt().flatten(1) @ other.sqrt().flatten(1).T / queries
+    entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (one, other)]
+    mixed = torch.stack([torch.special.entr((head + other) / 2).flatten(1).sum(1) for head in one])
+    divergence = mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2  # in nats, summed over rows and queries
+    return 1 - divergence / (math.log(2) * one.shape[1] * one.shape[2])
 
 
 def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:

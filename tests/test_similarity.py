@@ -14,6 +14,7 @@ import pytest
 import slurm_lab
 import torch
 from conftest import tiny_corpus
+from scipy.spatial.distance import jensenshannon
 from torch import Tensor, nn
 
 import methods
@@ -220,7 +221,7 @@ def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> No
 
 
 def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
-    """Oracle: a loop over heads and over the sources in the growth's own record, with the coefficient written out."""
+    """Oracle: a loop over heads and over the sources that the growth recorded, with SciPy's Jensen-Shannon distance."""
     run = runs["elle"]
     models = [load(run.store.stage(key) / "model") for key in run.keys]
     [batch] = run.stream.validation(0, 20)
@@ -237,7 +238,8 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
         mine = source(1, *source(2, layer, head))
         for other in np.ndindex(2, 2):
             p, q = maps[2][3 * layer + head], maps[0][2 * other[0] + other[1]]
-            (own if other == mine else others).append((p * q).sqrt().sum(-1).mean())
+            distance = np.nan_to_num(jensenshannon(p, q, base=2, axis=-1))  # of the same distribution it may be NaN
+            (own if other == mine else others).append(torch.tensor(1 - distance**2).mean())
     line = lines(run, "attention")[2]
     assert line["own"][0] == pytest.approx(torch.stack(own).mean().item(), abs=1e-5)
     assert line["others"][0] == pytest.approx(torch.stack(others).mean().item(), abs=1e-5)

@@ -28,7 +28,7 @@ FILE = "adapters.safetensors"  # in the folder of a saved model, which is the fr
 
 
 class Adapter(nn.Module):
-    """B A x for x (..., inputs) -> (..., outputs)."""
+    """base + B A x for x (..., inputs) and base (..., outputs), added up in the matrix product: one pass less."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
@@ -36,8 +36,9 @@ class Adapter(nn.Module):
         self.up = nn.Linear(rank, outputs, bias=False)
         nn.init.zeros_(self.up.weight)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.up(self.down(inputs))
+    def forward(self, inputs: Tensor, base: Tensor) -> Tensor:
+        low = self.down(inputs).flatten(0, -2)
+        return torch.addmm(base.flatten(0, -2), low, self.up.weight.T).view_as(base)
 
 
 class LoraModel(LanguageModel):
@@ -78,7 +79,7 @@ class LoraModel(LanguageModel):
         if not self._active:
             return output
         adapters: Any = self.adapters[self._active - 1]
-        return output + adapters[index](inputs[0])
+        return adapters[index](inputs[0], output)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         super()._write(folder, tokenizer)
