@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -53,7 +53,7 @@ class Consolidation(LifelongMethod):
         with evaluating(learner.model):
             batch_total, count = self.measure(learner, batches)
         if self.total:
-            batch_total = [old + new for old, new in zip(self.total, batch_total, strict=True)]
+            torch._foreach_add_(batch_total, list(self.total))
         self.total, self.count = batch_total, self.count + count
 
     def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
@@ -82,25 +82,28 @@ def sum_over_rows(
 
     `output` maps logits (K, V) and targets (K) of a row to a scalar; `add` adds to its first argument.
 
-    Rows go through the model one by one. On a CPU that costs 1 to 2 times a batch's gradient (3 times for models so
-    small that all time goes into Python), and torch.func.vmap, which holds a gradient a row in memory, as much. The
-    phase has its share of the budget either way: slower rows are fewer rows.
+    Rows go through the model one by one: torch.func.vmap, which holds a gradient a row in memory, is as slow. Each
+    gradient is added as soon as the backward pass has it, while it is in the processor's cache.
     """
     total = [torch.zeros_like(p) for p in learner.parameters]
-    for gradient in _row_gradients(learner, batches, output):
-        for known, part in zip(total, gradient, strict=True):
-            add(known, part)
-    learner.world.add_up(total)
-    return total
+    hooks = []
+    for parameter, known in zip(learner.parameters, total, strict=True):
+        parameter.grad = None
 
+        def take(parameter: Tensor, known: Tensor = known) -> None:
+            assert parameter.grad is not None
+            add(known, parameter.grad)
+            parameter.grad = None
 
-def _row_gradients(
-    learner: Learner, batches: Sequence[Batch], output: Callable[[Tensor, Tensor], Tensor]
-) -> Iterator[Sequence[Tensor]]:
+        hooks.append(parameter.register_post_accumulate_grad_hook(take))
     for batch in batches:
         for row in range(len(batch.tokens)):
             one = slice(row, row + 1)
             with learner.autocast:
                 logits = learner.model(batch.tokens[one], batch.domains[one], batch.positions[one])
                 value = output(logits[0], batch.targets[row])
-            yield torch.autograd.grad(value, learner.parameters, materialize_grads=True)
+            value.backward()
+    for hook in hooks:
+        hook.remove()
+    learner.world.add_up(total)
+    return total
