@@ -22,6 +22,7 @@ from benchmark.config import ConfigError, RunConfig, Suite
 from benchmark.suite_files import expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
+    from analysis.entry import View
     from benchmark.chain import Measure
     from benchmark.planning import RunState, Survey
 
@@ -84,6 +85,12 @@ def command_line() -> argparse.ArgumentParser:
     command("prepare", prepare, "tokenise the suite's domains")
     sub = command("report", report, "render tables and figures from the records that exist", [common])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
+    sub.add_argument(
+        "--view",
+        choices=("ours", "printed", "both"),
+        default="ours",
+        help="tables with our numbers, the paper's, or both",
+    )
     sub = command("status", status, "the state of each run")
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     command("cancel", cancel, "end the suite's Slurm jobs; what is trained stays")
@@ -207,11 +214,14 @@ def prepare(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    write_report([read_suite(options, name) for name in options.suites], options.runs, options.out)
+    suites = [read_suite(options, name) for name in options.suites]
+    write_report(suites, options.runs, options.out, options.view)
     return 0
 
 
-def write_report(suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path) -> None:
+def write_report(
+    suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path, view: View = "ours"
+) -> None:
     """Into a folder of the suite's name; of several suites, of their names with + between."""
     from analysis.render import render
     from benchmark.records import load_runs, not_started
@@ -222,7 +232,7 @@ def write_report(suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path
         chosen += [known.get(config.id) or not_started(config.description()) for config in configs]
     name = "+".join(suite.name for suite, _ in suites)
     tables = list(dict.fromkeys(table for suite, _ in suites for table in suite.tables))
-    written = render(name, chosen, tables, out / name)
+    written = render(name, chosen, tables, out / name, view)
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))

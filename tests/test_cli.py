@@ -103,6 +103,15 @@ def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
     assert "`python run_all.py run tiny` or `python run_all.py run bert` fills it in" in table
 
 
+def test_the_papers_numbers_can_be_shown_alone(place, capsys) -> None:
+    """Oracle: the paper's table 1, ELLE's BERT base after the last domain."""
+    arguments = ["report", str(place / "tiny.toml"), "--runs", str(place / "no"), "--out", str(place / "printed")]
+    assert run_all.main([*arguments, "--view", "printed"]) == 0
+    table = (place / "printed" / "tiny" / "main_pretraining.printed.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| ELLE |"))
+    assert row.split("|")[-3].strip(" *") == "4.06"
+
+
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
     cli("run")
