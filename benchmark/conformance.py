@@ -127,6 +127,8 @@ def options_are_documented(lab: Lab) -> None:
         if field.init:
             line = rf"^ +{field.name}: [^#\n]+  # \S.+"
             assert re.search(line, source, re.MULTILINE), f"option {field.name!r} has no comment that says what it is"
+    both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
+    assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
     assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
     try:
         lab.new_method({"no_such_option": 1})

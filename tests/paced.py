@@ -13,11 +13,11 @@ from benchmark.method import LifelongMethod
 
 
 class Paced:
-    """What it adds to a method. Each call of the loss in the second stage also adds a byte to `steps`."""
+    """What it adds to a method. Each call of the loss in the second stage also adds a byte to `log`."""
 
     group = "controls"
     gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it there is nothing special
-    steps: str  # a file
+    log: str  # a file
 
     def start_stage(self, model, stage):
         self.watching = not stage.first
@@ -26,8 +26,8 @@ class Paced:
     def loss(self, learner, batch):
         if self.watching:
             self._look(learner.world.rank)
-            if self.steps:
-                with open(self.steps, "ab") as file:
+            if self.log:
+                with open(self.log, "ab") as file:
                     file.write(b".")
         return super().loss(learner, batch)
 
@@ -48,4 +48,4 @@ class PacedNaive(Paced, LifelongMethod):
     title = "Paced"
 
     gate: str = ""
-    steps: str = ""
+    log: str = ""

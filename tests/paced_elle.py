@@ -11,4 +11,4 @@ class PacedELLE(Paced, ELLE):
     title = "Paced ELLE"
 
     gate: str = ""
-    steps: str = ""
+    log: str = ""
