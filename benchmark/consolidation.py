@@ -50,14 +50,19 @@ class Consolidation(LifelongMethod):
         ]
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        if not self.total:
+            self.total = [torch.zeros_like(p) for p in learner.parameters]
+        alone = learner.world.size == 1
+        part = self.total if alone else [torch.zeros_like(p) for p in learner.parameters]
         with evaluating(learner.model):
-            batch_total, count = self.measure(learner, batches)
-        if self.total:
-            torch._foreach_add_(batch_total, list(self.total))
-        self.total, self.count = batch_total, self.count + count
+            self.count += self.measure(learner, batches, part)
+        if not alone:
+            learner.world.add_up(part)
+            for known, new in zip(self.total, part, strict=True):
+                known.add_(new)
 
-    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
-        """The importances that the samples of this step show, summed over all processes, and their number."""
+    def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
+        """Add this process's part of the importances that the samples of this step show; return their number."""
         raise NotImplementedError
 
     def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
@@ -72,20 +77,20 @@ class Consolidation(LifelongMethod):
                 p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
 
 
-def sum_over_rows(
+def add_rows(
     learner: Learner,
     batches: Sequence[Batch],
     output: Callable[[Tensor, Tensor], Tensor],
+    total: Sequence[Tensor],
     add: Callable[[Tensor, Tensor], object],
-) -> list[Tensor]:
-    """Sum over the rows of all processes of what `add` makes of d output / d theta, one tensor a parameter.
+) -> None:
+    """Add to `total`, one tensor a parameter, what `add` makes of d output / d theta of each row of this process.
 
     `output` maps logits (K, V) and targets (K) of a row to a scalar; `add` adds to its first argument.
 
     Rows go through the model one by one: torch.func.vmap, which holds a gradient a row in memory, is as slow. Each
     gradient is added as soon as the backward pass has it, while it is in the processor's cache.
     """
-    total = [torch.zeros_like(p) for p in learner.parameters]
     hooks = []
     for parameter, known in zip(learner.parameters, total, strict=True):
         parameter.grad = None
@@ -105,5 +110,3 @@ def sum_over_rows(
             value.backward()
     for hook in hooks:
         hook.remove()
-    learner.world.add_up(total)
-    return total

@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from benchmark.consolidation import Consolidation, sum_over_rows
+from benchmark.consolidation import Consolidation, add_rows
 from benchmark.learner import Learner, cross_entropy
 from benchmark.stream import Batch
 
@@ -29,11 +29,15 @@ class EWC(Consolidation):
     share: float = 0.05  # of a stage's budget that goes into the Fisher information of the domain just left
     fisher: Literal["per_sample", "batched"] = "per_sample"  # squares of row gradients, or of the batch's gradient
 
-    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
+    def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":
-            return sum_over_rows(learner, batches, cross_entropy, add_square), batches[0].rows
+            add_rows(learner, batches, cross_entropy, total, add_square)
+            return batches[0].rows
         learner.accumulate(batches)
-        return [gradient.square_() for gradient in learner.gradients()], 1
+        if learner.world.leads:  # the gradient is the same in every process
+            for known, gradient in zip(total, learner.gradients(), strict=True):
+                add_square(known, gradient)
+        return 1
 
 
 def add_square(total: Tensor, gradient: Tensor) -> None:

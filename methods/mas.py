@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmark.consolidation import Consolidation, sum_over_rows
+from benchmark.consolidation import Consolidation, add_rows
 from benchmark.learner import Learner, at_least_fp32
 from benchmark.stream import Batch
 
@@ -24,8 +24,9 @@ class MAS(Consolidation):
     strength: float = 1e-6  # lambda; 0 measures nothing and is Naive
     share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
-    def measure(self, learner: Learner, batches: Sequence[Batch]) -> tuple[list[Tensor], int]:
-        return sum_over_rows(learner, batches, squared_norm, add_magnitude), batches[0].rows
+    def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
+        add_rows(learner, batches, squared_norm, total, add_magnitude)
+        return batches[0].rows
 
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
