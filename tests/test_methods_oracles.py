@@ -158,7 +158,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
         method = build(name)
         model = toy.Toy(oracle["weights"]["first"])
         learner = toy.learner(model, method)
-        learner.world = SimpleNamespace(add_up=add_up)
+        learner.world = SimpleNamespace(add_up=add_up, size=2)
         method.observe(learner, [toy.batch(rows, of=8)])
         assert method.count == 8
         return method.total, found
