@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny_suite
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -23,39 +24,11 @@ import run_all
 from benchmark import records
 
 ROOT = Path(__file__).parent.parent
-SUITE = """
-title = "Tiny"
-methods = ["naive", "er"]
-domains = [{{ name = "a", train = ["{text}/a.jsonl"] }}, {{ name = "b", train = ["{text}/b.jsonl"] }}]
-[tokenizer]
-vocabulary = 300
-[data]
-sequence_length = 18
-memory_tokens = 800
-valid_share = 0.2
-[model]
-architecture = "gpt"
-head_size = 16
-dropout = 0.0
-ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 2, hidden_size = 32 }}]
-[training]
-batch_size = 10
-learning_rate = 3e-3
-[budget]
-unit = "steps"
-amount = 6.0
-"""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("cli")
-    for name, words in (("a", "red green blue cyan"), ("b", "one two three four")):
-        chosen = [words.split()[(i * i + i // 7) % 4] for i in range(6000)]
-        lines = [json.dumps({"text": " ".join(chosen[i : i + 30]) + f" {i}"}) for i in range(0, 6000, 30)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "tiny.toml").write_text(SUITE.format(text=folder))
-    return folder
+    return tiny_suite.write(tmp_path_factory.mktemp("cli")).parent
 
 
 @pytest.fixture
@@ -94,7 +67,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
 
 def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
     """Oracle: the suites' rows and the command that fills them; several suites make a block each."""
-    (place / "bert.toml").write_text(SUITE.format(text=place).replace('"gpt"', '"bert"'))
+    (place / "bert.toml").write_text(tiny_suite.SUITE.format(text=place).replace('"gpt"', '"bert"'))
     suites = [str(place / name) for name in ("tiny.toml", "bert.toml")]
     assert run_all.main(["report", *suites, "--runs", str(place / "no"), "--out", str(place / "missing")]) == 0
     table = (place / "missing" / "tiny+bert" / "main_pretraining.md").read_text()

@@ -7,41 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import tiny_suite
 
 import run_all
 from benchmark import records
 
-WORDS = {"a": "red green blue cyan", "b": "one two three four"}
 SUITE = """
-title = "Tiny"
+extends = "{base}"
 methods = ["er", "elle"]
 tables = ["main_downstream", "prompt_finetuning"]
-domains = [
-  {{ name = "a", train = ["{folder}/a.jsonl"] }},
-  {{ name = "b", train = ["{folder}/b.jsonl"] }},
-]
 tasks = [
   {{ name = "last_a", domain = "a", {files_a}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
   {{ name = "last_b", domain = "b", {files_b}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
 ]
 finetuning = {{ stages = "every", seeds = 2, prompts = ["right", "none", "wrong", "picked"] }}
-[tokenizer]
-vocabulary = 300
-[data]
-sequence_length = 18
-memory_tokens = 800
-valid_share = 0.2
-[model]
-architecture = "gpt"
-head_size = 16
-dropout = 0.0
-ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 1, hidden_size = 32 }}]
-[training]
-batch_size = 10
-learning_rate = 3e-3
-[budget]
-unit = "steps"
-amount = 6.0
 """
 
 
@@ -49,22 +28,20 @@ amount = 6.0
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("scoring")
     files = {}
-    for name, words in WORDS.items():
-        chosen = [words.split()[(i * i + i // 7) % 4] for i in range(6000)]
-        texts = [" ".join(chosen[i : i + 30]) + f" {i}" for i in range(0, 6000, 30)]
-        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts) + "\n")
+    for name in tiny_suite.WORDS:
+        chosen = tiny_suite.words(name)
         rows = [{"text": " ".join(chosen[i : i + 8]), "label": chosen[i + 7]} for i in range(300)]
         for split, some in (("train", rows[:80]), ("dev", rows[80:120]), ("test", rows[120:])):
             (folder / f"{name}_{split}.jsonl").write_text("\n".join(map(json.dumps, some)) + "\n")
         paths = {split: f'{split} = "{folder}/{name}_{split}.jsonl"' for split in ("train", "dev", "test")}
         files[f"files_{name}"] = ", ".join(paths.values())
-    (folder / "tiny.toml").write_text(SUITE.format(folder=folder, **files))
+    (folder / "scored.toml").write_text(SUITE.format(base=tiny_suite.write(folder), **files))
     assert run_all.main(["run", *arguments(folder)]) == 0
     return folder
 
 
 def arguments(folder: Path) -> list[str]:
-    return [str(folder / "tiny.toml"), "--runs", str(folder / "runs"), "--out", str(folder / "report")]
+    return [str(folder / "scored.toml"), "--runs", str(folder / "runs"), "--out", str(folder / "report")]
 
 
 def scores(folder: Path) -> list[records.Record]:
