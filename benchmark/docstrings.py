@@ -63,12 +63,16 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _distributions(package: str) -> list[str]:
+@lru_cache(maxsize=16)
+def _distributions(package: str) -> tuple[str, ...]:
     try:
         importlib.metadata.distribution(package)
-        return [package]
+        return (package,)
     except importlib.metadata.PackageNotFoundError:  # sklearn is in scikit-learn
-        return sorted(set(importlib.metadata.packages_distributions().get(package, ())))
+        # by their files: Python 3.10's packages_distributions does not know packages that meson built
+        everything = importlib.metadata.distributions()
+        owners = [one for one in everything if any(file.parts[0] == package for file in one.files or ())]
+        return tuple(sorted({one.metadata["Name"] for one in owners}))
 
 
 def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
