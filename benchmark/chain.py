@@ -18,7 +18,7 @@ from benchmark import records
 from benchmark.config import RunConfig, digest
 from benchmark.models import LanguageModel, load
 from benchmark.planning import recorded_stages
-from benchmark.run import Store, corpus_of
+from benchmark.run import Store, corpus_of, stream_of
 from benchmark.stream import Batch, Stream
 
 Measure = Callable[[RunConfig, Store], None]  # records what is still to be measured of a run's finished stages
@@ -42,9 +42,7 @@ class Chain:
 
     @cached_property
     def stream(self) -> Stream:
-        config = self.config
-        corpus = corpus_of(config, self.store)
-        return Stream(corpus, config.data, config.model.architecture != "gpt", config.seed)
+        return stream_of(self.config, corpus_of(self.config, self.store))
 
     def model(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""

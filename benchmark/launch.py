@@ -128,7 +128,7 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path) -> list[R
                 Training(config, build, runs)(world, asked_to_stop)
             except Stopped:
                 raise KeyboardInterrupt from None
-            except Exception:
+            except Exception:  # it is in the run's records, and said in its line: the other runs go on
                 if world.size > 1:
                     raise
                 failed.append(config)

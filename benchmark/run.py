@@ -61,6 +61,11 @@ def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] |
     return prepare(config.domains, config.tokenizer, config.data, store.data, progress)
 
 
+def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
+    """The batches of a run: GPT predicts every token, all others masked ones."""
+    return Stream(corpus, config.data, config.model.architecture != "gpt", config.seed)
+
+
 def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
     """The run's corpus if it needs no work."""
 
@@ -154,7 +159,7 @@ class Run:
         self.progress, self.asked_to_stop = progress, asked_to_stop
         self._began = time.time()
         self.corpus = corpus_of(config, store)
-        self.stream = Stream(self.corpus, config.data, config.model.architecture != "gpt", config.seed)
+        self.stream = stream_of(config, self.corpus)
         self.keys = stage_keys(config, new_method(), self.corpus.key)
 
     def done(self) -> bool:

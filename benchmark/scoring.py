@@ -15,8 +15,7 @@ from benchmark.classifier import Checkpoint
 from benchmark.config import RunConfig, Suite
 from benchmark.finetune import missing, score_all
 from benchmark.planning import recorded_stages
-from benchmark.run import Store, corpus_of
-from benchmark.stream import Stream
+from benchmark.run import Store, corpus_of, stream_of
 from benchmark.task_settings import Task
 from benchmark.tasks import TaskData, record_references
 
@@ -73,7 +72,7 @@ def score_stage(
     place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
     checkpoint = Checkpoint(folder, seen)
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
-        stream = Stream(corpus_of(config, store), config.data, config.model.architecture != "gpt", config.seed)
+        stream = stream_of(config, corpus_of(config, store))
         accuracy = discriminator.create(folder, stream, len(seen)).accuracy
         print(
             f"{place}: domains told apart: " + ", ".join(f"{k} {v:.1%}" for k, v in accuracy.items()), file=sys.stderr

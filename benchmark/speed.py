@@ -24,7 +24,7 @@ from benchmark.method import LifelongMethod, Phase, Stage
 from benchmark.models import LanguageModel
 from benchmark.optimization import new_optimizer
 from benchmark.reference import RowTimes, StageTimes, settings_of
-from benchmark.run import Build, stage_keys, stage_of
+from benchmark.run import Build, stage_keys, stage_of, stream_of
 from benchmark.stage import get_state, set_state
 from benchmark.stream import Stream
 from benchmark.tokens import Corpus
@@ -116,7 +116,7 @@ def measure(
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
     for config in configs:
-        stream = Stream(corpus_of(config), config.data, config.model.architecture != "gpt", config.seed)
+        stream = stream_of(config, corpus_of(config))
         times = []
         for key, one in stages(config, build, stream, world):
             if key not in known:
