@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.evaluate import evaluating
 from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.row_gradients import row_gradients
 
 if TYPE_CHECKING:
     from benchmark.learner import Learner
@@ -82,31 +83,24 @@ def add_rows(
     batches: Sequence[Batch],
     output: Callable[[Tensor, Tensor], Tensor],
     total: Sequence[Tensor],
-    add: Callable[[Tensor, Tensor], object],
+    importance: Callable[[Tensor], Tensor],
 ) -> None:
-    """Add to `total`, one tensor a parameter, what `add` makes of d output / d theta of each row of this process.
+    """Add to `total`, one tensor a parameter, the importances that the rows of this process show.
 
-    `output` maps logits (K, V) and targets (K) of a row to a scalar; `add` adds to its first argument.
-
-    Rows go through the model one by one: torch.func.vmap, which holds a gradient a row in memory, is as slow. Each
-    gradient is added as soon as the backward pass has it, while it is in the processor's cache.
+    `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each row's gradient is
+    taken of; `importance` maps gradients to importances, elementwise, and may overwrite them.
     """
-    hooks = []
-    for parameter, known in zip(learner.parameters, total, strict=True):
-        parameter.grad = None
+    totals = dict(zip(learner.parameters, total, strict=True))
 
-        def take(parameter: Tensor, known: Tensor = known) -> None:
-            assert parameter.grad is not None
-            add(known, parameter.grad)
-            parameter.grad = None
+    def take(parameter: nn.Parameter, gradients: Tensor) -> None:
+        found = importance(gradients)
+        totals[parameter].add_(found[0] if len(found) == 1 else found.sum(0))
 
-        hooks.append(parameter.register_post_accumulate_grad_hook(take))
     for batch in batches:
-        for row in range(len(batch.tokens)):
-            one = slice(row, row + 1)
+
+        def loss(batch: Batch = batch) -> Tensor:
             with learner.autocast:
-                logits = learner.model(batch.tokens[one], batch.domains[one], batch.positions[one])
-                value = output(logits[0], batch.targets[row])
-            value.backward()
-    for hook in hooks:
-        hook.remove()
+                logits = learner.model(batch.tokens, batch.domains, batch.positions)
+                return output(logits, batch.targets) * len(batch.tokens)
+
+        row_gradients(learner.model, len(batch.tokens), loss, take)

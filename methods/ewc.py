@@ -31,14 +31,10 @@ class EWC(Consolidation):
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":
-            add_rows(learner, batches, cross_entropy, total, add_square)
+            add_rows(learner, batches, cross_entropy, total, Tensor.square_)
             return batches[0].rows
         learner.accumulate(batches)
         if learner.world.leads:  # the gradient is the same in every process
             for known, gradient in zip(total, learner.gradients(), strict=True):
-                add_square(known, gradient)
+                known.addcmul_(gradient, gradient)
         return 1
-
-
-def add_square(total: Tensor, gradient: Tensor) -> None:
-    total.addcmul_(gradient, gradient)

@@ -25,14 +25,10 @@ class MAS(Consolidation):
     share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        add_rows(learner, batches, squared_norm, total, add_magnitude)
+        add_rows(learner, batches, squared_norm, total, Tensor.abs_)
         return batches[0].rows
 
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of logits (K, V), averaged over the K positions."""
+    """Of logits (B, K, V), averaged over the B K positions."""
     return at_least_fp32(logits).square().sum(-1).mean()
-
-
-def add_magnitude(total: Tensor, gradient: Tensor) -> None:
-    total.add_(gradient.abs_())

@@ -1,0 +1,130 @@
+"""The gradient of each row of a batch, from one forward and one backward pass over all of them.
+
+A backward pass adds up the gradients of the rows, so that the square or magnitude of each can no longer be had. Here
+the parameters' own gradients are switched off instead, and each layer keeps its inputs x; when the backward pass brings
+d loss / d y of its outputs, a row's gradient is formed from its part of both. For y = x W^T that is (d loss / d y)^T x:
+the products of any backward pass, only not added up (Goodfellow 2015, "Efficient per-example gradient computations",
+arXiv 1510.01799).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from benchmark.config import ConfigError
+
+Take = Callable[[nn.Parameter, Tensor], object]
+OfRows = Callable[[slice, Tensor | None], Tensor]
+"""Gradients of some rows, (b, *shape of the parameter), added to those of an earlier use of the parameter, if any."""
+
+CACHED, PARALLEL = 2**18, 2**27  # numbers in gradients at a time: what stays in a processor's cache; what fills a GPU
+
+
+def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
+    """Call `take(parameter, gradients)` for each trainable parameter with its gradients of some rows at a time.
+
+    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). Gradients have the shape
+    (b, *parameter.shape), the b of all calls add up to `rows`, and `take` may overwrite them; `parameter.grad` is left
+    alone. Inputs and outputs of the model's layers have the rows first, or 1 where all rows share the input.
+
+    Raises ConfigError for a trainable parameter that is not used by calling a layer in LAYERS.
+    """
+    parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
+    parts: defaultdict[nn.Parameter, list[OfRows]] = defaultdict(list)  # a tied parameter has several
+    missing = set(parameters)
+    at_once = CACHED if next(iter(parameters)).device.type == "cpu" else PARALLEL
+
+    def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if len(output) != rows:  # positions: one for all rows
+            output = output.expand(rows, *output.shape[1:])
+        if not output.requires_grad:  # an embedding: the graph begins here
+            output.requires_grad_()
+        saved = [inputs[0].expand(rows, *inputs[0].shape[1:])]  # a list: hooks live as long as the graph
+        output.register_hook(partial(backward, layer, saved))
+        uses.update(layer.parameters(recurse=False))
+        return output
+
+    @torch.no_grad()
+    def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
+        for parameter, of_rows in LAYERS[type(layer)](layer, saved.pop(), gradient):
+            uses[parameter] -= 1
+            if parameter not in parameters:
+                continue
+            parts[parameter].append(of_rows)
+            if uses[parameter] == 0:
+                missing.discard(parameter)
+                first_use, *further = parts.pop(parameter)
+                step = max(1, at_once // parameter.numel())
+                for row in range(0, rows, step):
+                    some = slice(row, row + step)
+                    total = first_use(some, None)
+                    for use in further:
+                        total = use(some, total)
+                    take(parameter, total.to(parameter.dtype))
+
+    hooks = []
+    try:
+        for layer in model.modules():
+            if type(layer) in LAYERS and parameters.keys() & set(layer.parameters(recurse=False)):
+                hooks.append(layer.register_forward_hook(forward))
+        model.requires_grad_(False)
+        loss().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for parameter in parameters:
+            parameter.requires_grad_()
+    if missing:
+        names = ", ".join(sorted(parameters[parameter] for parameter in missing))
+        known = ", ".join(kind.__name__ for kind in LAYERS)
+        raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
+
+
+def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
+    x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
+    left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
+    yield layer.weight, lambda rows, total: _plus(left[rows].mT @ right[rows], total)
+    if layer.bias is not None:
+        yield layer.bias, lambda rows, total: _plus(dy[rows].sum(1), total)
+
+
+def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
+    shape, dtype, found = layer.normalized_shape, layer.weight.dtype, []
+    for x, dy in zip(inputs.to(dtype), gradient.to(dtype), strict=True):  # a row stays in a processor's cache
+        _, mean, scale = torch.native_layer_norm(x, shape, None, None, layer.eps)
+        _, weight, bias = torch.ops.aten.native_layer_norm_backward(
+            dy, x, shape, mean, scale, layer.weight, layer.bias, (False, True, True)
+        )
+        found.append((weight, bias))
+    weights, biases = (torch.stack(part) for part in zip(*found, strict=True))
+    yield layer.weight, lambda rows, total: _plus(weights[rows], total)
+    yield layer.bias, lambda rows, total: _plus(biases[rows], total)
+
+
+def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
+    def of_rows(rows: slice, total: Tensor | None) -> Tensor:
+        some = gradient[rows]
+        if layer.padding_idx is not None:
+            some = some.masked_fill((ids[rows] == layer.padding_idx).unsqueeze(-1), 0.0)
+        if total is None:
+            total = some.new_zeros(len(some), *layer.weight.shape)
+        for one, i, dy in zip(total, ids[rows], some, strict=True):
+            one.index_add_(0, i, dy.to(one.dtype))
+        return total
+
+    yield layer.weight, of_rows
+
+
+def _plus(found: Tensor, total: Tensor | None) -> Tensor:
+    return found if total is None else found.add_(total)
+
+
+LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}

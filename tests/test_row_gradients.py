@@ -1,0 +1,122 @@
+"""Gradients of each row from one backward pass."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmark import row_gradients as module
+from benchmark.config import ConfigError
+from benchmark.learner import cross_entropy
+from benchmark.models import LanguageModel, build
+from benchmark.models.transformer import ARCHITECTURES
+from benchmark.row_gradients import row_gradients
+from benchmark.vocabulary import MASK, PAD, Vocabulary
+
+ROWS = 5
+
+
+def model_of(architecture: str) -> LanguageModel:
+    torch.manual_seed(0)
+    model = build(architecture, 2, 32, Vocabulary(40, ("web", "news")), 12, head_size=16, prompts=True).double().eval()
+    for parameter in model.parameters():  # biases and layer norms away from 0 and 1
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, with padding and masks, domains, positions and targets of five rows."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(MASK, 40, (ROWS, 11), generator=generator)
+    tokens[1, 5:] = PAD
+    positions = torch.stack([torch.randperm(11, generator=generator)[:3] for _ in range(ROWS)])
+    return tokens, torch.tensor([0, 1, 0, 1, 1]), positions, torch.randint(4, 40, (ROWS, 3), generator=generator)
+
+
+def by_row(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
+    """The gradient of each row's loss (ROWS, *shape), by a backward pass a row."""
+    rows = []
+    for row in range(ROWS):
+        tokens, domains, positions, targets = (part[row : row + 1] for part in batch())
+        with autocast:
+            loss = cross_entropy(model(tokens, domains, positions), targets)
+        names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+        rows.append(dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)))
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def at_once(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
+    tokens, domains, positions, targets = batch()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found: dict[str, list[Tensor]] = defaultdict(list)
+
+    def loss() -> Tensor:
+        with autocast:
+            return cross_entropy(model(tokens, domains, positions), targets) * ROWS
+
+    row_gradients(model, ROWS, loss, lambda parameter, part: found[names[parameter]].append(part.clone()))
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+FULL, BF16 = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3 * 42 * 32, 2**18])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradients_are_those_of_each_row_alone(architecture: str, at_a_time: int, monkeypatch) -> None:
+    """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied to the head,
+    positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; of the embedding come one row
+    at a time, three and two, or all five."""
+    monkeypatch.setattr(module, "CACHED", at_a_time)
+    model = model_of(architecture)
+    expected, found = by_row(model, FULL), at_once(model, FULL)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt"])
+def test_gradients_under_autocast(architecture: str) -> None:
+    """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's largest gradient."""
+    model = model_of(architecture).float()
+    expected, found = by_row(model, BF16), at_once(model, BF16)
+    for name, value in expected.items():
+        assert found[name].dtype == torch.float32
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7)
+
+
+def test_frozen_parameters_have_none() -> None:
+    """Oracle: as above, of what is trainable."""
+    model = model_of("bert")
+    model.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layer.1" in name)
+    expected, found = by_row(model, FULL), at_once(model, FULL)
+    assert found.keys() == expected.keys() and all("layer.1" in name for name in found)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+    assert [p.requires_grad for _, p in model.named_parameters()] == [
+        name in found for name, _ in model.named_parameters()
+    ]
+
+
+def test_other_uses_of_parameters_are_refused() -> None:
+    """Oracle: the contract. A bare parameter, and a layer whose weight is used without a call, are named."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bare, self.called, self.uncalled = nn.Parameter(torch.ones(3)), nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.called(x) * self.bare + x @ self.uncalled.weight + self.uncalled.bias
+
+    model = Odd()
+    with pytest.raises(ConfigError, match=r"came to bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"):
+        row_gradients(model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(layer._forward_hooks for layer in model.modules())
