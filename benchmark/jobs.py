@@ -107,19 +107,25 @@ def folder_of(runs: Path, suite: str) -> Path:
 
 def read(folder: Path) -> list[Job]:
     """The jobs of a suite in the order of submission."""
-    return sorted(map(read_one, folder.glob("*.jsonl")), key=lambda job: (job.time, *map(int, job.id.split("_"))))
+    found = filter(None, map(read_one, folder.glob("*.jsonl")))
+    return sorted(found, key=lambda job: (job.time, *map(int, job.id.split("_"))))
 
 
-def read_one(path: Path) -> Job:
-    """The job of one file."""
-    first, *rest = records.read(path)
+def read_one(path: Path) -> Job | None:
+    """The job of one file; None if whoever submitted it was killed before saying so, and only the job itself wrote."""
+    lines = records.read(path)
+    first = next((line for line in lines if line["kind"] == "job"), None)
+    if first is None:
+        return None
     job = Job(**{name: value for name, value in first.items() if name != "kind"})
-    for line in rest:
+    for line in lines:
         if line["kind"] == "released":
             job.released = True
         elif line["kind"] == "started":
             job.starts.append(line)
             job.end = None
-        elif job.end is None:  # the first process that fails is the cause, the others follow from it
+        elif (
+            line["kind"] == "ended" and job.end is None
+        ):  # the first process that fails is the cause, the others follow from it
             job.end = line
     return job

@@ -59,7 +59,8 @@ class Training:
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, asked_to_stop)
-            if run.done():
+            [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
+            if done:
                 line.finish("done before")
                 return
             run.train(self.last_stage)
@@ -122,9 +123,9 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path) -> list[R
     failed = []
     with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         for config in world.agree(list(configs)):  # records may have changed between two processes' looks
+            if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
+                corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))
             try:
-                if world.leads:  # the others wait in Run for the data
-                    corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))
                 Training(config, build, runs)(world, asked_to_stop)
             except Stopped:
                 raise KeyboardInterrupt from None

@@ -58,9 +58,9 @@ def wire(job: str, name: str, after: Sequence[str], needs: Sequence[str]) -> Non
     _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}", *dependency])
 
 
-def release(job: str) -> None:
-    """Let a held job or array go."""
-    _ask(["scontrol", "release", job])
+def release(jobs: Sequence[str]) -> None:
+    """Let held jobs or tasks of arrays go."""
+    _ask(["scontrol", "release", ",".join(jobs)])
 
 
 def cancel(jobs: Sequence[str]) -> None:

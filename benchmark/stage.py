@@ -97,6 +97,7 @@ class StageRun:
         phases = list(self.method.phases(self.stage))
         self.clock.share = sum(phase.share for phase in phases) or 1.0
         saved = checkpoint.load(self.checkpoint_file, self.world.device)
+        self._check_agreement(saved)
         if saved:
             self._restore(saved, phases)
         else:
@@ -146,7 +147,8 @@ class StageRun:
             batches, reference = loader.get(position.step)
             previous_loss = loss
             if optimizer:
-                done = (spent + position.step_cost / 2 - begin) / (end - begin)  # half-way through this step
+                length = max(end - begin, position.step_cost) or 1.0  # a budget may be shorter than a step
+                done = (spent + position.step_cost / 2 - begin) / length  # half-way through this step
                 rate = peak * scheduled(phase.schedule or training.schedule, done, warmup)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
@@ -157,7 +159,8 @@ class StageRun:
                 optimizer.step()
             else:
                 method.observe(learner, batches)
-            # A loss is looked at one step late, so that a GPU is never waited for.
+            # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
+            # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
             alarm = clock.count_step(loader.tokens, flops, reference_seconds, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
@@ -253,6 +256,16 @@ class StageRun:
             budget={"unit": self.clock.unit, "amount": self.clock.limit},
             precision=self.precision,
         )
+
+    def _check_agreement(self, saved: dict[str, Any] | None) -> None:
+        """On a network file system a process may see an older checkpoint than the others, or none."""
+        mine = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
+        first = self.world.agree(mine)
+        if mine != first:
+            raise RuntimeError(
+                f"{self.checkpoint_file}: process {self.world.rank} finds (phase, step) {mine}, the first process "
+                f"{first}; run again once the file system shows all processes the same"
+            )
 
     def _save(self, optimizer: torch.optim.Optimizer | None, learner: Learner) -> None:
         self._saved_at = self.clock.seconds

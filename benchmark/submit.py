@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import filelock
 import submitit
 from submitit.core.utils import FailedJobError
 
@@ -22,7 +23,7 @@ from benchmark.chain import Measure
 from benchmark.config import ConfigError, RunConfig, Suite, digest
 from benchmark.jobs import Job, Task
 from benchmark.launch import Preparation, SlurmJob, Training, Work
-from benchmark.planning import RunState, data_key, plan_keys, tasks, to_train
+from benchmark.planning import RunState, data_key, plan_keys, recorded_stages, tasks, to_train
 from benchmark.run import Build, Store
 from benchmark.scoring import load_tasks, score_stage, scored_stages
 from benchmark.slurm_settings import asks_for_gpus
@@ -98,12 +99,23 @@ class Submission:
         self.measures = measures
         self.suite, self.store, self.build, self.report = suite, Store(store.root.absolute()), build, report
         self.folder = jobs.folder_of(self.store.root, suite.name)
+
+    def submit(self, states: Sequence[RunState], retry_failed: bool = False) -> list[Job]:
+        """Submit what these runs lack: data, training, scores, similarity, and then a report. Returns the new jobs.
+
+        Of two calls at once the second waits, and finds the first one's jobs.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(self.folder / "lock"):
+            self._look()
+            return self._submit(states, retry_failed)
+
+    def _look(self) -> None:
         self.queue = slurm.queue()
         self.known = jobs.read(self.folder)
         self.ids = {job.key: job.id for job in self.known if job.id in self.queue}  # of what is under way
 
-    def submit(self, states: Sequence[RunState], retry_failed: bool = False) -> list[Job]:
-        """Submit what these runs lack: data, training, scores, similarity, and then a report. Returns the new jobs."""
+    def _submit(self, states: Sequence[RunState], retry_failed: bool) -> list[Job]:
         self._finish_what_was_begun()
         before = len(self.known)
         wanted = to_train(states, retry_failed)
@@ -135,7 +147,6 @@ class Submission:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
         settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
         trained_by = {key: task.key for task in training for key in task.stages}
-        over = self._over(retry_failed)
         orders: dict[str, Order] = {}
         for state in states:
             config = state.config
@@ -143,7 +154,9 @@ class Submission:
             for stage in scored_stages(self.suite, config):
                 key = f"score-{keys[stage]}-{settings}"
                 is_trained = state.stages_done > stage
-                if key in over or not (is_trained or keys[stage] in trained_by):
+                if not (is_trained or keys[stage] in trained_by):
+                    continue
+                if is_trained and self._is_over(key, config, stage, retry_failed):
                     continue
                 name = f"{self.suite.name}:score-{jobs.label(config)}-{config.domains[stage].name}"
                 needs = () if is_trained else (trained_by[keys[stage]],)
@@ -154,7 +167,6 @@ class Submission:
     def _measuring(self, states: Sequence[RunState], training: Sequence[Task], retry_failed: bool) -> list[Order]:
         """One for each chain of models that has been or will be trained to its end."""
         trained_by = {key: task.key for task in training for key in task.stages}
-        over = self._over(retry_failed)
         settings = digest([measure.__module__ for measure in self.measures])
         orders: dict[str, Order] = {}
         for state in states if self.measures else []:
@@ -162,16 +174,21 @@ class Submission:
             last = plan_keys(config, self.build)[-1]
             key = f"similarity-{last}-{settings}"
             is_trained = state.stages_done == len(config.domains)
-            if key not in over and (is_trained or last in trained_by):
+            if is_trained and self._is_over(key, config, -1, retry_failed):
+                continue
+            if is_trained or last in trained_by:
                 name = f"{self.suite.name}:similarity-{jobs.label(config)}"
                 needs = () if is_trained else (trained_by[last],)
                 work = Measuring(self.measures, config, self.store.root)
                 orders.setdefault(key, Order(key, name, work, needs=needs))
         return list(orders.values())
 
-    def _over(self, retry_failed: bool) -> set[str]:
-        """Keys of the jobs that are not submitted again."""
-        return {job.key for job in self.known if job.end and (job.end["state"] == "done" or not retry_failed)}
+    def _is_over(self, key: str, config: RunConfig, stage: int, retry_failed: bool) -> bool:
+        """Whether a job has looked at the model that this stage has now, and is not to be submitted again."""
+        trained = self.store.stage(recorded_stages(config, self.store)[stage]) / "records.jsonl"
+        since = records.read(trained)[-1]["time"]
+        ends = [job.end for job in self.known if job.key == key and job.end]
+        return any(end["time"] > since and (end["state"] == "done" or not retry_failed) for end in ends)
 
     def _check(self, runs: Sequence[RunConfig]) -> None:
         processes = self.suite.slurm.processes
@@ -196,13 +213,13 @@ class Submission:
         except FailedJobError as error:
             raise slurm.SlurmError(f"Slurm refused the job:\n{error}") from None
         self.ids |= {order.key: job.job_id for order, job in zip(orders, submitted, strict=True)}
-        new = []
+        new: list[Job] = []
         for order, job in zip(orders, submitted, strict=True):
             what = {"id": job.job_id, "key": order.key, "name": order.name, "run": order.run}
             waits = {"after": self._ids(order.after), "needs": self._ids(order.needs)}
             how = {"log": str(job.paths.stdout), "exclusive": exclusive}
             records.append(self._file(job.job_id), {"kind": "job", **what, **waits, **how})
-            new.append(jobs.read_one(self._file(job.job_id)))
+            new += filter(None, [jobs.read_one(self._file(job.job_id))])
         self.known += new
         self._let_go(new)
 
@@ -230,14 +247,15 @@ class Submission:
     def _let_go(self, new: Sequence[Job]) -> None:
         for job in new:
             slurm.wire(job.id, job.name, job.after, job.needs)
-        for array in dict.fromkeys(job.array for job in new):
-            slurm.release(array)
+        if new:
+            slurm.release([job.id for job in new])  # not their array: it may have tasks that nobody noted and wired
         for job in new:
             records.append(self._file(job.id), {"kind": "released"})
 
     def _finish_what_was_begun(self) -> None:
         """Let go what a call that died left held."""
-        self._let_go([job for job in self.known if not job.released and job.id in self.queue])
+        waiting = {job for job, queued in self.queue.items() if queued.waits}
+        self._let_go([job for job in self.known if not job.released and job.id in waiting])
 
     def _file(self, job: str) -> Path:
         return self.folder / f"{job}.jsonl"

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 import submitit
+import torch
 from slurm_lab import Lab, write_texts
 
 import methods
 from benchmark import jobs, launch, planning, records, slurm, snapshot, suite_files
 from benchmark.config import ConfigError
 from benchmark.errors import UserError
-from benchmark.launch import SlurmJob, StopSignals
+from benchmark.launch import SlurmJob, StopSignals, Training
 from benchmark.planning import Survey
-from benchmark.run import Store
+from benchmark.run import Store, corpus_of
 from benchmark.slurm_settings import Slurm
 from benchmark.stage import Stopped
 from benchmark.start import PREEMPTION
@@ -224,7 +225,38 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str) -> None:
     assert told == ([flagged] if unit == "seconds" else [])
 
 
+def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:
+    """Oracle: the contract: file and line, whatever the command; nothing is trained."""
+    texts = next(Path(domain.train[0]) for domain in lab.configs()[0].domains)
+    texts.write_text(texts.read_text() + '{"text": 5}\n')
+    assert lab.call("run") == 2
+    assert f"{texts}:" in capsys.readouterr().err and not (lab.runs / "stages").exists()
+
+
+class Agreed(World):
+    """Two processes, of which the first finds the run done."""
+
+    def maximum(self, *values: float) -> list[float]:
+        return [1.0] * len(values)
+
+
+def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
+    """Oracle: the contract: the others would else wait for it, or it for them, as it writes what they look at."""
+    config = lab.config("Naive")
+    corpus_of(config, Store(lab.runs))
+    Training(config, methods.build, lab.runs)(Agreed(0, 1, torch.device("cpu")), lambda: False)
+    assert not (lab.runs / "stages").exists()
+
+
 # Submission
+
+
+def test_a_job_that_nobody_noted_is_no_job_of_the_suite(lab: Lab) -> None:
+    """Oracle: the records: killed between submission and note, only the job itself has written."""
+    write_job(lab, "Naive", STARTED)
+    records.append(jobs.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
+    (jobs.folder_of(lab.runs, "tiny") / "9.jsonl").touch()
+    assert [job.id for job in jobs.read(jobs.folder_of(lab.runs, "tiny"))] == ["7"]
 
 
 def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:

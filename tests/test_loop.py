@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ import torch
 import methods
 from benchmark import records
 from benchmark.clock import Clock
-from benchmark.config import Budget
+from benchmark.config import Budget, per_stage
 from benchmark.conformance import ALONE, Lab, tiny_config
 from benchmark.method import LifelongMethod, Phase
 from benchmark.models import load
 from benchmark.optimization import scheduled
+from benchmark.run import stage_keys
 from benchmark.stage import NonFiniteLoss, Stopped
 from benchmark.world import World
 
@@ -34,6 +36,13 @@ class FakeTime:
     def __init__(self, monkeypatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+class FirstIsFurther(World):
+    """The first of two processes has a checkpoint of step 7."""
+
+    def agree(self, value: Any) -> Any:
+        return 0, 7
 
 
 class SlowerOther(World):
@@ -88,13 +97,19 @@ def test_learning_rate(schedule: str, done: float, expected: float) -> None:
     assert scheduled(schedule, done, 0.08) == pytest.approx(expected)
 
 
-def test_the_optimizer_sees_the_schedule(tmp_path, monkeypatch) -> None:
-    """Oracle: rates at the middle of each of 10 steps: warm-up over half of them to 3e-3, then linear decay."""
-    rates = []
+def rates_of(monkeypatch) -> list[float]:
+    """The learning rates of AdamW's steps, as they come."""
+    rates: list[float] = []
     step = torch.optim.AdamW.step
     monkeypatch.setattr(
         torch.optim.AdamW, "step", lambda self, *a: (rates.append(self.param_groups[0]["lr"]), step(self, *a))[1]
     )
+    return rates
+
+
+def test_the_optimizer_sees_the_schedule(tmp_path, monkeypatch) -> None:
+    """Oracle: rates at the middle of each of 10 steps: warm-up over half of them to 3e-3, then linear decay."""
+    rates = rates_of(monkeypatch)
     lab = Lab("naive", methods.build, tmp_path)
     lab.run(lab.config(warmup=0.5), "run").train(last_stage=0)
     expected = [3e-3 * min((i + 0.5) / 5, (10 - i - 0.5) / 5) for i in range(10)]
@@ -196,6 +211,40 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]
         assert evaluations[0] == evaluations[1]
+
+
+@pytest.mark.parametrize("method", ["ewc", "elle"])
+def test_a_budget_shorter_than_the_phases(method: str, tmp_path, monkeypatch) -> None:
+    """Oracle: the rule: one step a phase, whatever the budget, at a rate between 0 and the peak."""
+    rates = rates_of(monkeypatch)
+    lab = Lab(method, methods.build, tmp_path)
+    config = lab.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
+    run = lab.run(config, "run")
+    run.train()
+    done = [
+        line for line in records.read_stage(run.store.stage(run.keys[1]) / "records.jsonl") if line["kind"] == "done"
+    ]
+    assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
+    peak = per_stage(config.training.learning_rate, 1)
+    assert rates and all(0 <= rate <= peak for rate in rates)
+
+
+def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
+    """Oracle: the contract: nobody trains on from two places."""
+    lab = Lab("er", methods.build, tmp_path)
+    run = lab.run(lab.config(), "late")
+    run.world = FirstIsFurther(0, 1, torch.device("cpu"))
+    with pytest.raises(RuntimeError, match=r"process 0 finds \(phase, step\) None, the first process \(0, 7\)"):
+        run.train()
+
+
+def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
+    """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
+    config = Lab("er", methods.build, tmp_path).config()
+    keys = stage_keys(config, methods.build("er"), "corpus")
+    monkeypatch.setattr(type(methods.build("er")), "version", 2)
+    again = stage_keys(config, methods.build("er"), "corpus")
+    assert keys[0] == again[0] and not set(keys[1:]) & set(again[1:])
 
 
 def test_runs_share_what_they_have_in_common(tmp_path) -> None:

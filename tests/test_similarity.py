@@ -309,7 +309,30 @@ def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, monkey
     assert {order.key for order in training} >= {config.id for config in suite.configs()}
     work = pickle.loads(pickle.dumps(measuring[1].work))
     assert work.measures == (similarity.measure, attention.measure) and work.config == suite.configs()[1]
-    submission.known = [SimpleNamespace(key=measuring[0].key, end={"state": "done"}, released=True)]  # type: ignore[list-item]
+
+
+def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab, monkeypatch) -> None:
+    """Oracle: the rule: a job that ended before a model was trained says nothing of it; one that ended later does."""
+    sent: list[list[Any]] = []
+    monkeypatch.setattr(slurm, "queue", dict)
+    settings = load_suite(str(suite.file), dict([parse_set(TABLES)]))
+    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
+    submission = Submission(settings, survey.store, methods.build, None, run_all.measures_of(settings))  # type: ignore[arg-type]
+    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
+
+    def ended(number: int) -> None:
+        job = {"id": str(number), "key": naives, "name": "", "run": None, "after": [], "needs": [], "log": ""}
+        for line in ({"kind": "job", **job, "exclusive": False}, {"kind": "ended", "state": "done"}):
+            records.append(submission.folder / f"{number}.jsonl", line)
+
+    submission.submit(survey.states())
+    naives = sent[-1][0].key
+    ended(7)
+    assert suite.call("run", "--set", 'tables=["main_pretraining"]') == 0
+    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
+    submission.submit(survey.states())
+    assert [order.name for order in sent[-1]] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
+    ended(8)
     submission.submit(survey.states())
     assert [order.name for order in sent[-1]] == ["tiny:similarity-elle-s0"]
 
