@@ -139,7 +139,8 @@ class Training(Settings):
 class Budget(Settings):
     """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage.
 
-    seconds: train wall time (the paper's). steps: optimizer steps. tokens: columns of all rows seen.
+    seconds: train wall time (the paper's). steps: optimizer steps. tokens: text tokens of all rows seen, A-GEM's
+    reference rows included.
     flops: floating-point operations of the steps, everything that a method does included.
     reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
     """
@@ -234,9 +235,20 @@ class RunConfig(Settings):
 
     @property
     def id(self) -> str:
-        """Readable and unique: row, seed and a hash of everything else."""
+        """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
-        determined_by = self.model_dump(mode="json", exclude={"suite", "row_index", "tasks"})
+        determined_by = self.model_dump(
+            mode="json",
+            exclude={
+                "suite": True,
+                "row_index": True,
+                "tasks": True,
+                "domains": {"__all__": {"title", "train", "valid"}},
+                "tokenizer": {"folder"},
+                "training": {"checkpoint_seconds"},
+                "budget": {"reference"},
+            },
+        )
         return f"{slug}-s{self.seed}-{digest(determined_by)}"
 
     def description(self) -> dict[str, Any]:

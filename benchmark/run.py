@@ -120,12 +120,15 @@ def stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> li
     for index in range(len(config.domains)):
         stage = stage_of(config, index)
         times = stage_times(config, index)
+        signature = method.signature(stage)
+        if signature and method.version > 1:
+            signature = {**signature, "version": method.version}
         keys.append(
             digest(
                 {
                     "format": FORMAT,
                     "previous": keys[-1] if keys else None,
-                    "signature": method.signature(stage),
+                    "signature": signature,
                     "seed": config.seed,
                     "corpus": corpus_key,
                     "sequence_length": config.data.sequence_length,

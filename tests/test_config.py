@@ -116,6 +116,22 @@ def test_set_values_are_toml_or_text() -> None:
         parse_set("a.b")
 
 
+def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
+    """Oracle: the rule: folders, titles and the pace of checkpoints are no part of a run; its vocabulary is."""
+
+    def ids(**changes: object) -> list[str]:
+        suite = load_suite(
+            str(suite_file(MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]'))), changes
+        )
+        return [config.id for config in expand(suite, methods.rows(suite), [0])]
+
+    monkeypatch.setenv("PLACE", "/here")
+    here = ids()
+    monkeypatch.setenv("PLACE", "/there")
+    assert ids() == here == ids(**{"training.checkpoint_seconds": 5.0})
+    assert ids(**{"tokenizer.vocabulary": 500}) != here
+
+
 def test_mistakes_answer_without_a_traceback() -> None:
     command = [sys.executable, "run_all.py", "run", "demo", "--set", "model.depth=3"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
