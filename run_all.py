@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,8 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
         seeds = tuple(int(seed) for seed in options.seeds.split(",") if seed) or suite.seeds
     except ValueError:
         raise ConfigError(f"--seeds {options.seeds!r}: give whole numbers, e.g. --seeds 0,1") from None
-    return suite, expand(suite, methods.rows(suite, only), seeds)
+    kept = {row.name for row in methods.rows(suite, only)}  # each keeps its place in the suite, and so its colour
+    return suite, [config for config in expand(suite, methods.rows(suite), seeds) if config.row in kept]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -150,20 +152,24 @@ def run(options: argparse.Namespace) -> int:
         return run_on_slurm(options, suite, survey, states)
 
     from benchmark.launch import train_here
+    from benchmark.scoring import load_tasks, score_runs
 
+    leads = int(os.environ.get("RANK", 0)) == 0
+    if leads:
+        load_tasks(suite, survey.store)  # what is wrong with them is said now, not after days of training
     failed = train_here([state.config for state in wanted], survey.build, options.runs)
-    if int(os.environ.get("RANK", 0)) == 0:
-        if suite.tasks:
-            from benchmark.scoring import score_runs
-
-            score_runs(suite, survey.configs, options.runs)
+    unscored = 0
+    if leads:
+        unscored = score_runs(suite, survey.configs, options.runs)
         for config in survey.configs:
             for measure in measures:
                 measure(config, survey.store)
         write_report([(suite, survey.configs)], options.runs, options.out)
     if failed:
         print(f"{len(failed)} runs failed; `run_all.py status {options.suite}` says why", file=sys.stderr)
-    return 1 if failed or left_out else 0
+    if unscored:
+        print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
+    return 1 if failed or left_out or unscored else 0
 
 
 def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, states: list[RunState]) -> int:
@@ -229,7 +235,9 @@ def write_report(
     chosen = []
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
-        chosen += [known.get(config.id) or not_started(config.description()) for config in configs]
+        found = [known.get(config.id) or not_started(config.description()) for config in configs]
+        # a record says the place that its row had in the suite of that day
+        chosen += [replace(run, row_index=config.row_index) for run, config in zip(found, configs, strict=True)]
     name = "+".join(suite.name for suite, _ in suites)
     tables = list(dict.fromkeys(table for suite, _ in suites for table in suite.tables))
     written = render(name, chosen, tables, out / name, view)

@@ -20,8 +20,8 @@ from benchmark.task_settings import Task
 from benchmark.tasks import TaskData, record_references
 
 
-def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> None:
-    """Fine-tune and score what is missing of all runs. Raises DataError, ConfigError.
+def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
+    """Fine-tune and score what is missing of all runs. Returns how many models diverged. Raises DataError, ConfigError.
 
     Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
     make faster.
@@ -34,11 +34,26 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> None:
             key = _to_score(suite, config, index, tasks, store)
             if key:
                 wanted.setdefault(key, (config, index))
+    if not wanted:
+        return 0
     processes = 1 if torch.cuda.is_available() else min(joblib.cpu_count(), len(wanted))
-    if wanted:
-        joblib.Parallel(n_jobs=processes)(
-            joblib.delayed(score_stage)(suite, config, index, tasks, store) for config, index in wanted.values()
-        )
+    diverged = joblib.Parallel(n_jobs=processes)(
+        joblib.delayed(_diverges)(suite, config, index, tasks, store) for config, index in wanted.values()
+    )
+    return sum(diverged)
+
+
+def _diverges(
+    suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
+) -> bool:
+    """Score a stage; say so if a fine-tuning diverges. The other models go on."""
+    try:
+        score_stage(suite, config, index, tasks, store)
+    except FloatingPointError as error:
+        place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
+        print(f"{place}: {error}", file=sys.stderr)
+        return True
+    return False
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:

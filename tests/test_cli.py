@@ -85,6 +85,14 @@ def test_the_papers_numbers_can_be_shown_alone(place, capsys) -> None:
     assert row.split("|")[-3].strip(" *") == "4.06"
 
 
+def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
+    """Oracle: the suite's order, however its rows came to be trained."""
+    suite = str(place / "tiny.toml")
+    for only, expected in (("er", [1]), ("", [0, 1])):
+        options = run_all.command_line().parse_args(["report", suite, "--methods", only])
+        assert [config.row_index for config in run_all.read_suite(options, suite)[1]] == expected
+
+
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
     cli("run")

@@ -6,11 +6,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import joblib
 import pytest
 import tiny_suite
 
 import run_all
-from benchmark import records
+from benchmark import records, scoring
 
 SUITE = """
 extends = "{base}"
@@ -76,6 +77,32 @@ def test_a_lost_score_is_computed_again_the_same(folder):
     assert after[:-1] == lines[:3] + lines[4:]
     lost, found = json.loads(lines[3]), json.loads(after[-1])
     assert all(lost[name] == found[name] for name in lost if name not in ("seconds", "time"))
+
+
+def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):
+    """Oracle: of the lost scores, one model's cannot be computed; the others come back, and the report is there."""
+    before = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
+    kept = {path: path.read_bytes() for path in before}
+    for path in before:
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    score = scoring.score_stage
+
+    def diverge(suite, config, *rest):
+        if config.row == "ER":
+            raise FloatingPointError("the loss is not finite")
+        score(suite, config, *rest)
+
+    monkeypatch.setattr(scoring, "score_stage", diverge)
+    monkeypatch.setattr(joblib, "Parallel", lambda n_jobs: list)
+    monkeypatch.setattr(joblib, "delayed", lambda function: function)
+    (folder / "report" / "scored" / "main_downstream.md").unlink()
+    assert run_all.main(["run", *arguments(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "scored: ER, seed 0, after b: the loss is not finite" in said and "could not be scored" in said
+    assert (folder / "report" / "scored" / "main_downstream.md").exists()
+    assert [len(path.read_bytes()) == len(kept[path]) for path in before].count(True) > 0
+    for path, content in kept.items():
+        path.write_bytes(content)
 
 
 @pytest.mark.parametrize(("name", "domain"), [("a", "a"), ("b", "b")])
