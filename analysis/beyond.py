@@ -55,8 +55,9 @@ class LifelongTable(TableEntry):
 def _measure(curve: Curve, unigram: list[float], target: float) -> tuple[float, ...]:
     """The columns' values of one run."""
     ends = np.flatnonzero(curve["is_end"])
-    matrix = np.stack(list(curve["perplexity"][ends]))[:, : len(ends)]
-    later, last = curve["stage"] > 0, curve["stage"] == len(ends) - 1
+    matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
+    matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
+    later, last = curve["stage"] > 0, curve["stage"] == len(unigram) - 1
     to_target = [
         metrics.budget_to_reach(curve[unit][last], curve["ap"][last], target)
         - (curve[unit][ends[-2]] if len(ends) > 1 else 0)

@@ -108,9 +108,9 @@ CLAIMS = (
     ),
     _part(
         "Copying new layers beats copying the first or the last.",
-        "New layers",
-        "First layer",
-        "Last layer",
+        "WE + DE + FRW",
+        "WE + DE first + FRW",
+        "WE + DE last + FRW",
         metric="area",
     ),
     _tasks("The right prompt beats a wrong one.", "right prompt", than=("wrong prompt",), table="prompt_finetuning"),

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import synthetic
 
+import methods
 import paper_tables
-from analysis.claims import CLAIMS, PAPER, Claim
+from analysis.claims import CLAIMS, PAPER, ZERO, Claim
 from analysis.frames import Study
-from analysis.numbers import Key, Numbers, as_printed, measured
+from analysis.numbers import PROMPT_ROWS, Key, Numbers, as_printed, measured
 from analysis.printed import slug
 from analysis.scorecard import scorecard
 from analysis.verdicts import METRICS, compare, judge
 from benchmark.records import load_runs
+from benchmark.suite_files import load_suite, suite_names
 
 ENTRIES = {name: paper_tables.load(name) for name in paper_tables.names()}
 NOTHING = Numbers("", 0)
@@ -134,6 +136,17 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     assert found.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
     assert found.get(Key("positive", "agem", -1))[0] == pytest.approx(99.9)
     assert {"rightprompt", "wrongprompt", "noprompt"} < found.rows("score")
+
+
+def test_every_row_of_a_claim_is_in_a_suite_or_in_the_paper(monkeypatch):
+    """Oracle: the suites' own rows and the printed tables'; a claim about any other name is never decided."""
+    names = {slug(value.row) for entry in ENTRIES.values() for value in entry.printed} | {slug(ZERO)}
+    monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
+    for name in suite_names():
+        names |= {slug(row.name) for row in methods.rows(load_suite(name))}
+    names |= {slug(row) for row in PROMPT_ROWS.values()}
+    for claim in CLAIMS:
+        assert {slug(row) for row in (*claim.rows, *claim.than)} <= names, claim.text
 
 
 def test_scorecard_of_synthetic_runs(demo):

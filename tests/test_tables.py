@@ -211,6 +211,18 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     assert all(cell.missing for cell in block.rows[-1].cells)
 
 
+def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
+    """Oracle: the row of a run with all stages, for what its last stage alone decides; nothing before, no transfer."""
+    data = study(tmp_path, seeds=1)
+    (block,) = paper_tables.load("lifelong_metrics").build(data).blocks
+    run = next(run for run in data.runs if run.row == "Naive")
+    for stage in run.stages[:-1]:
+        stage[:] = [line for line in stage if line["kind"] != "evaluation"]
+    (other,) = paper_tables.load("lifelong_metrics").build(Study("demo", data.runs)).blocks
+    whole, late = (next(row.cells for row in one.rows if row.stub[0] == "Naive") for one in (block, other))
+    assert late[0].mean == whole[0].mean and late[3].values == ()
+
+
 @pytest.mark.parametrize("name", [n for n in paper_tables.names() if paper_tables.load(n).kind == "table"])
 def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
     """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
