@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 from benchmark import discriminator, records
 from benchmark.classifier import Checkpoint, ColumnClassifier, Rows, prompt_domains, rows_of
 from benchmark.config import ConfigError
+from benchmark.learner import has_bf16
 from benchmark.optimization import scheduled
 from benchmark.task_settings import Finetuning, Prompt, Task
 from benchmark.tasks import TaskData, metric, score_key, without_leaks
@@ -56,9 +57,7 @@ class Trainer:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
-        bf16 = settings.precision == "bf16" or (
-            settings.precision == "auto" and self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        )
+        bf16 = settings.precision == "bf16" or (settings.precision == "auto" and has_bf16(self.device))
         self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in model.parameters() if parameter.requires_grad],

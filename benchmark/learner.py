@@ -21,10 +21,15 @@ from benchmark.world import World
 
 
 def precision_of(training: Training, world: World) -> str:
-    """The arithmetic of forward passes: "auto" is bf16 autocast where the GPU has it, else fp32."""
+    """The arithmetic of forward passes: "auto" is bf16 autocast where the GPU computes in it, else fp32."""
     if training.precision != "auto":
         return training.precision
-    return "bf16" if world.device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return "bf16" if has_bf16(world.device) else "fp32"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether it is a GPU that computes in bf16: before compute capability 8 torch emulates it, slower than fp32."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 class Objective(nn.Module):
