@@ -31,7 +31,7 @@ that the stage began anew: what stands before it no longer counts.
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity},
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
-    failed      stage, phase, step, error, traceback
+    failed      stage, error, traceback, rank
     done        (no fields)
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmark.config import Data
+from benchmark.config import ConfigError, Data
 from benchmark.method import Phase
 from benchmark.tokens import Corpus
 from benchmark.vocabulary import BOS, MASK
@@ -92,7 +92,7 @@ def shuffled(indices: NDArray, size: int, *key: int) -> NDArray[np.int64]:
 class Stream:
     """The domains of a corpus as batches.
 
-    Raises ValueError if a domain has too little text for one row.
+    Raises ConfigError if a domain has too little text for one row.
     """
 
     def __init__(self, corpus: Corpus, data: Data, masked: bool, seed: int) -> None:
@@ -102,9 +102,10 @@ class Stream:
         self.valid_blocks = [len(domain.valid) // self.length for domain in corpus.domains]
         for domain, train, valid in zip(corpus.domains, self.blocks, self.valid_blocks, strict=True):
             if not (train and valid):
-                raise ValueError(
+                raise ConfigError(
                     f"domain {domain.name!r} has {len(domain.train)} training and {len(domain.valid)} validation "
-                    f"tokens, less than one row of {self.length}: add text, or shorten data.sequence_length"
+                    f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
+                    "trained (data.sequence_length)"
                 )
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.config import Data
+from benchmark.config import ConfigError, Data
 from benchmark.method import Phase
 from benchmark.stream import Batch, Stream, random_bits, shuffled, uniform
 from benchmark.vocabulary import BOS, MASK
@@ -137,7 +137,8 @@ def test_unions(corpus) -> None:
 
 
 def test_too_little_text(corpus) -> None:
-    with pytest.raises(ValueError, match="less than one row of 398"):
+    """Oracle: the contract, an error of the user's that says what to do."""
+    with pytest.raises(ConfigError, match="less than one row of 398"):
         Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
 
 
