@@ -9,7 +9,7 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # glibc: keep the memory that a step frees for the next one. By default what lies at the end of the heap goes back to
-# the system at once, which must clear it again for the next step: 4% of the time of a step that leaves no gradients.
+# the system at once, which must clear it again for the next step: a fifth of the time of the demo's steps.
 _libc = ctypes.CDLL(None)
 if hasattr(_libc, "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
