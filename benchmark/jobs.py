@@ -124,8 +124,7 @@ def read_one(path: Path) -> Job | None:
         elif line["kind"] == "started":
             job.starts.append(line)
             job.end = None
-        elif (
-            line["kind"] == "ended" and job.end is None
-        ):  # the first process that fails is the cause, the others follow from it
+        # the first process that fails is the cause, the others follow from it
+        elif line["kind"] == "ended" and job.end is None:
             job.end = line
     return job

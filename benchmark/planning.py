@@ -37,6 +37,7 @@ class RunState:
     seconds: float = 0.0  # charged so far, shared stages included
     job: Job | None = None  # the last one
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on
+    keys: tuple[str, ...] = ()  # of its stages, as far as they are known
 
 
 class Survey:
@@ -82,7 +83,7 @@ class Survey:
             so_far = f"{finished} of {len(config.domains)} stages done"
             state, detail = self._unfinished(config, job, so_far, keys[finished : finished + 1])
         restarts = max(0, self._starts.get(config.id, 0) - 1)
-        return RunState(config, state, detail, finished, corpus is not None, seconds, job, restarts)
+        return RunState(config, state, detail, finished, corpus is not None, seconds, job, restarts, tuple(keys))
 
     def _unfinished(self, config: RunConfig, job: Job | None, so_far: str, stage: list[str]) -> tuple[str, str]:
         queued = self.queue.get(job.id) if job else None

@@ -183,9 +183,8 @@ class StageRun:
         position.phases.append({"name": phase.name, **spent_here})
         if learner.metrics:
             self.record("metrics", phase=phase.name, step=position.step, values=learner.metrics)
-        if (
-            training.compile
-        ):  # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
+        if training.compile:
+            # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
             torch.compiler.reset()
 
     def _warm_up(self, learner: Learner, phase: Phase, loader: Loader) -> float:

@@ -23,7 +23,7 @@ from benchmark.chain import Measure
 from benchmark.config import ConfigError, RunConfig, Suite, digest
 from benchmark.jobs import Job, Task
 from benchmark.launch import Preparation, SlurmJob, Training, Work
-from benchmark.planning import RunState, data_key, plan_keys, recorded_stages, tasks, to_train
+from benchmark.planning import RunState, data_key, plan_keys, tasks, to_train
 from benchmark.run import Build, Store
 from benchmark.scoring import load_tasks, score_stage, scored_stages
 from benchmark.slurm_settings import asks_for_gpus
@@ -156,7 +156,7 @@ class Submission:
                 is_trained = state.stages_done > stage
                 if not (is_trained or keys[stage] in trained_by):
                     continue
-                if is_trained and self._is_over(key, config, stage, retry_failed):
+                if is_trained and self._is_over(key, state.keys[stage], retry_failed):
                     continue
                 name = f"{self.suite.name}:score-{jobs.label(config)}-{config.domains[stage].name}"
                 needs = () if is_trained else (trained_by[keys[stage]],)
@@ -174,7 +174,7 @@ class Submission:
             last = plan_keys(config, self.build)[-1]
             key = f"similarity-{last}-{settings}"
             is_trained = state.stages_done == len(config.domains)
-            if is_trained and self._is_over(key, config, -1, retry_failed):
+            if is_trained and self._is_over(key, state.keys[-1], retry_failed):
                 continue
             if is_trained or last in trained_by:
                 name = f"{self.suite.name}:similarity-{jobs.label(config)}"
@@ -183,10 +183,9 @@ class Submission:
                 orders.setdefault(key, Order(key, name, work, needs=needs))
         return list(orders.values())
 
-    def _is_over(self, key: str, config: RunConfig, stage: int, retry_failed: bool) -> bool:
+    def _is_over(self, key: str, stage: str, retry_failed: bool) -> bool:
         """Whether a job has looked at the model that this stage has now, and is not to be submitted again."""
-        trained = self.store.stage(recorded_stages(config, self.store)[stage]) / "records.jsonl"
-        since = records.read(trained)[-1]["time"]
+        since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"]
         ends = [job.end for job in self.known if job.key == key and job.end]
         return any(end["time"] > since and (end["state"] == "done" or not retry_failed) for end in ends)
 

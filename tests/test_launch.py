@@ -267,6 +267,20 @@ def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:
         Submission(suite, survey.store, methods.build, report=None).submit(survey.states())
 
 
+def test_a_shared_stage_is_scored_of_a_run_that_never_started(lab: Lab, monkeypatch) -> None:
+    """Oracle: the plan: ER has no records, but its first stage is Naive's, which is trained: one job scores it."""
+    assert lab.call("run", "--methods", "naive") == 0
+    sent: list[list[Any]] = []
+    monkeypatch.setattr(slurm, "queue", dict)
+    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
+    changes = {"finetuning.stages": "every", "tasks": [{"name": "t", "domain": "sea", "docstrings": {}}]}
+    suite = load_suite(str(lab.file), changes)
+    survey = Survey(suite, [one for one in lab.configs() if one.row == "ER"], methods.build, Store(lab.runs))
+    Submission(suite, survey.store, methods.build, report=None).submit(survey.states())
+    assert [order.name.rpartition("-")[2] for order in sent[2]] == ["wood", "sea"]
+    assert [bool(order.needs) for order in sent[2]] == [False, True]
+
+
 def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert lab.call("run", "--executor", "slurm") == 2
