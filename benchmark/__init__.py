@@ -8,10 +8,11 @@ import os
 # small model's steps take 20 times longer, so that a budget in seconds buys a twentieth of the training.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# glibc: keep the memory that a step frees for the next one. By default what lies at the end of the heap goes back to
-# the system at once, which must clear it again for the next step: a fifth of the time of the demo's steps.
+# glibc: keep the memory that a step frees for the next one. By default what lies at the end of the heap, and all that
+# is larger than 32 MiB, goes back to the system at once, which must clear it again for the next step: a fifth of the
+# time of the demo's steps, and a twentieth where logits or embeddings are large.
 _libc = ctypes.CDLL(None)
 if hasattr(_libc, "mallopt"):
-    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
     _libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    _libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest it takes; setting one alone would leave this at 128 KiB
+    _libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap
