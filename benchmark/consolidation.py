@@ -92,9 +92,8 @@ def add_rows(
     """
     totals = dict(zip(learner.parameters, total, strict=True))
 
-    def take(parameter: nn.Parameter, gradients: Tensor) -> None:
-        found = importance(gradients)
-        totals[parameter].add_(found[0] if len(found) == 1 else found.sum(0))
+    def take(parameter: nn.Parameter, part: slice, gradients: Tensor) -> None:
+        totals[parameter][part].add_(importance(gradients).sum(0))
 
     for batch in batches:
 

@@ -15,32 +15,33 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.config import ConfigError
 
-Take = Callable[[nn.Parameter, Tensor], object]
-OfRows = Callable[[slice, Tensor | None], Tensor]
-"""Gradients of some rows, (b, *shape of the parameter), added to those of an earlier use of the parameter, if any."""
+Take = Callable[[nn.Parameter, slice, Tensor], object]
+OfPart = Callable[[slice, Tensor | None], Tensor]
+"""Gradients (rows, *part of the parameter), added to those of an earlier use of the parameter, if any."""
 
-CACHED, PARALLEL = 2**18, 2**27  # numbers in gradients at a time: what stays in a processor's cache; what fills a GPU
+AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
 
 
 def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
-    """Call `take(parameter, gradients)` for each trainable parameter with its gradients of some rows at a time.
+    """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each trainable parameter.
 
-    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). Gradients have the shape
-    (b, *parameter.shape), the b of all calls add up to `rows`, and `take` may overwrite them; `parameter.grad` is left
-    alone. Inputs and outputs of the model's layers have the rows first, or 1 where all rows share the input.
+    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part is a slice of the
+    parameter's first dimension, the gradients have the shape (rows, *parameter[part].shape), and `take` may overwrite
+    them; `parameter.grad` is left alone. Inputs and outputs of the model's layers have the rows first, or 1 where all
+    rows share the input.
 
     Raises ConfigError for a trainable parameter that is not used by calling a layer in LAYERS.
     """
     parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
-    parts: defaultdict[nn.Parameter, list[OfRows]] = defaultdict(list)  # a tied parameter has several
+    found: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)  # a tied parameter has several
     missing = set(parameters)
-    at_once = CACHED if next(iter(parameters)).device.type == "cpu" else PARALLEL
 
     def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if len(output) != rows:  # positions: one for all rows
@@ -54,21 +55,22 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
 
     @torch.no_grad()
     def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
-        for parameter, of_rows in LAYERS[type(layer)](layer, saved.pop(), gradient):
+        for parameter, of_part in LAYERS[type(layer)](layer, saved.pop(), gradient):
             uses[parameter] -= 1
             if parameter not in parameters:
                 continue
-            parts[parameter].append(of_rows)
+            found[parameter].append(of_part)
             if uses[parameter] == 0:
                 missing.discard(parameter)
-                first_use, *further = parts.pop(parameter)
-                step = max(1, at_once // parameter.numel())
-                for row in range(0, rows, step):
-                    some = slice(row, row + step)
-                    total = first_use(some, None)
+                first_use, *further = found.pop(parameter)
+                length = len(parameter)
+                step = max(1, AT_ONCE * length // (rows * parameter.numel()))
+                for start in range(0, length, step):
+                    part = slice(start, min(start + step, length))
+                    total = first_use(part, None)
                     for use in further:
-                        total = use(some, total)
-                    take(parameter, total.to(parameter.dtype))
+                        total = use(part, total)
+                    take(parameter, part, total.to(parameter.dtype))
 
     hooks = []
     try:
@@ -88,15 +90,21 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
         raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
 
 
-def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
+def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
     left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
-    yield layer.weight, lambda rows, total: _plus(left[rows].mT @ right[rows], total)
+    yield layer.weight, lambda part, total: _plus(_filled(left[..., part].mT @ right, part), total)
     if layer.bias is not None:
-        yield layer.bias, lambda rows, total: _plus(dy[rows].sum(1), total)
+        yield layer.bias, lambda part, total: _plus(_filled(dy[..., part].sum(1), part), total)
 
 
-def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
+def _filled(found: Tensor, part: slice) -> Tensor:
+    """With zeros for the rows of the LM head's weight and bias that give no logits: those of the prompts."""
+    missing = part.stop - part.start - found.shape[1]
+    return F.pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found
+
+
+def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     shape, dtype, found = layer.normalized_shape, layer.weight.dtype, []
     for x, dy in zip(inputs.to(dtype), gradient.to(dtype), strict=True):  # a row stays in a processor's cache
         _, mean, scale = torch.native_layer_norm(x, shape, None, None, layer.eps)
@@ -105,22 +113,21 @@ def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[
         )
         found.append((weight, bias))
     weights, biases = (torch.stack(part) for part in zip(*found, strict=True))
-    yield layer.weight, lambda rows, total: _plus(weights[rows], total)
-    yield layer.bias, lambda rows, total: _plus(biases[rows], total)
+    yield layer.weight, lambda part, total: _plus(weights[:, part], total)
+    yield layer.bias, lambda part, total: _plus(biases[:, part], total)
 
 
-def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfRows]]:
-    def of_rows(rows: slice, total: Tensor | None) -> Tensor:
-        some = gradient[rows]
-        if layer.padding_idx is not None:
-            some = some.masked_fill((ids[rows] == layer.padding_idx).unsqueeze(-1), 0.0)
+def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    known = ids != (-1 if layer.padding_idx is None else layer.padding_idx)
+
+    def of_part(part: slice, total: Tensor | None) -> Tensor:
+        row, column = (known & (ids >= part.start) & (ids < part.stop)).nonzero(as_tuple=True)
         if total is None:
-            total = some.new_zeros(len(some), *layer.weight.shape)
-        for one, i, dy in zip(total, ids[rows], some, strict=True):
-            one.index_add_(0, i, dy.to(one.dtype))
-        return total
+            total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
+        where = row, ids[row, column] - part.start
+        return total.index_put_(where, gradient[row, column].to(total.dtype), accumulate=True)
 
-    yield layer.weight, of_rows
+    yield layer.weight, of_part
 
 
 def _plus(found: Tensor, total: Tensor | None) -> Tensor:
