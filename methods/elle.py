@@ -43,7 +43,7 @@ class ELLE(AdaptiveReplay):
         hidden_size = stage.size.hidden_size if self.width else model.hidden_size
         if (layers, hidden_size) == (model.layers, model.hidden_size):
             return model
-        model.network, record = grow(
+        network, record = grow(
             model.network,
             layers,
             hidden_size,
@@ -54,6 +54,7 @@ class ELLE(AdaptiveReplay):
             seed=stage.seed,
             calibration=stage.memory_rows(32),
         )
+        model.set_network(network)
         self.growth, self.copied = asdict(record), list(record.copied)
         return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
 
 from benchmark.config import ConfigError
 from benchmark.models import transformer
@@ -86,9 +86,7 @@ def test_logits_are_those_of_transformers(architecture: str, prompts: bool, toke
     with torch.no_grad():
         everything = model.network(with_prompt if prompts else tokens).logits
         logits = model(tokens, domains, positions)
-    expected = torch.stack([everything[row, columns + prompts] for row, columns in enumerate(positions)])[
-        ..., : model.vocabulary.text
-    ]
+    expected = torch.stack([everything[row, columns + prompts] for row, columns in enumerate(positions)])
     assert logits.shape == (3, 2, model.vocabulary.text)
     torch.testing.assert_close(logits, expected)
 
@@ -108,6 +106,17 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architectur
     assert changed.max() > 0
 
 
+def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
+    """Oracle: the contract. Its decoder would predict prompts too, and the loss would be another one."""
+    model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
+    tokens, domains, positions = rows(model.vocabulary)
+    model.network = GPT2LMHeadModel(other.network.config)
+    with pytest.raises(ValueError, match=r"282 logits for a text vocabulary of 280: .* `model\.set_network"):
+        model(tokens, domains, positions)
+    model.set_network(other.network)
+    torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same ids."""
@@ -122,8 +131,9 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     family = AutoModelForCausalLM if architecture == "gpt" else AutoModelForMaskedLM
     plain = family.from_pretrained(folder)
     again = load(folder)
+    text = model.vocabulary.text
     with torch.no_grad():
-        torch.testing.assert_close(plain(tokens).logits, model.network(tokens).logits, rtol=0, atol=0)
+        torch.testing.assert_close(plain(tokens).logits[..., :text], model.network(tokens).logits)
         torch.testing.assert_close(again(tokens, domains, positions), model(tokens, domains, positions), rtol=0, atol=0)
     assert (again.vocabulary, again.prompts, again.architecture) == (model.vocabulary, True, architecture)
 

@@ -45,7 +45,7 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
     stage = stage_of(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
     stepper = Stepper(config, stage, run.stream, LifelongMethod(), model, Phase("adapt"), 0, ALONE)
-    expected = analytic_flops(config, run.corpus.vocabulary.size, config.training.batch_size)
+    expected = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
     assert stepper.flops() == pytest.approx(expected, rel=0.01)
 
 
@@ -76,7 +76,7 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     lab = Lab(name, methods.build, tmp_path)
     config = lab.config("bert")
     run = lab.run(config, "run")
-    naive = analytic_flops(config, run.corpus.vocabulary.size, config.training.batch_size)
+    naive = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
     stages = speed.stages(config, methods.build, run.stream, ALONE)
     flops = []
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     steps.train(last_stage=1)
     cost = {
         "tokens": config.training.batch_size * config.data.text_length,
-        "flops": analytic_flops(config, steps.corpus.vocabulary.size, config.training.batch_size),
+        "flops": analytic_flops(config, steps.corpus.vocabulary.text, config.training.batch_size),
         "reference": 0.25,
     }[unit]
     budget = {"unit": unit, "amount": STEPS * cost}

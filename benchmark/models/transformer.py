@@ -12,10 +12,12 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
@@ -52,9 +54,15 @@ class LanguageModel(nn.Module):
 
     def __init__(self, network: PreTrainedModel, vocabulary: Vocabulary, prompts: bool = False):
         super().__init__()
-        self.network = network
         self.vocabulary = vocabulary
         self.prompts = prompts
+        self.set_network(network)
+
+    def set_network(self, network: PreTrainedModel) -> None:
+        """Take another network of the same vocabulary; from now on its decoder puts out the text vocabulary only."""
+        self.network = network
+        decoder: Any = network.get_output_embeddings()
+        decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
 
     @property
     def architecture(self) -> str:
@@ -124,7 +132,13 @@ class LanguageModel(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""
-        return self.network.lm_head(hidden)[..., : self.vocabulary.text]
+        logits = self.network.lm_head(hidden)
+        if logits.shape[-1] != self.vocabulary.text:
+            raise ValueError(
+                f"the network puts out {logits.shape[-1]} logits for a text vocabulary of {self.vocabulary.text}: "
+                "give a model another network with `model.set_network(network)`"
+            )
+        return logits
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
         """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only once all is written.
@@ -142,6 +156,11 @@ class LanguageModel(nn.Module):
         config.text_vocabulary = self.vocabulary.text
         self.network.save_pretrained(folder)
         wrapped.save_pretrained(folder)
+
+
+def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
+    """The prompts' rows are left out of the product: cutting their logits off afterwards would copy all the others."""
+    return F.linear(hidden, decoder.weight[:text], None if decoder.bias is None else decoder.bias[:text])
 
 
 def build(
