@@ -105,16 +105,10 @@ def _filled(found: Tensor, part: slice) -> Tensor:
 
 
 def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
-    shape, dtype, found = layer.normalized_shape, layer.weight.dtype, []
-    for x, dy in zip(inputs.to(dtype), gradient.to(dtype), strict=True):  # a row stays in a processor's cache
-        _, mean, scale = torch.native_layer_norm(x, shape, None, None, layer.eps)
-        _, weight, bias = torch.ops.aten.native_layer_norm_backward(
-            dy, x, shape, mean, scale, layer.weight, layer.bias, (False, True, True)
-        )
-        found.append((weight, bias))
-    weights, biases = (torch.stack(part) for part in zip(*found, strict=True))
-    yield layer.weight, lambda part, total: _plus(weights[:, part], total)
-    yield layer.bias, lambda part, total: _plus(biases[:, part], total)
+    x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
+    normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+    yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
+    yield layer.bias, lambda part, total: _plus(dy[..., part].sum(1), total)
 
 
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
@@ -124,7 +118,7 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
         row, column = (known & (ids >= part.start) & (ids < part.stop)).nonzero(as_tuple=True)
         if total is None:
             total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
-        where = row, ids[row, column] - part.start
+        where = row, ids[row, column] - part.start  # index_put_: on a GPU index_add_ adds up in no fixed order
         return total.index_put_(where, gradient[row, column].to(total.dtype), accumulate=True)
 
     yield layer.weight, of_part
