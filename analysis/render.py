@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from analysis import page, scorecard
 from analysis.entry import TableEntry, View
 from analysis.frames import Study
 from analysis.tables import FORMATS, Table
+from benchmark.atomic import whole_file
 from benchmark.records import RunRecords
 
 
@@ -44,17 +44,10 @@ def render(
         files |= _files(verdicts, "")
         files["index.html"] = page.page(study, verdicts, [(entry, shown[entry.name]) for entry in chosen]).encode()
     for name, content in files.items():
-        write(out / name, content)
+        with whole_file(out / name) as file:
+            file.write(content)
     return [out / name for name in files]
 
 
 def _files(table: Table, middle: str) -> dict[str, bytes]:
     return {f"{table.name}{middle}.{suffix}": text(table).encode() for suffix, text in FORMATS.items()}
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    os.replace(beside, path)

@@ -6,25 +6,18 @@ are functions of the step and need no state.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmark.atomic import whole_file
+
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        torch.save(content, file)
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:

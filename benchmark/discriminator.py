@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmark.atomic import write_json
 from benchmark.config import ConfigError
 from benchmark.evaluate import LOGITS_AT_ONCE
 from benchmark.method import Phase
@@ -55,13 +55,7 @@ class Discriminator:
         return np.array(self.domains)[logits.argmax(1)]
 
     def save(self, folder: Path) -> None:
-        path = folder / FILE
-        beside = path.with_name(f".{FILE}.{os.getpid()}")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        write_json(folder / FILE, asdict(self))
 
 
 def read(folder: Path) -> Discriminator:

@@ -16,9 +16,10 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmark import corpus
+from benchmark.atomic import whole_folder
 from benchmark.config import ConfigError, Domain
 from benchmark.models.growth import Mode, grow
-from benchmark.models.transformer import load_network, new_folder
+from benchmark.models.transformer import load_network
 
 ROWS, COLUMNS = 64, 128  # at most, of the text that measures and calibrates
 MASKED_SHARE = 0.15
@@ -61,7 +62,7 @@ def grow_checkpoint(
     if text:
         result["perplexity_before"] = _perplexity(before, targets[half:])
         result["perplexity_after"] = _perplexity(after, targets[half:])
-    with new_folder(out) as folder:
+    with whole_folder(out) as folder:
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in WEIGHT_FILES):
                 shutil.copy2(path, folder)

@@ -7,12 +7,12 @@ the table: JSON, with what was measured (`machine`) and one entry a row of the s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmark.atomic import write_json
 from benchmark.config import ConfigError, RunConfig
 
 
@@ -47,16 +47,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump({"machine": machine, "rows": [asdict(row) for row in rows]}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
 
 
 def stage_times(config: RunConfig, stage: int) -> StageTimes | None:

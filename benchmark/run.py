@@ -18,6 +18,7 @@ import filelock
 import torch
 
 from benchmark import checkpoint, records
+from benchmark.atomic import sweep
 from benchmark.config import RunConfig, Size, digest, per_stage
 from benchmark.method import LifelongMethod, Stage
 from benchmark.models import LanguageModel, build, load
@@ -250,6 +251,7 @@ class Run:
             checkpoint.save(folder / "method.pt", get_state(method))
             record("done", charged=training.clock.charged(), phases=training.position.phases, growth=method.growth)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
+            sweep(folder)
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import uuid
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import corpus, docstring_task
+from benchmark.atomic import write_json
 from benchmark.config import Domain, digest
 from benchmark.corpus import DataError
 from benchmark.task_settings import SPLITS, HubTask, Split, Task
@@ -43,13 +42,7 @@ def _docstrings(task: Task, domain: Domain, folder: Path) -> dict[Split, Sequenc
     path = folder / f"{identity}.json"
     if not path.exists():
         examples = docstring_task.examples(task.name, task.docstrings, domain)
-        folder.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{uuid.uuid4().hex}")
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump({split: [asdict(row) for row in rows] for split, rows in examples.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
     content = json.loads(path.read_text(encoding="utf-8"))
     return {split: [RawExample(**row) for row in content[split]] for split in SPLITS}
 

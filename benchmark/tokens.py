@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from benchmark import corpus, docstrings
+from benchmark.atomic import sync
 from benchmark.bpe import content_key, load_bpe, train_bpe
 from benchmark.config import Data, Domain, digest
 from benchmark.config import Tokenizer as TokenizerConfig
@@ -306,7 +307,8 @@ def _once(folder: Path, make: Callable[[Path], None], report: Progress) -> Path:
                 unfinished.mkdir()
                 try:
                     make(unfinished)
-                    _sync(unfinished)
+                    for path in unfinished.iterdir():
+                        sync(path)
                     os.replace(unfinished, folder)
                 finally:
                     shutil.rmtree(unfinished, ignore_errors=True)
@@ -325,13 +327,6 @@ def _locked(folder: Path, report: Progress) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that a crash of the machine leaves no empty files under the final name."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 @contextmanager

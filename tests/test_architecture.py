@@ -20,7 +20,7 @@ MAY_IMPORT = {
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 # analysis works from records; only these two look into models
 LOOKS_INTO_MODELS = {"analysis/similarity.py", "analysis/attention.py"}
-ANALYSIS_USES = {"benchmark.records", "benchmark.config", "benchmark.errors"}
+ANALYSIS_USES = {"benchmark.records", "benchmark.config", "benchmark.errors", "benchmark.atomic"}
 WITHOUT_TORCH = ("benchmark.config", "benchmark.records", "analysis.render", "paper_tables", "run_all")
 
 

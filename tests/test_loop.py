@@ -191,7 +191,8 @@ lab.run(lab.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).tra
 
 @pytest.mark.parametrize("steps", [14])
 def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
-    """Oracle: weights and evaluations of an undisturbed run, bit for bit. ELLE, killed while it recovers."""
+    """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while it recovers, and
+    leaving half a checkpoint."""
     lab = Lab("elle", methods.build, tmp_path)
     expected = lab.undisturbed()
     torch.set_num_threads(1)
@@ -200,12 +201,15 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     assert killed.returncode == -signal.SIGKILL
     run = lab.run(lab.config(checkpoint_seconds=1e-9), "killed")
     assert not run.done()
+    (run.store.stage(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
     run.train()
     whole = lab.run(lab.config(), "undisturbed-gpt")
     assert run.keys == whole.keys
     for key, weights in zip(run.keys, expected, strict=True):
         actual = load(run.store.stage(key) / "model").state_dict()
         assert all(torch.equal(weights[name], actual[name]) for name in weights)
+        files = [sorted(path.name for path in one.store.stage(key).rglob("*")) for one in (run, whole)]
+        assert files[0] == files[1]
         seen = [records.read_stage(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
         evaluations = [
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen

@@ -7,11 +7,6 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from benchmark.atomic import whole_folder
 from benchmark.config import ConfigError
 from benchmark.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
 
@@ -146,7 +142,7 @@ class LanguageModel(nn.Module):
         `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
         not the model's tokenizer.
         """
-        with new_folder(Path(folder)) as beside:
+        with whole_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
@@ -279,31 +275,3 @@ def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTok
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=bos, pad_token=pad, eos_token=eos, mask_token=mask
     )
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which replaces `folder` once the block has ended without an error."""
-    beside = folder.parent / f".{folder.name}.{uuid.uuid4().hex}"
-    beside.mkdir(parents=True)
-    try:
-        yield beside
-        for path in (*beside.rglob("*"), beside):
-            _sync(path)
-        if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
-            old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-            os.replace(folder, old)
-            os.replace(beside, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""Files and folders that are there whole or not at all, whatever ends the process or the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which replaces `path` once the block has ended without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(path)
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any, indent: int | None = None) -> None:
+    with whole_file(path) as file:
+        file.write(json.dumps(content, indent=indent).encode())
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which replaces `folder` once the block has ended without an error."""
+    beside = _beside(folder)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        for path in (*beside.rglob("*"), beside):
+            sync(path)
+        if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
+            old = _beside(folder)
+            os.replace(folder, old)
+            os.replace(beside, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(beside, folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder; nobody may be writing into it."""
+    for path in folder.glob(".*." + 32 * "[0-9a-f]"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+def sync(path: Path) -> None:
+    """A crash of the machine must not leave an empty file under the final name, nor lose the name."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
