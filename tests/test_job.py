@@ -1,0 +1,198 @@
+"""A job of Slurm from the inside, without a cluster: the pinned code, signals, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark import launch, records, snapshot
+from benchmark.errors import UserError
+from benchmark.launch import SlurmJob, StopSignals
+from benchmark.stage import Stopped
+from benchmark.start import PREEMPTION
+from benchmark.world import World
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
+    """Oracle: the files themselves; another byte is another snapshot, and a changed snapshot is noticed."""
+    kept = snapshot.take(tmp_path)
+    assert snapshot.take(tmp_path) == kept and snapshot.digest(kept) == kept.name
+    for name in ("benchmark/launch.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
+        assert (kept / name).read_bytes() == (ROOT / name).read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+    with (kept / "methods" / "er.py").open("a") as file:
+        file.write("\n")
+    assert snapshot.digest(kept) != kept.name
+
+
+HELD = """
+import json, signal, sys
+from benchmark.start import PREEMPTION
+came = []
+signal.signal(PREEMPTION, lambda *_: came.append(1))
+before = list(came)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [PREEMPTION])
+import benchmark
+print(json.dumps([before, came, sys.argv[1:], benchmark.__file__]))
+"""
+
+
+def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
+    """A signal before there is a handler ends a process (POSIX); here it waits. The current folder is not searched."""
+    code = snapshot.take(tmp_path / "code")
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "benchmark").mkdir()  # would be imported, if the current folder were searched
+    (tmp_path / "benchmark" / "__init__.py").write_text("raise ImportError")
+    begin = f"import os, signal, sys; os.kill(os.getpid(), {int(signal.SIGUSR2)}); import runpy; "
+    patched = tmp_path / "code" / "start.py"
+    text = (code / "benchmark" / "start.py").read_text()
+    patched.write_text(
+        text.replace("    runpy.run_module", f"    {begin}runpy.run_module").replace(
+            "str(Path(__file__).parents[1])", repr(str(code))
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", str(patched), "-u", "-m", "held", "FOLDER"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, came, arguments, where = json.loads(done.stdout)
+    assert (before, came, arguments) == ([], [1], ["FOLDER"]) and where.startswith(str(code))
+
+
+def test_stop_signals() -> None:
+    """Noted, not obeyed at once; a second Ctrl-C insists; work that does not look up is stopped at once."""
+    outside = signal.getsignal(signal.SIGINT)
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked() and asked.came == [signal.SIGTERM, signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == outside
+    with pytest.raises(Stopped), StopSignals(signal.SIGTERM, at_once=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Place:
+    """One process of a job of Slurm, as its environment says; `handler` is in the place of submitit's."""
+
+    def __init__(self, folder: Path, monkeypatch) -> None:
+        self.folder, self.calls = folder, []
+        self.fails: Exception | None = None
+        code = snapshot.take(folder / "code")
+        monkeypatch.setattr(launch, "ROOT", code)
+        slurm = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
+        for name, value in {
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+            "SLURMD_NODENAME": "n1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, "1")  # the job sets them; this puts them back
+        monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+
+    def run(self, work: Any) -> None:
+        before = signal.signal(PREEMPTION, self.handler)
+        try:
+            SlurmJob(work, self.folder, gpus=False, exclusive=True)()
+        finally:
+            signal.signal(PREEMPTION, before)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [PREEMPTION])
+
+    def handler(self, number: int, frame: object) -> None:
+        self.calls.append(number)
+        if self.fails:
+            raise self.fails
+
+    def said(self) -> list[records.Record]:
+        return records.read(self.folder / "7.jsonl")
+
+
+class Signalled:
+    """Work that gets signals, and does not see them before it looks up."""
+
+    looks_up = True
+
+    def __init__(self, place: Place, *numbers: int) -> None:
+        self.place, self.numbers = place, numbers
+
+    def __call__(self, world: World, asked_to_stop: StopSignals) -> None:
+        assert world.exclusive is True and not asked_to_stop()
+        for number in self.numbers:
+            os.kill(os.getpid(), number)
+        assert self.place.calls == [], "in the middle of a step"
+        if asked_to_stop():
+            raise Stopped
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("numbers", [[PREEMPTION], [PREEMPTION, signal.SIGTERM]])
+def test_a_job_is_queued_again_once_it_has_stopped(place: Place, numbers: list[int]) -> None:
+    """By submitit's handler, which would else have been called at once. Oracle: the order of events."""
+    with pytest.raises(SystemExit):
+        place.run(Signalled(place, *numbers))
+    assert place.calls == [PREEMPTION]
+    assert [line["kind"] for line in place.said()] == ["started"]
+
+
+def test_a_cancelled_job_is_not_queued_again(place: Place) -> None:
+    with pytest.raises(SystemExit, match="143"):
+        place.run(Signalled(place, signal.SIGTERM))
+    assert place.calls == [] and place.said()[-1]["state"] == "stopped"
+
+
+def test_a_job_that_cannot_be_queued_again_says_so(place: Place) -> None:
+    """E.g. where compute nodes have no scontrol."""
+    place.fails = FileNotFoundError("scontrol")
+    with pytest.raises(FileNotFoundError):
+        place.run(Signalled(place, PREEMPTION))
+    assert place.said()[-1]["error"] == "saved, but cannot be queued again from n1 (scontrol): `run` goes on"
+
+
+def test_a_job_that_ends_says_how(place: Place) -> None:
+    def fails(world: World, asked_to_stop: StopSignals) -> None:
+        raise ArithmeticError("too large")
+
+    place.run(Signalled(place))
+    with pytest.raises(ArithmeticError):
+        fails.looks_up = False  # type: ignore[attr-defined]
+        place.run(fails)
+    done, failed = [line for line in place.said() if line["kind"] == "ended"]
+    assert done["state"] == "done"
+    assert failed["error"] == "ArithmeticError: too large" and "in fails" in failed["traceback"]
+
+
+def test_changed_code_is_refused(place: Place) -> None:
+    (launch.ROOT / "run_all.py").write_text("")
+    with pytest.raises(UserError, match="is not what was submitted"):
+        place.run(Signalled(place))
+    assert place.said()[-1]["state"] == "failed"
+
+
+def test_nothing_ends_a_job_that_is_queued_again(place: Place) -> None:
+    """Slurm sends SIGTERM while scontrol still runs, which would die of it and look like a failure of the job."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False)
+        assert job.checkpoint().function is job
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
