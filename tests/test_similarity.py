@@ -25,14 +25,13 @@ from analysis.frames import Study
 from benchmark import chain, records, slurm
 from benchmark.config import Data, RunConfig
 from benchmark.conformance import Lab, tiny_config
-from benchmark.models import build, load
-from benchmark.models.growth import grow
+from benchmark.models import load
 from benchmark.planning import Survey
 from benchmark.run import Run, Store
 from benchmark.stream import Batch, Stream
 from benchmark.submit import Submission
 from benchmark.suite_files import load_suite, parse_set
-from benchmark.vocabulary import MASK, Vocabulary
+from benchmark.vocabulary import MASK
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
 # three models' distributions over three classes at two positions
@@ -335,76 +334,3 @@ def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.La
     ended(8)
     submission.submit(survey.states())
     assert [order.name for order in sent[-1]] == ["tiny:similarity-elle-s0"]
-
-
-# Attention
-
-TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
-
-
-def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool = True) -> Any:
-    """A model with weights so large that its heads differ."""
-    torch.manual_seed(0)
-    model = build(architecture, layers, width, Vocabulary(40, ("a", "b")), 16, head_size=16, prompts=prompts)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(std=0.3)
-    return model.eval()
-
-
-def of(model: Any) -> Tensor:
-    return attention.attention(model, TOKENS, torch.ones(5, dtype=torch.long))
-
-
-def test_attention_is_that_of_the_first_layers_weights() -> None:
-    """Oracle: softmax(q k^T / sqrt(d)) of GPT-2 written out, masked, after the prompt of domain b was put in."""
-    model = trained("gpt")
-    block, body = model.network.transformer.h[0], model.network.transformer
-    tokens = torch.cat([TOKENS[:, :1], torch.full((5, 1), 41), TOKENS[:, 1:]], dim=1)
-    hidden = block.ln_1(body.wte(tokens) + body.wpe.weight[:14])
-    q, k, _ = (hidden @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(5, 14, 3, 2, 16).unbind(2)
-    scores = torch.einsum("bqhd,bkhd->hbqk", q, k) / 4
-    expected = scores.masked_fill(torch.ones(14, 14).triu(1).bool(), -torch.inf).softmax(-1)
-    torch.testing.assert_close(of(model)[:2], expected.detach(), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
-def test_the_same_heads_have_similarity_1(architecture: str) -> None:
-    """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
-    maps = of(trained(architecture))
-    own, others = attention.resemblance([maps, maps], [range(4)])
-    assert own == [pytest.approx(1, abs=1e-5)] and others[0] < 0.95
-    assert attention.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
-    assert math.isnan(attention.resemblance([maps[:1], maps], [[0] * 4])[1][0]), "there is no other head"
-
-
-@pytest.mark.parametrize(
-    ("architecture", "mode", "layers", "width"),
-    [
-        ("bert", "fpi", 2, 64),  # every unit is there twice, so LayerNorms keep their mean and variance
-        ("gpt", "fpi", 2, 64),
-        ("gpt", "exact", 3, 48),  # LEMON keeps a pre-LN network's function at any size
-        ("bert_preln", "exact", 2, 64),
-    ],
-)
-def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, layers: int, width: int) -> None:
-    """Oracle: theory: where growth keeps what a layer reads, a whole copied head has the attention of its source. The
-    copy of a layer is not among these: it reads what its source has put out."""
-    model = trained(architecture)
-    before = of(model)
-    model.network, growth = grow(model.network, layers, width, mode=mode, seed=1)
-    parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
-    after = of(model)
-    heads = width // 16
-    originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]
-    assert len(originals) == 2 * heads
-    torch.testing.assert_close(after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5)
-    assert not torch.allclose(after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1)
-
-
-def test_a_lineage_goes_on_with_the_latest_descendant() -> None:
-    """Oracle: by hand; head 0 is copied to 2, 2 to 3 and 4. Of ten heads six are shown, the first and last among
-    them."""
-    assert attention.lineages(2, [[0, 1, 0], [0, 1, 2, 2, 2]]) == [4, 1]
-    assert attention.lineages(10, []) == [0, 2, 4, 5, 7, 9]
-    assert attention.parents([0, 0, 1], [[0, 1, 0], [0, 1, 1], [0, 1, 0]], 2) == [0, 1, 0, 0, 1, 1, 2, 3, 2]
