@@ -43,7 +43,8 @@ class LanguageModel(nn.Module):
     """A transformers language model with the domain prompts of ELLE; logits only where something is predicted.
 
     Attributes:
-        network: RobertaForMaskedLM ("bert"), RobertaPreLayerNormForMaskedLM ("bert_preln") or GPT2LMHeadModel ("gpt").
+        network: RobertaForMaskedLM ("bert"), RobertaPreLayerNormForMaskedLM ("bert_preln") or GPT2LMHeadModel ("gpt");
+            `set_network` replaces it.
         vocabulary: its layout; the network has `vocabulary.size` rows.
         prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set at any time.
     """
