@@ -14,5 +14,5 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 _libc = ctypes.CDLL(None)
 if hasattr(_libc, "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
-    _libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    _libc.mallopt(M_TRIM_THRESHOLD, -1)  # never
     _libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap
