@@ -30,7 +30,7 @@ from benchmark.tokens import Corpus, prepare
 from benchmark.world import World
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
-FORMAT = 1  # raised when the same settings come to mean another computation
+FORMAT = 2  # raised when the same settings come to mean another computation
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,8 @@ class Run:
                 raise Stopped
 
     def _compute(self, index: int, folder: Path) -> None:
+        if self.world.leads:
+            sweep(folder)
         stage = stage_of(self.config, index, self.stream)
         method = self.new_method()
         torch.manual_seed(stage.seed)
@@ -251,7 +253,6 @@ class Run:
             checkpoint.save(folder / "method.pt", get_state(method))
             record("done", charged=training.clock.charged(), phases=training.position.phases, growth=method.growth)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
-            sweep(folder)
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""
