@@ -67,7 +67,8 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     copy of a layer is not among these: it reads what its source has put out."""
     model = trained(architecture)
     before = of(model)
-    model.network, growth = grow(model.network, layers, width, mode=mode, seed=1)
+    network, growth = grow(model.network, layers, width, mode=mode, seed=1)
+    model.set_network(network)
     parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
     after = of(model)
     heads = width // 16

@@ -56,7 +56,11 @@ class LanguageModel(nn.Module):
         self.set_network(network)
 
     def set_network(self, network: PreTrainedModel) -> None:
-        """Take another network of the same vocabulary; from now on its decoder puts out the text vocabulary only."""
+        """Take another network of the same vocabulary.
+
+        From now on its decoder puts out V_text logits, fewer than its configuration's `vocab_size`: call it without
+        `labels`.
+        """
         self.network = network
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
