@@ -119,7 +119,13 @@ def _tokenizer(
         def make(unfinished: Path) -> None:
             report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
             texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
-            train_bpe(texts, config.vocabulary).save(str(unfinished / "tokenizer.json"))
+            trained = train_bpe(texts, config.vocabulary)
+            if (size := trained.get_vocab_size()) < config.vocabulary:
+                report(
+                    f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
+                    "give more text or raise tokenizer.sample_bytes"
+                )
+            trained.save(str(unfinished / "tokenizer.json"))
 
         made = _once(folder / "tokenizers" / identity, make, report)
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
