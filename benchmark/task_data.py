@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,30 +21,34 @@ FORMAT = 1  # raised when the same documents come to give other examples
 
 
 def load(task: Task, domains: Sequence[Domain], folder: Path) -> TaskData:
-    """The task's examples. `domains` are the stream's; `folder` keeps those cut from docs, which take long to find.
+    """The task's examples. `domains` are the stream's.
 
-    Raises DataError (see also `benchmark.tasks.check`), and ConfigError when the task's domain is not in the stream.
+    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is looked at once: where
+    a task is scored there may be no network. Raises DataError (see also `benchmark.tasks.check`), and ConfigError when
+    the task's domain is not in the stream.
     """
-    domain = domain_of(task, domains)
-    raw: dict[Split, Sequence[RawExample]]
-    if task.docstrings is not None:
-        raw = _docstrings(task, domain, folder / "tasks")
-    elif task.dataset is not None:
-        raw = {split: _hub(task.name, task.dataset, getattr(task.dataset, split)) for split in SPLITS}
-    else:
-        raw = {split: read_file(task.name, Path(getattr(task, split)).expanduser()) for split in SPLITS}
-    return check(task.name, raw)
+    domain, docstrings, dataset = domain_of(task, domains), task.docstrings, task.dataset
+    if docstrings is not None:
+        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0)]
+        return _kept(task, source, folder, lambda: docstring_task.examples(task.name, docstrings, domain))
+    if dataset is not None:
+        source = [dataset.model_dump(mode="json")]
+        return _kept(task, source, folder, lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS})
+    return check(task.name, {s: read_file(task.name, Path(getattr(task, s)).expanduser()) for s in SPLITS})
 
 
-def _docstrings(task: Task, domain: Domain, folder: Path) -> dict[Split, Sequence[RawExample]]:
-    assert task.docstrings is not None
-    identity = digest([FORMAT, task.docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0)])
-    path = folder / f"{identity}.json"
+def _kept(
+    task: Task, source: list[Any], folder: Path, find: Callable[[], dict[Split, Sequence[RawExample]]]
+) -> TaskData:
+    """Examples as they were found the first time; what is wrong is not kept."""
+    path = folder / "tasks" / f"{digest([FORMAT, *source])}.json"
     if not path.exists():
-        examples = docstring_task.examples(task.name, task.docstrings, domain)
+        examples = find()
+        data = check(task.name, examples)
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
+        return data
     content = json.loads(path.read_text(encoding="utf-8"))
-    return {split: [RawExample(**row) for row in content[split]] for split in SPLITS}
+    return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
 
 
 def read_file(task: str, path: Path) -> list[RawExample]:

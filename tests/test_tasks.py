@@ -177,6 +177,9 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
         ("p", "h0", "yes"),
         ("p", "h1", "no"),
     ]
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", lambda *_, **__: pytest.fail("asked the Hub again"))
+    assert load(Task(name="renamed", domain="d", dataset=hub), tmp_path) == data  # kept for where there is no network
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
     with pytest.raises(DataError, match=r"glue train:0: no field 'sentence'; there are premise"):
         load(Task(name="mnli", domain="d", dataset=HubTask(path="glue", text_field="sentence")), tmp_path)
 
