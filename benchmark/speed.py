@@ -147,6 +147,7 @@ class Prepared:
         naive = Stepper(*common, LifelongMethod(), self.naive, Phase("adapt"), 0, self.world)
         costs = []
         for number, phase in enumerate(self.method.phases(self.stage)):
+            torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
             one = Stepper(*common, self.method, self.model, phase, number, self.world)
             predicted = one.flops() / naive.flops()
             for _ in range(WARM_UP):
