@@ -13,6 +13,7 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,7 +84,7 @@ def command_line() -> argparse.ArgumentParser:
     sub.add_argument("--executor", choices=("local", "slurm"), default="local", help="where (default: local)")
     sub.add_argument("--wait", action="store_true", help="with Slurm: show the state until all jobs have ended")
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
-    command("prepare", prepare, "tokenise the suite's domains")
+    command("prepare", prepare, "tokenise the suite's domains, and read its tasks")
     sub = command("report", report, "render tables and figures from the records that exist", [common])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     sub.add_argument(
@@ -208,13 +209,20 @@ def look(options: argparse.Namespace) -> tuple[Suite, Survey]:
 
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.run import Store, corpus_of
+    from benchmark.scoring import load_tasks
 
-    _, configs = read_suite(options, options.suite)
-    corpus = corpus_of(configs[0], Store(options.runs), lambda text: print(text, file=sys.stderr))
+    suite, configs = read_suite(options, options.suite)
+    store = Store(options.runs)
+    corpus = corpus_of(configs[0], store, lambda text: print(text, file=sys.stderr))
     for domain in corpus.domains:
         print(
             f"{domain.name}: {domain.info['documents']:,} documents, {len(domain.train):,} training and "
             f"{len(domain.valid):,} validation tokens, unigram perplexity {domain.info['unigram_perplexity']:,.1f}"
+        )
+    for task, data in load_tasks(suite, store):
+        print(
+            f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
+            f"{len(data.labels)} classes"
         )
     return 0
 
@@ -317,4 +325,5 @@ def grow(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on
     sys.exit(main())

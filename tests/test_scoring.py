@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +19,7 @@ import tiny_suite
 import run_all
 from benchmark import records, scoring
 
+ROOT = Path(__file__).parent.parent
 SUITE = """
 extends = "{base}"
 methods = ["er", "elle"]
@@ -123,3 +130,41 @@ def test_a_checkpoint_without_discriminator_says_so(folder, capsys):
     plain = next(path for path in models if not (path / "domain_discriminator.json").exists())
     assert run_all.main(["evaluate", str(plain), "--text", str(folder / "a.jsonl"), "--domain", "auto"]) == 2
     assert "has no domain_discriminator.json" in capsys.readouterr().err
+
+
+def test_prepare_reads_the_tasks_too(folder, capsys):
+    """Oracle: the files' numbers of lines; one that is missing is named, with its task."""
+    command = ["prepare", str(folder / "scored.toml"), "--runs", str(folder / "prepared")]
+    assert run_all.main(command) == 0
+    assert "last_b: 80 training, 40 dev and 180 test examples of 4 classes\n" in capsys.readouterr().out
+    text = (folder / "scored.toml").read_text()
+    (folder / "without.toml").write_text(text.replace("b_dev.jsonl", "nowhere.jsonl"))
+    assert run_all.main(["prepare", str(folder / "without.toml"), "--runs", str(folder / "prepared")]) == 2
+    assert f"task 'last_b': no file {folder}/nowhere.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_processes_that_fine_tune(folder, number):
+    """Oracle: no process of the group is left, where the second fine-tuning would take many minutes."""
+    text = (folder / "scored.toml").read_text()
+    before, after = text.replace("seeds = 2", "seeds = 1, patience = 20_000").split('name = "last_b"')
+    after = after.replace("max_epochs = 2", "max_epochs = 20_000")
+    (folder / "endless.toml").write_text(f'{before}name = "last_b"{after}')
+    options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
+    command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        lines = iter(process.stderr)
+        assert any("last_a" in line and "1 to go" in line for line in lines)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+        for _ in range(600):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        pytest.fail("there are still processes after a minute")
+    except ProcessLookupError:
+        assert "stopped; the next run goes on" in "".join(lines)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stderr.close()
