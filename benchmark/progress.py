@@ -1,9 +1,8 @@
-"""One line a run: stage, phase, fraction of the budget, tokens/s, perplexity, time left."""
+"""One line a run: stage, phase, fraction of the budget, tokens/s, loss, time left."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -29,15 +28,17 @@ class Line:
     def due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float) -> None:
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
+        """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
         self._next = time.monotonic() + (0.5 if self._live else 10.0)
         rate = clock.tokens / clock.seconds if clock.seconds else 0.0
         fraction = clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self._print(
             f"{self.name}  stage {stage.index + 1}/{len(stage.domains)} {stage.domains[stage.index]}  {phase}  "
-            f"{fraction:4.0%}  {rate:,.0f} tokens/s  perplexity {math.exp(min(loss, 50.0)):,.1f}  "
-            f"{duration(left)} left of the stage"
+            f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
+            + (f"loss {loss:,.3f}  " if loss is not None else "")
+            + f"{duration(left)} left of the stage"
         )
         if self._beacon:
             where = {"stage": stage.index, "domain": stage.domains[stage.index], "phase": phase, "fraction": fraction}
@@ -66,7 +67,7 @@ class Silent:
     def due(self) -> bool:
         return False
 
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float) -> None:
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
         pass
 
     def finish(self, text: str) -> None:

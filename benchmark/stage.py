@@ -44,7 +44,7 @@ class Progress(Protocol):
 
     def due(self) -> bool: ...
 
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float) -> None: ...
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None: ...
 
 
 @dataclass
@@ -169,7 +169,7 @@ class StageRun:
             if evaluate or save or alarm or self.progress.due():
                 clock.pause()  # evaluation, checkpoints and progress lines are free
                 self._check_finite(loss, phase, rate, alarm)
-                self.progress.show(self.stage, phase.name, clock, loss.item())
+                self.progress.show(self.stage, phase.name, clock, loss.item() if phase.trains else None)
                 if evaluate:
                     self._evaluate(phase.name, learner, loss=loss.item(), learning_rate=rate)
                 if save:

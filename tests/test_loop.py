@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from benchmark.conformance import ALONE, Lab, tiny_config
 from benchmark.method import LifelongMethod, Phase
 from benchmark.models import load
 from benchmark.optimization import scheduled
+from benchmark.progress import Line
 from benchmark.run import stage_keys
 from benchmark.stage import NonFiniteLoss, Stopped
 from benchmark.world import World
@@ -215,6 +217,21 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]
         assert evaluations[0] == evaluations[1]
+
+
+def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> None:
+    """Oracle: the loss in the records at the same step; a phase that trains nothing has none."""
+    monkeypatch.setattr(Line, "due", lambda self: True)
+    lab, out = Lab("ewc", methods.build, tmp_path), io.StringIO()
+    run = lab.run(lab.config(), "run")
+    run.progress = Line("EWC", out=out)
+    run.train(last_stage=1)
+    lines = [line for line in out.getvalue().splitlines() if "stage 2/3" in line]
+    assert {("importance" in line, "loss" in line) for line in lines} == {(True, False), (False, True)}
+    shown = [line.split("loss ")[1].split()[0] for line in lines if "adapt" in line]
+    kept = records.read_stage(run.store.stage(run.keys[1]) / "records.jsonl")
+    losses = {e["step"]: f"{e['loss']:.3f}" for e in kept if e["kind"] == "evaluation" and "loss" in e}
+    assert losses and all(shown[step - 1] == loss for step, loss in losses.items())
 
 
 @pytest.mark.parametrize("method", ["ewc", "elle"])
