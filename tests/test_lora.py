@@ -16,7 +16,7 @@ from benchmark import records
 from benchmark.config import ConfigError
 from benchmark.conformance import Lab
 from benchmark.models import LanguageModel, build, load, transformer
-from benchmark.models.lora import LoraModel, load_column
+from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.models.transformer import ARCHITECTURES
 from benchmark.run import stage_of
 from benchmark.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -78,6 +78,16 @@ def test_adapters_are_a_change_of_weights(architecture: str) -> None:
     for domain in (1, 2):
         expected = changed(model, domain)(tokens, of(domain), positions)
         torch.testing.assert_close(model(tokens, of(domain), positions), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_those_of_the_changed_weights() -> None:
+    """Oracle: finite differences in float64, for the gradients of x, A and B that are written by hand."""
+    generator = torch.Generator().manual_seed(2)
+    shapes = {"x": (2, 3, 5), "weight": (4, 5), "bias": (4,), "down": (2, 5), "up": (4, 2)}
+    inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes.values()]
+    for name, tensor in zip(shapes, inputs, strict=True):
+        tensor.requires_grad_(name in ("x", "down", "up"))
+    assert torch.autograd.gradcheck(AdaptedLinear.apply, inputs)
 
 
 def test_new_adapters_change_nothing() -> None:
