@@ -25,10 +25,10 @@ check: $(VENV)/installed-check
 	$(RUN) -m pytest -q tests/test_architecture.py
 
 slurm-demo: $(VENV)/installed
-	$(RUN) tests/slurm_demo.py
+	$(RUN) -m tests.tools.slurm_demo
 
 chaos: $(VENV)/installed
-	$(RUN) tests/chaos.py
+	$(RUN) -m tests.tools.chaos
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

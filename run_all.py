@@ -20,13 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.config import ConfigError, RunConfig, Suite
-from benchmark.suite_files import expand, load_suite, parse_set, suite_names
+from benchmark.settings.config import ConfigError, RunConfig, Suite
+from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
     from analysis.entry import View
-    from benchmark.chain import Measure
-    from benchmark.planning import RunState, Survey
+    from benchmark.instruments.run_models import Measure
+    from benchmark.jobs.planning import RunState, Survey
 
 # torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
 
@@ -138,7 +138,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 
 
 def run(options: argparse.Namespace) -> int:
-    from benchmark.planning import describe, to_train
+    from benchmark.jobs.planning import describe, to_train
 
     suite, survey = look(options)
     states, measures = survey.states(), measures_of(suite)
@@ -152,8 +152,8 @@ def run(options: argparse.Namespace) -> int:
     if options.executor == "slurm":
         return run_on_slurm(options, suite, survey, states)
 
-    from benchmark.launch import train_here
-    from benchmark.scoring import load_tasks, score_runs
+    from benchmark.downstream.scoring import load_tasks, score_runs
+    from benchmark.jobs.launch import train_here
 
     leads = int(os.environ.get("RANK", 0)) == 0
     if leads:
@@ -174,8 +174,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_on_slurm(options: argparse.Namespace, suite: Suite, survey: Survey, states: list[RunState]) -> int:
-    from benchmark.submit import Report, Submission
-    from benchmark.watch import watch
+    from benchmark.jobs.status import watch
+    from benchmark.jobs.submit import Report, Submission
 
     work = Report(write_report, suite, tuple(survey.configs), options.runs.absolute(), options.out.absolute())
     submission = Submission(suite, survey.store, survey.build, work, measures_of(suite))
@@ -200,16 +200,17 @@ def measures_of(suite: Suite) -> tuple[Measure, ...]:
 
 def look(options: argparse.Namespace) -> tuple[Suite, Survey]:
     import methods
-    from benchmark.planning import Survey
-    from benchmark.run import Store
+    from benchmark.jobs.planning import Survey
+    from benchmark.store import Store
 
     suite, configs = read_suite(options, options.suite)
     return suite, Survey(suite, configs, methods.build, Store(options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
-    from benchmark.run import Store, corpus_of
-    from benchmark.scoring import load_tasks
+    from benchmark.downstream.scoring import load_tasks
+    from benchmark.store import Store
+    from benchmark.training.run import corpus_of
 
     suite, configs = read_suite(options, options.suite)
     store = Store(options.runs)
@@ -237,6 +238,7 @@ def write_report(
     suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path, view: View = "ours"
 ) -> None:
     """Into a folder of the suite's name; of several suites, of their names with + between."""
+    import paper_tables
     from analysis.render import render
     from benchmark.records import load_runs, not_started
 
@@ -248,7 +250,9 @@ def write_report(
         chosen += [replace(run, row_index=config.row_index) for run, config in zip(found, configs, strict=True)]
     name = "+".join(suite.name for suite, _ in suites)
     tables = list(dict.fromkeys(table for suite, _ in suites for table in suite.tables))
-    written = render(name, chosen, tables, out / name, view)
+    written = render(
+        name, chosen, [paper_tables.load(table) for table in tables], paper_tables.catalogue(), out / name, view
+    )
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
@@ -256,14 +260,14 @@ def write_report(
 
 
 def status(options: argparse.Namespace) -> int:
-    from benchmark.watch import show, watch
+    from benchmark.jobs.status import show, watch
 
     _, survey = look(options)
     return watch(survey) if options.watch else show(survey)
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from benchmark.submit import cancel_jobs
+    from benchmark.jobs.submit import cancel_jobs
 
     suite, _ = read_suite(options, options.suite)
     print(f"ended {cancel_jobs(suite, options.runs)} jobs; `run` goes on from their checkpoints")
@@ -273,10 +277,11 @@ def cancel(options: argparse.Namespace) -> int:
 def speed(options: argparse.Namespace) -> int:
     _, configs = read_suite(options, options.suite)
     import methods
-    from benchmark import reference
-    from benchmark.run import Store, corpus_of
-    from benchmark.speed import measure, table
-    from benchmark.world import join
+    from benchmark.instruments.speed import measure, table
+    from benchmark.store import Store
+    from benchmark.training import step_times
+    from benchmark.training.processes import join
+    from benchmark.training.run import corpus_of
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
@@ -288,20 +293,20 @@ def speed(options: argparse.Namespace) -> int:
         )
         print(table(costs, world.hardware()))
         if options.reference:
-            reference.write(options.reference, rows, world.hardware())
+            step_times.write(options.reference, rows, world.hardware())
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
     import methods
-    from benchmark.conformance import check as run_checks
+    from benchmark.instruments.conformance import check as run_checks
 
     methods.find(options.method)
     return 0 if run_checks(options.method, methods.build, print) else 1
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    from benchmark.evaluate import evaluate_text
+    from benchmark.instruments.evaluate_text import evaluate_text
 
     result = evaluate_text(options.checkpoint, options.text, options.domain)
     print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
@@ -309,7 +314,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def grow(options: argparse.Namespace) -> int:
-    from benchmark.growing import grow_checkpoint
+    from benchmark.instruments.grow_checkpoint import grow_checkpoint
 
     record = grow_checkpoint(
         options.checkpoint,

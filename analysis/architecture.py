@@ -15,8 +15,8 @@ from analysis.entry import TableEntry, View
 from analysis.frames import Study, end
 from analysis.printed import corrections, slug
 from analysis.tables import Block, Cell, Column, Row, Table
-from benchmark.config import per_stage
 from benchmark.records import RunRecords
+from benchmark.settings.config import per_stage
 
 
 def _count(value: float) -> str:

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmark.chain import Chain, record, sample
-from benchmark.config import RunConfig
-from benchmark.evaluate import evaluating
+from benchmark.instruments.run_models import Chain, record, sample
 from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
-from benchmark.run import Store
+from benchmark.settings.config import RunConfig
+from benchmark.store import Store
+from benchmark.training.evaluate import evaluating
 
 ROWS = 32
 TOKENS = 64  # of each row at most: over the 512 of a whole row attention thins out, and memory grows with the square

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analysis import page, scorecard
-from analysis.entry import TableEntry, View
+from analysis.entry import Entry, TableEntry, View
 from analysis.frames import Study
 from analysis.tables import FORMATS, Table
 from benchmark.atomic import whole_file
@@ -15,21 +14,24 @@ from benchmark.records import RunRecords
 
 
 def render(
-    suite_name: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path, view: View = "ours"
+    suite_name: str,
+    runs: Sequence[RunRecords],
+    entries: Sequence[Entry],
+    paper: Mapping[str, Entry],
+    out: Path,
+    view: View = "ours",
 ) -> list[Path]:
     """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
 
-    After them come the scorecard (verdicts on the paper's claims), and index.html. Views other than "ours" are of
+    `entries` are what is shown, `paper` all entries by name, whose printed numbers the scorecard needs. After tables
+    and figures come the scorecard (verdicts on the paper's claims), and index.html. Views other than "ours" are of
     tables only and files of their own, NAME.both.tex. Several suites' runs in one call give tables with a block a
-    suite. The same records give the same bytes. Raises ConfigError for a name that is no entry.
+    suite. The same records give the same bytes.
     """
-    # entries are plug-ins, found by name: nothing in `analysis` knows which tables the paper has
-    paper = importlib.import_module("paper_tables")
-    chosen = [paper.load(name) for name in tables]
     study = Study(suite_name, runs)
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
-    for entry in chosen:
+    for entry in entries:
         if view != "ours" and not entry.printed:
             continue  # the paper has nothing like it
         if isinstance(entry, TableEntry):
@@ -40,9 +42,9 @@ def render(
             shown[entry.name] = drawn["png"]
             files |= {f"{entry.name}.{suffix}": content for suffix, content in drawn.items()}
     if view == "ours" and runs:
-        verdicts = scorecard.scorecard(study, {name: paper.load(name) for name in paper.names()})
+        verdicts = scorecard.scorecard(study, paper)
         files |= _files(verdicts, "")
-        files["index.html"] = page.page(study, verdicts, [(entry, shown[entry.name]) for entry in chosen]).encode()
+        files["index.html"] = page.page(study, verdicts, [(entry, shown[entry.name]) for entry in entries]).encode()
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

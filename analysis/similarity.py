@@ -26,13 +26,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from analysis.metrics import representational_similarity
-from benchmark.chain import Chain, record, sample
-from benchmark.config import RunConfig
-from benchmark.evaluate import LOGITS_AT_ONCE, evaluating
+from benchmark.data.vocabulary import MASK
+from benchmark.instruments.run_models import Chain, record, sample
 from benchmark.models import LanguageModel
-from benchmark.run import Store
-from benchmark.stream import Stream, predictions
-from benchmark.vocabulary import MASK
+from benchmark.settings.config import RunConfig
+from benchmark.store import Store
+from benchmark.training.evaluate import LOGITS_AT_ONCE, evaluating
+from benchmark.training.stream import Stream, predictions
 
 # of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of 64, where it is
 # within 2% of the ARS over eight times as many, and off the same way for all methods

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.config import ConfigError, Row, Suite, validation_message
-from benchmark.method import LifelongMethod
+from benchmark.settings.config import ConfigError, Row, Suite, validation_message
+from benchmark.training.method import LifelongMethod
 
 
 def names() -> list[str]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmark.learner import Learner
-from benchmark.method import LifelongMethod, Phase, Stage
-from benchmark.stream import Batch
+from benchmark.training.batch import Batch
+from benchmark.training.learner import Learner
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from benchmark.method import Phase, Stage
 from benchmark.models import LanguageModel
 from benchmark.models.growth import grow
-from benchmark.replay import AdaptiveReplay
+from benchmark.training.method import Phase, Stage
+from methods._adaptive_replay import AdaptiveReplay
 
 
 @dataclass

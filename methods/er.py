@@ -6,7 +6,7 @@ A fixed share of every batch comes from the memory of earlier domains; one mean 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

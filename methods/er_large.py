@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Phase, Stage
 from benchmark.models import LanguageModel
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

@@ -15,9 +15,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from benchmark.consolidation import Consolidation, add_rows
-from benchmark.learner import Learner, cross_entropy
-from benchmark.stream import Batch
+from benchmark.training.batch import Batch
+from benchmark.training.learner import Learner, cross_entropy
+from methods._consolidation import Consolidation, add_rows
 
 
 @dataclass

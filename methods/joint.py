@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

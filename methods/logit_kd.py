@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmark.distillation import Distillation
-from benchmark.learner import at_least_fp32, cross_entropy
+from benchmark.training.learner import at_least_fp32, cross_entropy
+from methods._distillation import Distillation
 
 
 @dataclass

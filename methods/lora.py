@@ -11,9 +11,9 @@ a GPT L3_D256 (60 s for the first, 25 s for each later one, two seeds) rank 8 en
 
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Stage
 from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
+from benchmark.training.method import LifelongMethod, Stage
 
 
 @dataclass

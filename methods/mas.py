@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmark.consolidation import Consolidation, add_rows
-from benchmark.learner import Learner, at_least_fp32
-from benchmark.stream import Batch
+from benchmark.training.batch import Batch
+from benchmark.training.learner import Learner, at_least_fp32
+from methods._consolidation import Consolidation, add_rows
 
 
 @dataclass

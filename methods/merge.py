@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from benchmark.method import LifelongMethod, Phase, Stage
 from benchmark.models import LanguageModel
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 if TYPE_CHECKING:
-    from benchmark.learner import Learner
-    from benchmark.stream import Batch
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
 
 MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging needs no more
 

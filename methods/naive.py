@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod
+from benchmark.training.method import LifelongMethod
 
 
 @dataclass

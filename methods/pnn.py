@@ -7,9 +7,9 @@ benchmark/models/progressive.py. Every domain is evaluated on its own column, so
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.method import LifelongMethod, Stage
 from benchmark.models import LanguageModel
 from benchmark.models.progressive import ProgressiveModel
+from benchmark.training.method import LifelongMethod, Stage
 
 
 @dataclass

@@ -7,7 +7,7 @@ is Naive's, with the suite's schedule, so that all methods start from the same m
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

@@ -6,8 +6,8 @@ All budget of the stream is spent in the last stage; the stages before it train 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.method import LifelongMethod, Phase, Stage
 from benchmark.models import LanguageModel
+from benchmark.training.method import LifelongMethod, Phase, Stage
 
 
 @dataclass

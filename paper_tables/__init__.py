@@ -13,7 +13,7 @@ from pathlib import Path
 
 from analysis.entry import Entry
 from analysis.printed import read_printed
-from benchmark.config import ConfigError
+from benchmark.settings.config import ConfigError
 
 _FOLDER = Path(__file__).parent
 
@@ -21,6 +21,11 @@ _FOLDER = Path(__file__).parent
 def names() -> list[str]:
     """All entries, tables and figures, in alphabetical order."""
     return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def catalogue() -> dict[str, Entry]:
+    """All entries by name."""
+    return {name: load(name) for name in names()}
 
 
 def load(name: str) -> Entry:

@@ -1,51 +1,148 @@
-"""The rooms and the direction of their imports. Oracle: the table below, which docs/how_it_works.md explains."""
+"""The rooms, which of them may import which, and who may read a clock. Oracle: the tables below, as in
+docs/how_it_works.md."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("benchmark", "methods", "analysis", "paper_tables")
-MAY_IMPORT = {
-    "benchmark": set(),
-    "methods": {"benchmark"},
-    "analysis": {"benchmark"},
-    "paper_tables": {"analysis", "benchmark"},
+BASE = "benchmark"  # the files in benchmark/ itself
+ROOMS = ("settings", "data", "models", "training", "downstream", "instruments", "jobs")
+FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
+MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
+    "methods": {*FLOORS[: FLOORS.index("benchmark.training") + 1]},
+    "analysis": {BASE, "benchmark.settings"},
+    "paper_tables": {BASE, "benchmark.settings", "analysis"},
+    "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
-TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 # analysis works from records; only these two look into models
-LOOKS_INTO_MODELS = {"analysis/similarity.py", "analysis/attention.py"}
-ANALYSIS_USES = {"benchmark.records", "benchmark.config", "benchmark.errors", "benchmark.atomic"}
-WITHOUT_TORCH = ("benchmark.config", "benchmark.records", "analysis.render", "paper_tables", "run_all")
+LOOKS_INTO_MODELS = {"analysis.similarity", "analysis.attention"}
+TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
+WITHOUT_TORCH = (
+    *("benchmark.settings.config", "benchmark.settings.suite_files", "benchmark.records", "benchmark.store"),
+    *("analysis.render", "paper_tables", "run_all"),
+)
+CLOCKS = {
+    "time": {"time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime"},
+    "datetime": {"now", "utcnow", "today"},
+    "os": {"times"},
+    "resource": {"getrusage"},
+    "timeit": {"timeit", "default_timer", "Timer"},
+    "torch": {"elapsed_time", "Event", "Timer"},
+}
+READS_A_CLOCK = {
+    "benchmark.training.clock": "charges the budget",
+    "benchmark.training.progress": "how often a line is shown",
+    "benchmark.training.run": "which failures are of this call",
+    "benchmark.records": "when a line was written",
+    "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
+    "benchmark.instruments.speed": "measures steps",
+    "benchmark.instruments.conformance": "how long each check took",
+    "benchmark.jobs.planning": "how old a sign of life is",
+}
 
 
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    module_of(path): path
+    for room in ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
+    for path in sorted((ROOT / room).rglob("*.py") if (ROOT / room).is_dir() else [ROOT / room])
+}
+TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
+
+
+def room_of(module: str) -> str:
+    """The room that a module of the project is in, else nothing."""
+    top, _, rest = module.partition(".")
+    if top != "benchmark":
+        return top if top in MAY_IMPORT else ""
+    room = f"benchmark.{rest.partition('.')[0]}"
+    return room if room in MAY_IMPORT else BASE
+
+
+def imported(tree: ast.AST, place: str) -> Iterator[str]:
+    """Every module that a file imports, at the top, in functions, for types, and by `import_module`."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return found
+            assert node.level == 0, f"{place}: relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in FILES else str(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield _dynamic(node.args[0], place)
 
 
-@pytest.mark.parametrize("path", [p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))], ids=str)
-def test_imports_go_one_way(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    room = name.split("/")[0]
-    used = imports(path)
-    rooms = {module.split(".")[0] for module in used} & {*ROOMS, "run_all", "tests"}
-    assert rooms <= MAY_IMPORT[room] | {room}, f"{name} imports {rooms}"
-    if room in ("analysis", "paper_tables") and name not in LOOKS_INTO_MODELS:
-        assert not {module.split(".")[0] for module in used} & TORCH, f"{name} imports torch"
-        of_benchmark = {".".join(m.split(".")[:2]) for m in used if m.startswith("benchmark.")}
-        assert of_benchmark <= ANALYSIS_USES, f"{name} imports {of_benchmark}"
+def _dynamic(name: ast.expr, place: str) -> str:
+    """What `import_module(name)` imports, as far as its text says: a module, or a package of plug-ins."""
+    first = name.values[0] if isinstance(name, ast.JoinedStr) else name
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value.rstrip(".")
+    assert ast.unparse(first) == "{__name__}", f"{place}: the test cannot see what {ast.unparse(name)} imports"
+    return place
+
+
+def arrows() -> dict[str, set[str]]:
+    """Module of the project -> those that it imports."""
+    found = {module: set(imported(tree, module)) for module, tree in TREES.items()}
+    return {module: {name for name in names if room_of(name)} - {module} for module, names in found.items()}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_go_one_way(module: str) -> None:
+    if module in LOOKS_INTO_MODELS:
+        return
+    rooms = {room_of(name) for name in arrows()[module]} - {room_of(module)}
+    assert rooms <= MAY_IMPORT[room_of(module)], f"{module} imports {rooms - MAY_IMPORT[room_of(module)]}"
+    if room_of(module) in ("analysis", "paper_tables"):
+        packages = {name.partition(".")[0] for name in imported(TREES[module], module)}
+        assert not packages & TORCH, f"{module} imports torch"
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Nor do more of them in a circle; imports for types count. Oracle: an order in which each comes after its own."""
+    left = arrows()
+    while ready := [module for module, names in left.items() if not names & left.keys()]:
+        for module in ready:
+            del left[module]
+    while ends := left.keys() - set().union(*left.values()):  # only in the way to a circle
+        for module in ends:
+            del left[module]
+    assert not left, f"circles among {sorted(left)}"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import importlib; importlib.import_module('run_all')", {"importlib", "run_all"}),
+        ("from importlib import import_module as load", {"importlib"}),
+        ("__import__(f'paper_tables.{name}')", {"paper_tables"}),
+        ("def f():\n    from benchmark import records", {"benchmark.records"}),
+        ("if TYPE_CHECKING:\n    import methods.er", {"methods.er"}),
+    ],
+)
+def test_imports_are_seen_wherever_they_stand(code: str, found: set[str]) -> None:
+    """Oracle: what Python would import."""
+    assert set(imported(ast.parse(code), "x")) == found
+
+
+def test_import_module_has_no_other_name() -> None:
+    """Under another name the walk would not see it."""
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "importlib":
+                assert not {alias.name for alias in node.names} & {"import_module", "__import__"}, module
 
 
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
@@ -54,7 +151,41 @@ def test_is_imported_without_torch(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_time_is_measured_in_one_place() -> None:
-    """Only the clock charges a budget, so only it may read a high-resolution timer."""
-    readers = [p.name for p in (ROOT / "benchmark").rglob("*.py") if "perf_counter" in p.read_text(encoding="utf-8")]
-    assert set(readers) <= {"clock.py", "speed.py"}
+def clocks(tree: ast.AST) -> set[str]:
+    """The clocks that a file reads, under whatever name it imports them."""
+    aliases = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = CLOCKS.get(node.module.partition(".")[0], set())
+            found |= {alias.name for alias in node.names if alias.name.removesuffix("_ns") in names}
+        elif isinstance(node, ast.Attribute):
+            first = ast.unparse(node).partition(".")[0]
+            names = CLOCKS.get(aliases.get(first, first).partition(".")[0], set())
+            found |= {node.attr} if node.attr.removesuffix("_ns") in names else set()
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.perf_counter()",
+        "import time as t; t.monotonic_ns()",
+        "from time import process_time as p",
+        "from datetime import datetime; datetime.now()",
+        "import resource; resource.getrusage(0)",
+        "import torch; torch.cuda.Event(enable_timing=True)",
+    ],
+)
+def test_every_way_to_read_a_clock_is_seen(code: str) -> None:
+    assert clocks(ast.parse(code))
+
+
+def test_time_is_read_where_it_is_said() -> None:
+    """Only the clock charges a budget; whoever else reads one says what for."""
+    assert {module for module, tree in TREES.items() if clocks(tree)} == set(READS_A_CLOCK)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from analysis import attention
+from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
-from benchmark.vocabulary import Vocabulary
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
 

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import synthetic
 
 import methods
 import paper_tables
@@ -16,7 +15,8 @@ from analysis.printed import slug
 from analysis.scorecard import scorecard
 from analysis.verdicts import METRICS, compare, judge
 from benchmark.records import load_runs
-from benchmark.suite_files import load_suite, suite_names
+from benchmark.settings.suite_files import load_suite, suite_names
+from tests.support import synthetic
 
 ENTRIES = {name: paper_tables.load(name) for name in paper_tables.names()}
 NOTHING = Numbers("", 0)

@@ -9,19 +9,26 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 from torch import nn
-from toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from benchmark import discriminator
-from benchmark.classifier import Checkpoint, ColumnClassifier, prompt_domains, rows_of, truncate, wrong_domain
-from benchmark.config import ConfigError
-from benchmark.corpus import DataError
-from benchmark.finetune import Trainer, score, score_all
+from benchmark.data.corpus import DataError
+from benchmark.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from benchmark.downstream import discriminator
+from benchmark.downstream.classifier import (
+    Checkpoint,
+    ColumnClassifier,
+    prompt_domains,
+    rows_of,
+    truncate,
+    wrong_domain,
+)
+from benchmark.downstream.finetune import Trainer, score, score_all
+from benchmark.downstream.tasks import Example, TaskData, metric
 from benchmark.models import build
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
-from benchmark.tasks import Example, TaskData, metric
-from benchmark.vocabulary import BOS, EOS, PAD, Vocabulary
+from benchmark.settings.config import ConfigError
+from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny_suite
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +21,7 @@ from transformers import (
 
 import run_all
 from benchmark import records
+from tests.support import tiny_suite
 
 ROOT = Path(__file__).parent.parent
 

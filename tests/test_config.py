@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.config import ConfigError, per_stage
-from benchmark.suite_files import expand, load_suite, parse_set, suite_names
+from benchmark.settings.config import ConfigError, per_stage
+from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = """

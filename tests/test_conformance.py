@@ -1,4 +1,4 @@
-"""Every method keeps the promises of the interface. The oracle of each promise is in `benchmark/conformance.py`."""
+"""Every method keeps the promises of the interface. Oracles: those in benchmark/instruments/conformance.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark import conformance
-from benchmark.conformance import CHECKS, Lab
-from benchmark.method import LifelongMethod, Phase
+from benchmark.instruments import conformance
+from benchmark.instruments.conformance import CHECKS, Lab
+from benchmark.training.method import LifelongMethod, Phase
 
 ROOT = Path(__file__).parent.parent
 ALONE = [check for check in CHECKS if check is not conformance.two_processes_equal_one]

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_corpus
 
-from benchmark import discriminator
-from benchmark.config import ConfigError, Data, Domain
-from benchmark.config import Tokenizer as TokenizerConfig
-from benchmark.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
-from benchmark.learner import cross_entropy
-from benchmark.method import Phase
+from benchmark.data.tokens import Corpus, prepare, train_bpe
+from benchmark.data.vocabulary import BOS, MASK, Vocabulary
+from benchmark.downstream import discriminator
+from benchmark.downstream.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
 from benchmark.models import LanguageModel, build
-from benchmark.stream import Stream
-from benchmark.tokens import Corpus, prepare, train_bpe
-from benchmark.vocabulary import BOS, MASK, Vocabulary
+from benchmark.settings.config import ConfigError, Data, Domain
+from benchmark.settings.config import Tokenizer as TokenizerConfig
+from benchmark.training.learner import cross_entropy
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream
+from tests.support.random_corpus import tiny_corpus
 
 PACKAGES = ("pydantic", "networkx", "matplotlib")  # torch needs networkx
 DATA = Data(sequence_length=34)

@@ -6,13 +6,12 @@ import struct
 import matplotlib.figure
 import numpy as np
 import pytest
-import synthetic
 
 import paper_tables
 from analysis import figures
 from analysis.frames import Study
-from analysis.render import render
 from benchmark.records import load_runs
+from tests.support import synthetic
 
 KINDS = [
     "trend_main",
@@ -132,7 +131,7 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):
 def test_render_writes_every_format_whole(study, tmp_path):
     """Oracle: the names that the docstring promises; PNG and PDF signatures; two runs give the same bytes."""
     names = ["main_pretraining", "trend_main"]
-    paths = render("demo", study.runs, names, tmp_path / "out")
+    paths = synthetic.report("demo", study.runs, names, tmp_path / "out")
     assert [path.name for path in paths] == [
         "main_pretraining.tex",
         "main_pretraining.csv",
@@ -146,7 +145,7 @@ def test_render_writes_every_format_whole(study, tmp_path):
     ]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
     before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in render("demo", study.runs, names, tmp_path / "out")] == before
+    assert [path.read_bytes() for path in synthetic.report("demo", study.runs, names, tmp_path / "out")] == before
     png = io.BytesIO(before[4])
     assert png.read(8) == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png.read(16)[8:])

@@ -13,14 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from toy_task import SETTINGS, TASK, data_of, save
 
-from benchmark import finetune, records
-from benchmark.classifier import Checkpoint, Rows, prompt_domains, rows_of
-from benchmark.config import ConfigError
-from benchmark.finetune import Trainer, length_bucketed, missing, score, score_all
-from benchmark.task_settings import Finetuning
-from benchmark.tasks import TaskData
+from benchmark import records
+from benchmark.downstream import finetune
+from benchmark.downstream.classifier import Checkpoint, Rows, prompt_domains, rows_of
+from benchmark.downstream.finetune import Trainer, length_bucketed, missing, score, score_all
+from benchmark.downstream.tasks import TaskData
+from benchmark.settings.config import ConfigError
+from benchmark.settings.task_settings import Finetuning
+from tests.support.toy_task import SETTINGS, TASK, data_of, save
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ GRID = """
 import os, signal, sys
 from pathlib import Path
 from benchmark import records
-from test_finetune import grid
+from tests.test_finetune import grid
 
 append, count = records.append, 0
 def append_and_die(path, record):
@@ -199,9 +200,8 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
     grid(folders["gpt"], tmp_path / "whole.jsonl")
     killed = tmp_path / "killed.jsonl"
     command = [sys.executable, "-c", GRID, str(folders["gpt"]), str(killed)]
-    tests = Path(__file__).resolve().parent
-    paths = f"{tests.parent}{os.pathsep}{tests}"
-    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True)
+    root = str(Path(__file__).resolve().parents[1])
+    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True)
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
     assert len(records.read(killed)) == 3
     left = []

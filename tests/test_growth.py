@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import FAMILIES, PRE_NORM, TOKENS, difference, equal_gains, network
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertForSequenceClassification
 
-from benchmark.config import ConfigError
 from benchmark.models.growth import grow
 from benchmark.models.growth_layout import places
 from benchmark.models.transformer import load_network
+from benchmark.settings.config import ConfigError
+from tests.support.small_networks import FAMILIES, PRE_NORM, TOKENS, difference, equal_gains, network
 
 # ---- the function is kept
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_networks import FAMILIES, difference, network
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,6 +17,7 @@ from benchmark.models.growth import grow
 from benchmark.models.growth_exact import Exact
 from benchmark.models.growth_layout import Affine, places
 from benchmark.models.growth_width import Fpi
+from tests.support.small_networks import FAMILIES, difference, network
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "fpi.json"
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmark import launch, records, snapshot
+from benchmark import records
 from benchmark.errors import UserError
-from benchmark.launch import SlurmJob, StopSignals
-from benchmark.stage import Stopped
-from benchmark.start import PREEMPTION
-from benchmark.world import World
+from benchmark.jobs import launch, snapshot
+from benchmark.jobs.launch import SlurmJob, StopSignals
+from benchmark.jobs.slurm_process import PREEMPTION
+from benchmark.training.processes import World
+from benchmark.training.stage import Stopped
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,7 +27,7 @@ def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
     """Oracle: the files themselves; another byte is another snapshot, and a changed snapshot is noticed."""
     kept = snapshot.take(tmp_path)
     assert snapshot.take(tmp_path) == kept and snapshot.digest(kept) == kept.name
-    for name in ("benchmark/launch.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
+    for name in ("benchmark/jobs/launch.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
         assert (kept / name).read_bytes() == (ROOT / name).read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
     with (kept / "methods" / "er.py").open("a") as file:
@@ -36,7 +37,7 @@ def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
 
 HELD = """
 import json, signal, sys
-from benchmark.start import PREEMPTION
+from benchmark.jobs.slurm_process import PREEMPTION
 came = []
 signal.signal(PREEMPTION, lambda *_: came.append(1))
 before = list(came)
@@ -53,11 +54,11 @@ def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
     (tmp_path / "benchmark").mkdir()  # would be imported, if the current folder were searched
     (tmp_path / "benchmark" / "__init__.py").write_text("raise ImportError")
     begin = f"import os, signal, sys; os.kill(os.getpid(), {int(signal.SIGUSR2)}); import runpy; "
-    patched = tmp_path / "code" / "start.py"
-    text = (code / "benchmark" / "start.py").read_text()
+    patched = tmp_path / "code" / "process.py"
+    text = (code / "benchmark" / "jobs" / "slurm_process.py").read_text()
     patched.write_text(
         text.replace("    runpy.run_module", f"    {begin}runpy.run_module").replace(
-            "str(Path(__file__).parents[1])", repr(str(code))
+            "str(Path(__file__).parents[2])", repr(str(code))
         )
     )
     done = subprocess.run(

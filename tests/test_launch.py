@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 import submitit
 import torch
-from slurm_lab import Lab, write_texts
 
 import methods
-from benchmark import jobs, planning, records, slurm, suite_files
-from benchmark.config import ConfigError
-from benchmark.launch import Training
-from benchmark.planning import Survey
-from benchmark.run import Store, corpus_of
-from benchmark.slurm_settings import Slurm
-from benchmark.submit import Submission
-from benchmark.suite_files import load_suite
-from benchmark.world import World
+from benchmark import records
+from benchmark.jobs import job_files, planning, slurm
+from benchmark.jobs.launch import Training
+from benchmark.jobs.planning import Survey
+from benchmark.jobs.submit import Submission
+from benchmark.settings.base import suite_files
+from benchmark.settings.config import ConfigError
+from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
+from benchmark.training.processes import World
+from benchmark.training.run import corpus_of
+from tests.support.slurm_lab import Lab, write_texts
 
 OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
@@ -104,7 +107,7 @@ def test_shared_stages_are_a_tree(lab: Lab) -> None:
     """Oracle: drawn by hand. Three of four share stage a; two of these b and c as well."""
     lab.write('{ method = "naive", name = "1" }', *(f'{{ method = "naive", name = "{i}" }}' for i in "234"))
     keys = {"1": "abcd", "2": "abce", "3": "axyz", "4": "wxyz"}
-    tasks = jobs.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
+    tasks = job_files.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
     told = [(task.config.row, task.last_stage, task.after, "".join(task.stages)) for task in tasks]
     assert told == [
         ("1", 0, None, "a"),
@@ -114,7 +117,7 @@ def test_shared_stages_are_a_tree(lab: Lab) -> None:
         ("3", None, "stage-a", "xyz"),
         ("4", None, None, "wxyz"),
     ]
-    trained = jobs.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
+    trained = job_files.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
     assert [task.after for task in trained] == [None, "stage-c", "stage-c", None, None]
 
 
@@ -134,7 +137,7 @@ def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
 
 def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7") -> None:
     one = lab.config(row)
-    path = jobs.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
+    path = job_files.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
     job = {
         "id": id,
         "key": one.id,
@@ -246,9 +249,9 @@ def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
 def test_a_job_that_nobody_noted_is_no_job_of_the_suite(lab: Lab) -> None:
     """Oracle: the records: killed between submission and note, only the job itself has written."""
     write_job(lab, "Naive", STARTED)
-    records.append(jobs.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
-    (jobs.folder_of(lab.runs, "tiny") / "9.jsonl").touch()
-    assert [job.id for job in jobs.read(jobs.folder_of(lab.runs, "tiny"))] == ["7"]
+    records.append(job_files.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
+    (job_files.folder_of(lab.runs, "tiny") / "9.jsonl").touch()
+    assert [job.id for job in job_files.read(job_files.folder_of(lab.runs, "tiny"))] == ["7"]
 
 
 def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:

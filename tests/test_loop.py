@@ -18,16 +18,16 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.clock import Clock
-from benchmark.config import Budget, per_stage
-from benchmark.conformance import ALONE, Lab, tiny_config
-from benchmark.method import LifelongMethod, Phase
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import load
-from benchmark.optimization import scheduled
-from benchmark.progress import Line
-from benchmark.run import stage_keys
-from benchmark.stage import NonFiniteLoss, Stopped
-from benchmark.world import World
+from benchmark.settings.config import Budget, per_stage
+from benchmark.training.clock import Clock
+from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.optimization import scheduled
+from benchmark.training.processes import World
+from benchmark.training.progress import Line
+from benchmark.training.run import stage_keys
+from benchmark.training.stage import NonFiniteLoss, Stopped
 
 ROOT = Path(__file__).parent.parent
 
@@ -182,7 +182,7 @@ KILL = """
 import os, signal, sys, torch
 from pathlib import Path
 import methods
-from benchmark.conformance import Lab
+from benchmark.instruments.conformance import Lab
 torch.set_num_threads(1)
 lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))

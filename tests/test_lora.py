@@ -13,13 +13,13 @@ from torch import Tensor
 
 import methods
 from benchmark import records
-from benchmark.config import ConfigError
-from benchmark.conformance import Lab
+from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.instruments.conformance import Lab
 from benchmark.models import LanguageModel, build, load, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.models.transformer import ARCHITECTURES
-from benchmark.run import stage_of
-from benchmark.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.settings.config import ConfigError
+from benchmark.training.run import stage_of
 
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))
 

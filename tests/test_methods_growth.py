@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import methods
+from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
 from benchmark.models.growth_layout import Place, places
-from benchmark.vocabulary import Vocabulary
 
 LINEARS = ("query", "key", "value", "output", "up", "down")
 

@@ -15,11 +15,11 @@ import torch
 import methods
 from analysis.frames import Study
 from benchmark import records
-from benchmark.config import digest
-from benchmark.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
-from benchmark.method import Phase
-from benchmark.run import stage_of
-from tests import toy
+from benchmark.instruments.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
+from benchmark.settings.config import digest
+from benchmark.training.method import Phase
+from benchmark.training.run import stage_of
+from tests.support import toy
 
 ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
 

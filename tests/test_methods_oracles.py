@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.config import Data
-from benchmark.learner import Learner
-from benchmark.method import Phase
-from benchmark.stream import Stream
+from benchmark.settings.config import Data
+from benchmark.training.learner import Learner
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream
 from methods import build
 from methods.agem import project
-from tests import toy
-from tests.conftest import tiny_corpus
+from tests.support import toy
+from tests.support.random_corpus import tiny_corpus
 
 NUMBERS = [name for name, numbers in (("own", True), ("shared", toy.SHARED.exists())) if numbers]
 needs_all = pytest.mark.skipif(not toy.SHARED.exists(), reason="only in the larger set of numbers, ../shared/oracles")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.replay import FLOOR, weights_by_fall
 from methods import build
-from tests import toy
+from methods._adaptive_replay import FLOOR, weights_by_fall
+from tests.support import toy
 
 
 @pytest.mark.parametrize(

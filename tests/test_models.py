@@ -7,10 +7,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
 
-from benchmark.config import ConfigError
+from benchmark.data.vocabulary import BOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import transformer
 from benchmark.models.transformer import ARCHITECTURES, build, load
-from benchmark.vocabulary import BOS, MASK, SPECIAL_TOKENS, Vocabulary
+from benchmark.settings.config import ConfigError
 
 # (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
 # size 384 and, for M1, the 6 layers that alone give their printed counts.

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 import methods
 from benchmark import records
-from benchmark.config import ConfigError
-from benchmark.conformance import Lab
+from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.instruments.conformance import Lab
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.progressive import (
     AdapterLateral,
@@ -25,8 +25,8 @@ from benchmark.models.progressive import (
     load_column,
 )
 from benchmark.models.transformer import ARCHITECTURES
-from benchmark.run import stage_of
-from benchmark.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.settings.config import ConfigError
+from benchmark.training.run import stage_of
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark.config import Domain, Tokenizer
-from benchmark.tokens import prepare
-from tests.texts import DATA, SMALL, gpt2_files, same, two_domains
+from benchmark.data.tokens import prepare
+from benchmark.settings.config import Domain, Tokenizer
+from tests.support.texts import DATA, SMALL, gpt2_files, same, two_domains
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,7 +27,7 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     first = prepare(domains, SMALL, DATA, tmp_path / "data", lines.append)
     assert lines == ["tokenizer: training on a, b", "a: tokenising", "b: tokenising"]
     lines.clear()
-    monkeypatch.setattr("benchmark.corpus.read", None)
+    monkeypatch.setattr("benchmark.data.corpus.read", None)
     longer = DATA.model_copy(update={"sequence_length": 20, "memory_tokens": 1})
     for data in (DATA, longer):
         same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
@@ -80,8 +80,8 @@ def test_the_same_ids_of_other_tokens_are_other_content(tmp_path) -> None:
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
-from benchmark import tokens
-from benchmark.config import Data, Domain, Tokenizer
+from benchmark.data import tokens
+from benchmark.settings.config import Data, Domain, Tokenizer
 tokens.BATCH = tokens.REPORT_EVERY = 1000
 def progress(line):
     print(line, flush=True)

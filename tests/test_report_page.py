@@ -7,10 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import synthetic
 
-from analysis.render import render
 from benchmark.records import load_runs
+from tests.support import synthetic
 
 TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
 NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
@@ -24,7 +23,7 @@ def report(tmp_path_factory) -> Path:
     synthetic.write(folder / "runs", "demo", rows=rows, finished=2)
     runs = load_runs(folder / "runs", "demo")
     runs[-1].failure = {"stage": 2, "error": NASTY}
-    render("demo", runs, TABLES, folder)
+    synthetic.report("demo", runs, TABLES, folder)
     return folder / "index.html"
 
 

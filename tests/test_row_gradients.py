@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark import row_gradients as module
-from benchmark.config import ConfigError
-from benchmark.learner import cross_entropy
+from benchmark.data.vocabulary import MASK, PAD, Vocabulary
 from benchmark.models import LanguageModel, build
+from benchmark.models import row_gradients as module
+from benchmark.models.row_gradients import row_gradients
 from benchmark.models.transformer import ARCHITECTURES
-from benchmark.row_gradients import row_gradients
-from benchmark.vocabulary import MASK, PAD, Vocabulary
+from benchmark.settings.config import ConfigError
+from benchmark.training.learner import cross_entropy
 
 ROWS = 5
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import joblib
 import pytest
-import tiny_suite
 
 import run_all
-from benchmark import records, scoring
+from benchmark import records
+from benchmark.downstream import scoring
+from tests.support import tiny_suite
 
 ROOT = Path(__file__).parent.parent
 SUITE = """
@@ -69,7 +70,7 @@ def test_every_cell_of_the_grid_has_a_score(folder):
 def test_a_second_run_scores_nothing(folder, monkeypatch):
     """Oracle: the records, and that no fine-tuning is asked for."""
     before = scores(folder)
-    monkeypatch.setattr("benchmark.scoring.score_stage", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setattr("benchmark.downstream.scoring.score_stage", lambda *_: pytest.fail("scored again"))
     assert run_all.main(["run", *arguments(folder)]) == 0
     assert scores(folder) == before
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slurm_lab
 import torch
-from conftest import tiny_corpus
 from scipy.special import rel_entr
 from torch import Tensor, nn
 
@@ -22,16 +20,22 @@ import paper_tables
 import run_all
 from analysis import attention, similarity
 from analysis.frames import Study
-from benchmark import chain, records, slurm
-from benchmark.config import Data, RunConfig
-from benchmark.conformance import Lab, tiny_config
+from benchmark import records
+from benchmark.data.vocabulary import MASK
+from benchmark.instruments import run_models
+from benchmark.instruments.conformance import Lab, tiny_config
+from benchmark.jobs import slurm
+from benchmark.jobs.planning import Survey
+from benchmark.jobs.submit import Submission
 from benchmark.models import load
-from benchmark.planning import Survey
-from benchmark.run import Run, Store
-from benchmark.stream import Batch, Stream
-from benchmark.submit import Submission
-from benchmark.suite_files import load_suite, parse_set
-from benchmark.vocabulary import MASK
+from benchmark.settings.config import Data, RunConfig
+from benchmark.settings.suite_files import load_suite, parse_set
+from benchmark.store import Store
+from benchmark.training.batch import Batch
+from benchmark.training.run import Run
+from benchmark.training.stream import Stream
+from tests.support import slurm_lab
+from tests.support.random_corpus import tiny_corpus
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
 # three models' distributions over three classes at two positions
@@ -157,7 +161,7 @@ def lines(run: Run, kind: str) -> list[Any]:
     """The record of each stage, None where there is none."""
     found = []
     for key in run.keys:
-        path = chain.path_of(run.store, key)
+        path = run_models.path_of(run.store, key)
         here = [line for line in records.read(path) if line["kind"] == kind] if path.exists() else []
         assert len(here) < 2
         found += here or [None]
@@ -209,7 +213,7 @@ def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> No
     """Oracle: bytes of the records, and no model is loaded."""
     folder = runs["elle"].store.root / "similarity"
     before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
-    monkeypatch.setattr(chain, "load", lambda path: pytest.fail("loaded a model"))
+    monkeypatch.setattr(run_models, "load", lambda path: pytest.fail("loaded a model"))
     for run in runs.values():
         similarity.measure(run.config, run.store)
         attention.measure(run.config, run.store)

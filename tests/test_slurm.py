@@ -1,7 +1,7 @@
 """Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states and records.
 
 Every wait is for a state and ends with an error if that does not come. Runs are disturbed in mid-stage: they are slow
-(tests/paced.py) until that has happened.
+(tests/support/paced.py) until that has happened.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from slurm_cluster import SlurmCluster, missing_programs
-from slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_task, write_texts
 
-from benchmark import records, slurm
+from benchmark import records
+from benchmark.jobs import slurm
+from tests.support.slurm_cluster import SlurmCluster, missing_programs
+from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_task, write_texts
 
 missing = missing_programs()
 pytestmark = [

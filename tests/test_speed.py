@@ -9,15 +9,17 @@ import pytest
 import torch
 
 import methods
-from benchmark import records, reference, speed
-from benchmark.config import Budget, ConfigError, RunConfig
-from benchmark.conformance import ALONE, STEPS, Lab
-from benchmark.flops import count_flops
-from benchmark.method import LifelongMethod, Phase
+from benchmark import records
+from benchmark.instruments import speed
+from benchmark.instruments.conformance import ALONE, STEPS, Lab
+from benchmark.instruments.speed import Cost, Stepper, measure, table
 from benchmark.models import load
-from benchmark.reference import RowTimes, StageTimes, settings_of, stage_times
-from benchmark.run import stage_keys, stage_of
-from benchmark.speed import Cost, Stepper, measure, table
+from benchmark.settings.config import Budget, ConfigError, RunConfig
+from benchmark.training import step_times
+from benchmark.training.flops import count_flops
+from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.run import stage_keys, stage_of
+from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -117,7 +119,7 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     if unit == "reference":
         budget["reference"] = str(tmp_path / "times.json")
         row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": cost}),) * 3)
-        reference.write(tmp_path / "times.json", [row], {"device": "CPU"})
+        step_times.write(tmp_path / "times.json", [row], {"device": "CPU"})
     run = lab.run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
@@ -134,14 +136,14 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     lab = Lab("er", methods.build, tmp_path)
     times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
     config = with_budget(lab.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
-    reference.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
     run = lab.run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
-    reference.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
     after = stage_keys(config, methods.build("er"), run.corpus.key)
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
@@ -153,11 +155,11 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
         stage_times(config, 0)
     rows = [RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 1.0}),))]
-    reference.write(path, rows, {})
+    step_times.write(path, rows, {})
     with pytest.raises(ConfigError, match="no step times of er with options {}; measure it"):
         stage_times(config, 0)
     other = {**settings_of(config), "training.batch_size": 2048}
-    reference.write(path, [RowTimes("er", {}, other, rows[0].stages)], {})
+    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], {})
     with pytest.raises(ConfigError, match=r"other settings: training\.batch_size = 2048 \(here 8\); measure it"):
         stage_times(config, 0)
     assert stage_times(config.model_copy(update={"budget": Budget(unit="steps", amount=1)}), 0) is None
@@ -238,7 +240,7 @@ def test_costs_of_a_suite(tmp_path) -> None:
         {"importance", "adapt"},
     ]
     path = tmp_path / "times.json"
-    reference.write(path, rows, ALONE.hardware())
+    step_times.write(path, rows, ALONE.hardware())
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
     assert stage_times(budget, 1) == rows[2].stages[1]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.config import ConfigError, Data
-from benchmark.method import Phase
-from benchmark.stream import Batch, Stream, random_bits, shuffled, uniform
-from benchmark.vocabulary import BOS, MASK
-from tests.conftest import tiny_corpus
+from benchmark.data.vocabulary import BOS, MASK
+from benchmark.settings.config import ConfigError, Data
+from benchmark.training.batch import Batch
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream, random_bits, shuffled, uniform
+from tests.support.random_corpus import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
 

@@ -8,13 +8,13 @@ import subprocess
 
 import numpy as np
 import pytest
-import synthetic
 
 import paper_tables
 from analysis.frames import Study
 from analysis.tables import Block, Cell, Column, Row, Table, latex, mark_best, number, to_csv, to_latex, to_markdown
-from benchmark.config import ConfigError
 from benchmark.records import load_runs
+from benchmark.settings.config import ConfigError
+from tests.support import synthetic
 
 
 def study(tmp_path, **options) -> Study:

@@ -14,11 +14,13 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 
-from benchmark import corpus, docstring_task, records, task_data
-from benchmark.config import ConfigError, Domain
-from benchmark.corpus import DataError, Document
-from benchmark.task_settings import Docstrings, Finetuning, HubTask, Task
-from benchmark.tasks import check, metric, record_references, references, score_key, without_leaks
+from benchmark import records
+from benchmark.data import corpus
+from benchmark.data.corpus import DataError, Document
+from benchmark.downstream import docstring_task, task_data
+from benchmark.downstream.tasks import check, metric, record_references, references, score_key, without_leaks
+from benchmark.settings.config import ConfigError, Domain
+from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")

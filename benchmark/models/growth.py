@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmark.config import ConfigError
 from benchmark.models.growth_advanced import Aki
 from benchmark.models.growth_exact import Exact, silence_copies
 from benchmark.models.growth_layout import Place, enlarged, epsilon, head_activation, is_post_norm, places
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_width import Fpi, Width
+from benchmark.settings.config import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]
 _CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time

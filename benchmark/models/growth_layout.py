@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from benchmark.config import ConfigError
+from benchmark.settings.config import ConfigError
 
 FAMILIES = (BertForMaskedLM, RobertaForMaskedLM, RobertaPreLayerNormForMaskedLM, GPT2LMHeadModel)
 

@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from benchmark.config import ConfigError
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
+from benchmark.settings.config import ConfigError
 
 FILE = "progressive.json"  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"

@@ -28,8 +28,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from benchmark.atomic import whole_folder
-from benchmark.config import ConfigError
-from benchmark.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
+from benchmark.data.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
+from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
 

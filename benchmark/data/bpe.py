@@ -1,0 +1,67 @@
+"""Byte-level BPE tokenizers, trained or loaded, all with the same layout of ids (see `benchmark.data.vocabulary`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from benchmark.data.documents import DataError
+from benchmark.data.vocabulary import SPECIAL_TOKENS
+from benchmark.settings.config import digest
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives the same ids."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe = _byte_level(models.BPE())
+    bpe.train_from_iterator(texts, trainer)
+    return bpe
+
+
+def load_bpe(folder: Path) -> Tokenizer:
+    """GPT-2's kind of vocab.json and merges.txt, with our special tokens before its entries.
+
+    So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
+    """
+    try:
+        entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
+    if not isinstance(entries, dict):
+        raise DataError(f"{folder / 'vocab.json'}: a {type(entries).__name__}, not an object of tokens and their ids")
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(entries)
+    if missing:
+        raise DataError(f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes")
+    text = [entry for entry in sorted(entries, key=entries.__getitem__) if entry not in SPECIAL_TOKENS]
+    ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
+    rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]
+    merges = [(left, right) for left, _, right in rules]
+    try:
+        model = models.BPE(ids, merges)
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{folder}: merges.txt does not go with vocab.json: {error}") from None
+    bpe = _byte_level(model)
+    bpe.add_special_tokens(list(SPECIAL_TOKENS))
+    return bpe
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    bpe = Tokenizer(model)
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    return bpe
+
+
+def content_key(bpe: Tokenizer) -> str:
+    """A hash of all that decides how text is cut and numbered."""
+    model = json.loads(bpe.to_str())["model"]
+    return digest([model["vocab"], model["merges"]])

@@ -1,0 +1,127 @@
+"""Documents of a domain, one after the other, whatever they come from: memory does not grow with the corpus.
+
+docs/data.md says which problems are errors and which are counted and skipped: what is broken stops, what is merely
+useless is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from benchmark.data import docstrings, files
+from benchmark.data.documents import DataError, Document, cut, text_of
+from benchmark.settings.config import Domain, HubDataset, digest
+
+__all__ = ["DataError", "Document", "identity", "read"]
+
+FORMAT = 1  # raised when the same files come to mean other documents
+
+
+def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
+    """The documents of a domain, each text once, with their split; `skipped` counts the others by reason.
+
+    Without validation files, the sha256 of a text decides: `valid_share` of the documents are held out, the same ones
+    whatever else the domain holds. Validation files are read first, so that their text is not trained on. The upper
+    end of the hashes is what the domain holds out of pre-training (`Domain.hold_out`).
+
+    Raises DataError.
+    """
+    with closing(_Seen()) as seen:
+        for document in _documents(domain, skipped):
+            if not document.text.strip():
+                skipped["blank"] += 1
+                continue
+            try:
+                hashed = int.from_bytes(hashlib.sha256(document.text.encode()).digest()[:8], "big")
+            except UnicodeEncodeError as error:
+                raise DataError(f"{document.source}: {_surrogate(error)}") from None
+            if not seen.add(hashed):
+                skipped["duplicate"] += 1
+            elif document.split != "valid" and hashed >= (1 - domain.hold_out) * 2**64:
+                skipped["held out"] += 1
+            elif document.split:
+                yield document
+            else:
+                yield replace(document, split="valid" if hashed < valid_share * 2**64 else "train")
+
+
+def identity(domain: Domain, valid_share: float) -> str:
+    """A hash of all that decides what `read` yields, without reading it: files count by path, size and time.
+
+    A Hugging Face dataset counts by its name alone. Raises DataError if files or packages are missing.
+    """
+    paths = [path for name in domain.packages for path, _ in docstrings.modules(name)]
+    paths += [path for spec in (*domain.train, *domain.valid) for path in files.find(spec, Counter())]
+    stats = [(str(path.resolve()), path.stat()) for path in paths]
+    return digest(
+        {
+            "format": FORMAT,
+            "python": platform.python_version() if domain.packages else None,  # it parses them
+            "domain": domain.model_dump(mode="json", exclude={"name", "title"}),
+            "valid_share": None if domain.valid else valid_share,
+            "files": [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+        }
+    )
+
+
+class _Seen:
+    """Which hashes were there before. On disk, with a cache of 16 MiB, because there is one for every document."""
+
+    def __init__(self) -> None:
+        self._table = sqlite3.connect("")  # a temporary file that goes when it is closed
+        for statement in ("PRAGMA journal_mode=OFF", "PRAGMA synchronous=OFF", "PRAGMA cache_size=-16384"):
+            self._table.execute(statement)
+        self._table.execute("CREATE TABLE seen (hash INTEGER PRIMARY KEY)")
+
+    def add(self, hashed: int) -> bool:
+        """False if it was there."""
+        return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount == 1
+
+    def close(self) -> None:
+        self._table.close()
+
+
+def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
+    for name in domain.packages:
+        found, problems = docstrings.of_package(name)
+        skipped.update(problems)
+        yield from found
+    for spec in domain.valid:
+        for path in files.find(spec, skipped):
+            yield from (replace(document, split="valid") for document in files.read(path, domain.text_field, skipped))
+    for spec in domain.train:
+        for path in files.find(spec, skipped):
+            for document in files.read(path, domain.text_field, skipped):
+                yield replace(document, split="train") if domain.valid else document
+    for dataset in domain.datasets:
+        yield from _dataset(dataset)
+
+
+def _dataset(dataset: HubDataset) -> Iterator[Document]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
+    try:
+        rows: Iterable[Any] = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"dataset {dataset.path!r} (name {dataset.name!r}, split {dataset.split!r}): {error}"
+        ) from error
+    for number, row in enumerate(islice(rows, dataset.documents)):
+        place = f"{dataset.path}:{number}"
+        yield from (Document(piece, place) for piece in cut(text_of(row, dataset.text_field, place)))
+
+
+def _surrogate(error: UnicodeEncodeError) -> str:
+    return (
+        f"character {error.start} is half of a surrogate pair (\\u{ord(error.object[error.start]):x}): repair the text"
+    )

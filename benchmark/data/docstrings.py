@@ -1,0 +1,127 @@
+"""Documentation text on every machine: docstrings of installed packages, read with `ast`, never imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from benchmark.data.documents import DataError, Document, cut
+
+SHORTEST = 200  # characters
+STDLIB = "stdlib"
+TEST_FOLDERS = {"test", "tests", "idle_test"}
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@lru_cache(maxsize=16)
+def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
+    """Docstrings of the modules, classes and functions of an installed package, and how many were skipped, by reason.
+
+    `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing takes seconds and
+    the text is a few megabytes. Raises DataError if the package is not installed.
+    """
+    found: list[Document] = []
+    skipped: Counter[str] = Counter()
+    for path, module in modules(package):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError):
+            skipped["module that does not parse"] += 1
+            continue
+        for name, kind, node in _objects(tree, ""):
+            text = ast.get_docstring(node)
+            if text is None:
+                continue
+            if len(text) < SHORTEST:
+                skipped[f"docstring under {SHORTEST} characters"] += 1
+            elif not _is_unicode(text):
+                skipped["docstring with a lone surrogate"] += 1
+            else:
+                found += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]
+    return tuple(found), skipped
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """{distribution: version} of packages; Python's own for the standard library."""
+    found = {}
+    for name in packages:
+        if name == STDLIB:
+            found["python"] = platform.python_version()
+        else:
+            found |= {dist: importlib.metadata.version(dist) for dist in _distributions(name)}
+    return found
+
+
+@lru_cache(maxsize=16)
+def _distributions(package: str) -> tuple[str, ...]:
+    try:
+        importlib.metadata.distribution(package)
+        return (package,)
+    except importlib.metadata.PackageNotFoundError:  # sklearn is in scikit-learn
+        # by their files: Python 3.10's packages_distributions does not know packages that meson built
+        everything = importlib.metadata.distributions()
+        owners = [one for one in everything if any(file.parts[0] == package for file in one.files or ())]
+        return tuple(sorted({one.metadata["Name"] for one in owners}))
+
+
+def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
+    """(qualified name, kind, node) of everything in `node` that can have a docstring."""
+    if isinstance(node, Documented):
+        kind = {ast.Module: "module", ast.ClassDef: "class"}.get(type(node), "function")
+        yield name, kind, node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _objects(child, f"{name}.{child.name}".lstrip("."))
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _objects(child, name)
+
+
+def modules(package: str) -> Iterator[tuple[Path, str]]:
+    """(file, dotted name) of the modules of a package, sorted, without its tests."""
+    for root in _roots(package):
+        prefix = () if package == STDLIB else (package,)
+        if root.is_file():
+            yield root, package
+        for folder, folders, names in os.walk(root):
+            # what is no identifier cannot be imported: site-packages in the standard library, caches
+            folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
+            inside = prefix + Path(folder).relative_to(root).parts
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    stem = name.removesuffix(".py")
+                    parts = inside if stem == "__init__" else (*inside, stem)
+                    yield Path(folder, name), ".".join(parts) or package
+
+
+def _roots(package: str) -> list[Path]:
+    if package == STDLIB:
+        return [Path(sysconfig.get_paths()["stdlib"])]
+    # only a top-level name is found without importing anything
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None:
+        raise DataError(
+            f"no package {package!r} is installed: give the top-level name that `import` takes "
+            f"(sklearn, not scikit-learn), install it, or take {STDLIB!r}, Python's own library"
+        )
+    if spec.submodule_search_locations is not None:
+        return [Path(location) for location in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else []
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""Documents in files: JSON Lines or plain text, as they are or compressed with gzip or zstd."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from benchmark.data.documents import DataError, Document, cut, text_of
+
+CHUNK = 2**18  # bytes read at once
+SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
+
+
+def find(spec: str, skipped: Counter[str]) -> list[Path]:
+    """What a file name, a folder or a glob stands for, sorted."""
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        inside = sorted(p for p in path.rglob("*") if p.is_file())
+        files = [p for p in inside if p.name.endswith(SUFFIXES)]
+        if len(files) < len(inside):
+            skipped["file of another format"] += len(inside) - len(files)
+        problem = f"the folder holds no file that ends in {', '.join(SUFFIXES)}: put some there, or correct the path"
+    elif path.exists():
+        files = [path]
+    else:
+        files = [p for p in map(Path, sorted(glob.glob(str(path), recursive=True))) if p.is_file()]
+        is_glob = glob.has_magic(spec)
+        problem = "nothing matches this pattern" if is_glob else "no such file or folder"
+        problem += f" (from {Path.cwd()}): correct the path"
+    if not files:
+        raise DataError(f"{spec}: {problem}")
+    for file in files:
+        if not file.name.endswith(SUFFIXES):
+            raise DataError(f"{file}: unknown format; the name of a file ends in one of {', '.join(SUFFIXES)}")
+    return files
+
+
+def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:
+    empty = True
+    for document in _json_lines(path, text_field) if ".jsonl" in path.suffixes[-2:] else _plain_text(path):
+        empty = False
+        yield document
+    if empty:
+        skipped["empty file"] += 1
+
+
+def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
+    for number, line in enumerate(_lines(path), 1):
+        place = f"{path}:{number}"
+        try:
+            record = (
+                json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")) if line.strip() else {text_field: ""}
+            )
+        except UnicodeDecodeError as error:
+            raise DataError(f"{place}: {_not_utf8(error)}") from None
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise DataError(
+                f"{place}: not JSON ({error}): each line must be one object such as {{{json.dumps(text_field)}: ...}}"
+            ) from None
+        yield from (Document(piece, place) for piece in cut(text_of(record, text_field, place)))
+
+
+def _plain_text(path: Path) -> Iterator[Document]:
+    """A file is one document, or several where it is long: it is never in memory as a whole."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    rest, line = "", 1
+    chunks = _chunks(path)
+    while True:
+        chunk = next(chunks, b"")
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            line += error.object[: error.start].count(b"\n")
+            raise DataError(f"{path}:{line}: {_not_utf8(error)}") from None
+        line += text.count("\n")
+        *whole, rest = cut(rest + text)
+        yield from (Document(piece, str(path)) for piece in whole)
+        if not chunk:
+            break
+    if rest:
+        yield Document(rest, str(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    rest = b""
+    for chunk in _chunks(path):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, decompressed. Raises DataError if the file is truncated or damaged."""
+    line = 1
+    try:
+        with path.open("rb") as file:
+            if path.suffix != ".txt" and path.suffix != ".jsonl" and path.stat().st_size == 0:
+                raise EOFError("the file is empty")
+            for chunk in _decompressed(file, path.suffix):
+                yield chunk
+                line += chunk.count(b"\n")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}:{line}: truncated or damaged about here ({error}): make or fetch it again") from None
+
+
+def _decompressed(file: IO[bytes], suffix: str) -> Iterator[bytes]:
+    if suffix == ".zst":
+        yield from _zstd(file)
+        return
+    stream: Any = gzip.GzipFile(fileobj=file) if suffix == ".gz" else file
+    while chunk := stream.read1(CHUNK):  # not read(), which would lose what comes before a damage
+        yield chunk
+
+
+def _zstd(file: IO[bytes]) -> Iterator[bytes]:
+    """Frame by frame, because the library's own reader takes a truncated file for a short one."""
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError(f"{file.name}: to read .zst files, `pip install -e .[zstd]`") from None
+    frame = None
+    while chunk := file.read(max(1, CHUNK // 16)):  # less than CHUNK, because it may grow a lot
+        while chunk:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                content = frame.decompress(chunk)
+            except zstandard.ZstdError as error:
+                raise zlib.error(str(error)) from None
+            if content:  # nothing while a block is not complete
+                yield content
+            chunk = frame.unused_data
+            if frame.eof:
+                frame = None
+    if frame is not None:
+        raise EOFError("the last frame is not complete")
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"byte 0x{error.object[error.start]:02x} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"

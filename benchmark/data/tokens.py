@@ -1,0 +1,349 @@
+"""Text to token ids: every domain tokenised once, into flat arrays on disk.
+
+A folder of prepared data holds
+
+    tokenizers/<identity>/tokenizer.json
+    domains/<identity>/train.bin, valid.bin, info.json
+
+An identity hashes what the content is made from (settings, and files by path, size and time), so that it is known
+without reading the text. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
+another folder keeps its runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from benchmark.atomic import sync
+from benchmark.data import corpus, docstrings
+from benchmark.data.bpe import content_key, load_bpe, train_bpe
+from benchmark.data.documents import DataError, Document, Sample
+from benchmark.data.vocabulary import EOS, Vocabulary
+from benchmark.settings.config import Data, Domain, digest
+from benchmark.settings.config import Tokenizer as TokenizerConfig
+
+FORMAT = 1  # raised when the same text comes to mean other tokens
+BATCH = 2**18  # characters that a thread tokenises at once
+THREADS = min(os.cpu_count() or 1, 8)
+SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
+REPORT_EVERY = 2**24  # bytes of text between two lines of progress
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DomainTokens:
+    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`.
+
+    `info` goes into records: documents, of which valid_documents; bytes of text; tokens; sha256 of all text that was
+    read; skipped {reason: count}; complete (False: the rest was not read); versions {package: version}; source;
+    unigram_perplexity.
+    """
+
+    name: str
+    title: str
+    key: str
+    train: NDArray
+    valid: NDArray
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """`tokenizer` knows the prompts `<domain:NAME>` too, and takes special tokens in a text for ordinary text."""
+
+    tokenizer: tokenizers.Tokenizer
+    text_vocabulary: int
+    domains: tuple[DomainTokens, ...]
+    key: str
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains))
+
+
+def prepare(
+    domains: Sequence[Domain],
+    tokenizer: TokenizerConfig,
+    data: Data,
+    folder: Path,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
+
+    Raises DataError.
+    """
+    report = progress or (lambda line: None)
+    with _without_library_threads():
+        bpe = _tokenizer(domains, tokenizer, data, folder, report)
+        text_vocabulary, tokenizer_key = bpe.get_vocab_size(), content_key(bpe)
+        opened = tuple(_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in domains)
+    prompts = Vocabulary(text_vocabulary, tuple(domain.name for domain in domains)).prompt_tokens
+    bpe.add_special_tokens(list(prompts))
+    if [bpe.token_to_id(prompt) for prompt in prompts] != list(range(text_vocabulary, text_vocabulary + len(prompts))):
+        raise DataError(f"the tokenizer's vocabulary already holds one of {', '.join(prompts)}: rename the domain")
+    key = digest([tokenizer_key, [[domain.name, domain.key] for domain in opened]])
+    return Corpus(bpe, text_vocabulary, opened, key)
+
+
+# Tokenizers
+
+
+def _tokenizer(
+    domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Progress
+) -> tokenizers.Tokenizer:
+    """The tokenizer without prompts."""
+    if config.folder:
+        bpe = load_bpe(Path(config.folder).expanduser())
+    else:
+        sampled = [domain for domain in domains if domain.name in config.domains or not config.domains]
+        sources = [corpus.identity(domain, data.valid_share) for domain in sampled]
+        identity = digest([FORMAT, config.vocabulary, config.sample_bytes, sources])
+
+        def make(unfinished: Path) -> None:
+            report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+            texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
+            trained = train_bpe(texts, config.vocabulary)
+            if (size := trained.get_vocab_size()) < config.vocabulary:
+                report(
+                    f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
+                    "give more text or raise tokenizer.sample_bytes"
+                )
+            trained.save(str(unfinished / "tokenizer.json"))
+
+        made = _once(folder / "tokenizers" / identity, make, report)
+        bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
+    bpe.encode_special_tokens = True  # "<mask>" in a document is text
+    return bpe
+
+
+def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
+    """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
+    sample: Sample[str] = Sample(size)
+    seen = 0
+    for document in corpus.read(domain, valid_share, Counter()):
+        if document.split == "train":
+            text = document.text.encode()
+            sample.add(document.text, len(text), zlib.crc32(text))
+            seen += len(text)
+            if seen >= SAMPLED_FROM * size:
+                break
+    return sample.items()
+
+
+# Domains
+
+
+def _domain(
+    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
+) -> DomainTokens:
+    source = corpus.identity(domain, data.valid_share)
+    identity = digest([FORMAT, source, tokenizer_key, data.max_train_tokens, data.max_valid_tokens])
+
+    def make(unfinished: Path) -> None:
+        report(f"{domain.name}: tokenising")
+        _tokenise(domain, bpe, tokenizer_key, data, unfinished, report)
+
+    made = _once(folder / "domains" / identity, make, report)
+    info = json.loads((made / "info.json").read_text(encoding="utf-8"))
+    train, valid = (_open(made / f"{split}.bin", _dtype(bpe)) for split in ("train", "valid"))
+    for split, tokens in (("training", train), ("validation", valid)):
+        if len(tokens) < data.text_length:
+            raise DataError(
+                f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of {data.text_length} "
+                f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add text, "
+                "or change data.sequence_length, data.valid_share or the domain's validation files"
+            )
+    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info)
+
+
+def _tokenise(
+    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
+) -> None:
+    """Write train.bin, valid.bin and info.json."""
+    info = _write_ids(domain, bpe, data, folder, report)
+    paths = [folder / f"{split}.bin" for split in ("train", "valid")]
+    train, valid = (_counts(path, _dtype(bpe), bpe.get_vocab_size()) for path in paths)
+    info |= {
+        "key": digest([tokenizer_key, *(_sha256(path, _dtype(bpe)) for path in paths)]),
+        "tokens": int(train.sum() + valid.sum()),
+        "unigram_perplexity": unigram_perplexity(train, valid),
+        "versions": docstrings.versions(domain.packages),
+        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
+    }
+    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
+
+
+def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
+    """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
+    room = data.max_train_tokens or sys.maxsize
+    valid: Sample[tuple[NDArray, int]] = Sample(data.max_valid_tokens)
+    skipped: Counter[str] = Counter()
+    text_hash = hashlib.sha256()
+    read = reported = train_documents = train_bytes = 0
+    complete = True
+    with (folder / "train.bin").open("wb") as file:
+        for document, ids in _encoded(bpe, corpus.read(domain, data.valid_share, skipped)):
+            if document.split == "train" and not room:
+                complete = False
+                break
+            text = document.text.encode()
+            text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
+            if document.split == "valid":
+                valid.add((ids, len(text)), len(ids), zlib.crc32(text))
+            else:
+                file.write(ids[:room].tobytes())
+                room -= min(room, len(ids))
+                train_documents += 1
+                train_bytes += len(text)
+            read += len(text)
+            if read - reported >= REPORT_EVERY:
+                reported = read
+                report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
+    if valid.dropped:
+        skipped["beyond max_valid_tokens"] = valid.dropped
+    kept = valid.items()
+    ids = np.concatenate([np.empty(0, _dtype(bpe)), *(ids for ids, _ in kept)])[: data.max_valid_tokens]
+    (folder / "valid.bin").write_bytes(ids.tobytes())
+    return {
+        "documents": train_documents + len(kept),
+        "valid_documents": len(kept),
+        "bytes": train_bytes + sum(size for _, size in kept),
+        "sha256": text_hash.hexdigest(),
+        "skipped": dict(sorted(skipped.items())),
+        "complete": complete,
+    }
+
+
+def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, NDArray]]:
+    """Documents in their order, with their ids and `</s>`; a few batches are tokenised ahead, in threads."""
+    dtype = _dtype(bpe)
+
+    def encode(batch: list[Document]) -> list[NDArray]:
+        encodings = bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+        return [np.array([*encoding.ids, EOS], dtype) for encoding in encodings]
+
+    pending: deque[tuple[list[Document], Future[list[NDArray]]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for batch in _batches(documents):
+            pending.append((batch, pool.submit(encode, batch)))
+            if len(pending) > 2 * THREADS:
+                batch, ids = pending.popleft()
+                yield from zip(batch, ids.result(), strict=True)
+        for batch, ids in pending:
+            yield from zip(batch, ids.result(), strict=True)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def unigram_perplexity(train: NDArray, valid: NDArray) -> float:
+    """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
+    log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
+    return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
+
+
+def _counts(path: Path, dtype: np.dtype, vocabulary: int) -> NDArray[np.int64]:
+    counts = np.zeros(vocabulary, np.int64)
+    for part in _parts(path, dtype):
+        counts += np.bincount(part, minlength=vocabulary)
+    return counts
+
+
+def _sha256(path: Path, dtype: np.dtype) -> str:
+    hashed = hashlib.sha256()
+    for part in _parts(path, dtype):
+        hashed.update(part.astype("<u4").tobytes())  # the same for 16 and 32 bits
+    return hashed.hexdigest()
+
+
+def _parts(path: Path, dtype: np.dtype) -> Iterator[NDArray]:
+    """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
+    with path.open("rb") as file:
+        while (part := np.fromfile(file, dtype, 2**20)).size:
+            yield part
+
+
+# Disk
+
+
+def _dtype(bpe: tokenizers.Tokenizer) -> np.dtype:
+    return np.dtype("<u2" if bpe.get_vocab_size() <= 2**16 else "<u4")
+
+
+def _open(path: Path, dtype: np.dtype) -> NDArray:
+    # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def _once(folder: Path, make: Callable[[Path], None], report: Progress) -> Path:
+    """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder, report):
+            if not folder.exists():
+                unfinished = folder.with_name(f"{folder.name}.unfinished")
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+                unfinished.mkdir()
+                try:
+                    make(unfinished)
+                    for path in unfinished.iterdir():
+                        sync(path)
+                    os.replace(unfinished, folder)
+                finally:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path, report: Progress) -> Iterator[None]:
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"waiting for another process, which prepares {folder}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _without_library_threads() -> Iterator[None]:
+    """Tokenise in threads of ours only: those of the library stay, and a process forked later hangs or warns."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before

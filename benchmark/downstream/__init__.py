@@ -1,0 +1,1 @@
+"""Fine-tuning on tasks, and what it is scored on."""

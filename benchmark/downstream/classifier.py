@@ -1,0 +1,195 @@
+"""A checkpoint as a classifier: what goes in (ids of texts, pairs, prompts) and what comes out (logits of classes).
+
+Shapes: B rows, T columns of a row, D hidden size, C classes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+from transformers.utils import logging as transformers_logging
+
+from benchmark.data.corpus import DataError
+from benchmark.data.vocabulary import BOS, EOS, PAD
+from benchmark.downstream import discriminator
+from benchmark.downstream.tasks import Example, TaskData
+from benchmark.models import lora, progressive
+from benchmark.settings.config import ConfigError
+from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A split as token ids, `<s>` first, no padding; targets (rows,)."""
+
+    tokens: list[list[int]]
+    targets: list[int]
+
+
+class Checkpoint:
+    """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts from the folder."""
+
+    def __init__(self, folder: Path, seen: Sequence[str] | None = None) -> None:
+        """`seen`: the domains it was trained on so far; default: all of the stream.
+
+        Raises ConfigError when `folder` holds no model of this benchmark.
+        """
+        self.folder = Path(folder)
+        if not (self.folder / "config.json").is_file():
+            raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
+        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True)
+        if not hasattr(self.config, "text_vocabulary"):
+            raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
+        self.domains: list[str] = list(self.config.domains)
+        self.seen = self.domains if seen is None else list(seen)
+        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
+        offset = 0 if self.config.model_type == "gpt2" else PAD + 1  # where RoBERTa's positions begin
+        self.length = self.config.max_position_embeddings - offset
+        self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}
+
+    def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
+        """Those of the asked prompts that this model is scored with.
+
+        "none" for a model that was trained without prompts. Before the last stage the right one only: the others tell
+        something of the final models (the paper's table:table5), and would multiply the cost of every stage.
+        """
+        if not self.config.prompts:
+            return ("none",)
+        return tuple(prompt for prompt in asked if self.final or prompt == "right")
+
+    @property
+    def final(self) -> bool:
+        """Whether it has seen the whole stream."""
+        return len(self.seen) == len(self.domains)
+
+    def texts(self, name: str, data: TaskData) -> dict[Split, list[list[list[int]]]]:
+        """Token ids of the text, or of text and pair, of each example, truncated so that a prompt finds room too.
+
+        Raises DataError for a text without a token.
+        """
+        if data.key not in self._texts:
+            encoded: dict[Split, list[list[list[int]]]] = {}
+            for split in SPLITS:
+                encoded[split] = [self._encode(name, example) for example in getattr(data, split)]
+            self._texts[data.key] = encoded
+        return self._texts[data.key]
+
+    def _encode(self, task: str, example: Example) -> list[list[int]]:
+        parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
+        encoded = [self.tokenizer.encode(part, add_special_tokens=False).ids for part in parts]
+        for part, ids in zip(parts, encoded, strict=True):
+            if not ids:
+                raise DataError(f"task {task!r}, {example.place}: {part[:40]!r} has no token in this vocabulary")
+        return truncate(encoded, self.length - 2 - len(encoded))  # `<s>`, prompt, and a `</s>` after each
+
+    def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
+        """A model with a new head: (B, T) ids and mask -> `.logits` (B, C). BERT's reads `<s>`, GPT's the last token.
+
+        A model with a column (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`.
+        """
+        for kind in (progressive, lora):
+            if (self.folder / kind.FILE).is_file():
+                return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
+        with _quiet():  # that the head is new is no news
+            return AutoModelForSequenceClassification.from_pretrained(
+                self.folder,
+                num_labels=len(labels),
+                id2label=dict(enumerate(labels)),
+                label2id={label: index for index, label in enumerate(labels)},
+                attn_implementation="sdpa",
+                dtype=torch.float32,
+                local_files_only=True,
+            )
+
+
+class ColumnClassifier(nn.Module):
+    """The head of transformers' sequence classifiers on an encoder: (B, T) ids and mask -> hidden states (B, T, D)."""
+
+    def __init__(self, encoder: nn.Module, config: Any, classes: int) -> None:
+        super().__init__()
+        self.encoder, self.last = encoder, config.model_type == "gpt2"
+        config.num_labels = classes
+        self.head = (
+            nn.Linear(config.hidden_size, classes, bias=False) if self.last else RobertaClassificationHead(config)
+        )
+        for module in self.head.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=config.initializer_range)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
+        hidden = self.encoder(input_ids, attention_mask)
+        if self.last:
+            hidden = hidden[torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1]
+        return SequenceClassifierOutput(logits=self.head(hidden))
+
+
+def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
+    """The parts cut at their ends to `room` tokens together; of two, the longer one gives first."""
+    if len(parts) == 1:
+        return [parts[0][:room]]
+    first, second = map(len, parts)
+    keep = min(first, max(room - second, (room + 1) // 2))
+    return [parts[0][:keep], parts[1][: room - keep]]
+
+
+def wrong_domain(task: Task, seed: int, seen: Sequence[str]) -> str:
+    """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no other."""
+    others = [name for name in seen if name != task.domain]
+    if not others:
+        raise ConfigError(f"task {task.name!r}: a wrong prompt needs a second domain that the model has seen")
+    return random.Random(f"{task.name} {seed}").choice(others)
+
+
+def prompt_domains(
+    checkpoint: Checkpoint, task: Task, data: TaskData, prompt: Prompt, seed: int
+) -> dict[Split, list[int]]:
+    """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
+    if prompt == "picked":
+        texts = checkpoint.texts(task.name, data)
+        return {
+            split: discriminator.pick(checkpoint.folder, [list(chain(*parts)) for parts in texts[split]]).tolist()
+            for split in SPLITS
+        }
+    index = -1
+    if prompt != "none":
+        name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.seen)
+        index = checkpoint.domains.index(name)
+    return {split: [index] * len(getattr(data, split)) for split in SPLITS}
+
+
+def rows_of(checkpoint: Checkpoint, task: Task, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
+    """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
+    documents in pre-training."""
+    splits: dict[Split, Rows] = {}
+    for split, texts in checkpoint.texts(task.name, data).items():
+        tokens = []
+        for parts, domain in zip(texts, domains[split], strict=True):
+            prompt = [] if domain < 0 else [checkpoint.config.text_vocabulary + domain]
+            tokens.append([BOS, *prompt, *(token for part in parts for token in [*part, EOS])])
+        splits[split] = Rows(tokens, data.targets(split))
+    return splits
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

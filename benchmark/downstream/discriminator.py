@@ -1,0 +1,170 @@
+"""Which domain is a text from? Two rules that ask nothing but the pre-trained model and the memory.
+
+The paper leaves to future work that the prompt is picked automatically, "by training a domain discriminator" (its
+analysis of domain prompts). The classifier here is multinomial logistic regression on the mean of the model's own
+token embeddings, fitted to the memory of the domains seen. The likelihood rule takes the prompt under which the model
+finds the text likeliest; it costs a forward pass for each domain.
+
+Shapes: R texts, T columns of a text with `<s>`, K predicted positions, D hidden size, C domains seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmark.atomic import write_json
+from benchmark.data.vocabulary import BOS, MASK
+from benchmark.models import LanguageModel, load
+from benchmark.settings.config import ConfigError
+from benchmark.training.evaluate import LOGITS_AT_ONCE
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream
+
+FILE = "domain_discriminator.json"  # beside the model in its checkpoint folder
+MEMORY_ROWS, VALIDATION_ROWS = 2000, 100  # of a domain
+MASKED_EVERY = 7  # about 15%, as in pre-training
+
+
+@dataclass(frozen=True)
+class Discriminator:
+    """A linear classifier of mean token embeddings: argmax over C of embeddings @ weights.T + bias.
+
+    `accuracy` was measured on rows of validation text, in 0..1: {"classifier"} and, for models with prompts,
+    {"likelihood"}.
+    """
+
+    domains: list[int]  # (C,) indices of the stream
+    weights: list[list[float]]  # (C, D)
+    bias: list[float]  # (C,)
+    accuracy: dict[str, float] = field(default_factory=dict)
+
+    def pick(self, embeddings: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The domain, an index of the stream, of each mean embedding (R, D)."""
+        logits = embeddings @ np.array(self.weights).T + np.array(self.bias)
+        return np.array(self.domains)[logits.argmax(1)]
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / FILE, asdict(self))
+
+
+def read(folder: Path) -> Discriminator:
+    """The discriminator of a checkpoint. Raises ConfigError when it has none."""
+    if not (folder / FILE).is_file():
+        raise ConfigError(
+            f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
+            "that have prompts"
+        )
+    return Discriminator(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+
+
+def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
+    """Fit the discriminator of the checkpoint in `folder` on the memory of the first `seen` domains, and keep it there.
+
+    One that is there already is read. Raises ConfigError when there are fewer than two domains to tell apart.
+    """
+    if (folder / FILE).is_file():
+        return read(folder)
+    model = load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    stream = copy.copy(stream)
+    stream.masked = False  # whole texts
+    rows = MEMORY_ROWS * seen
+    memory = stream.batch(seen, Phase("memory", memory=1.0, domain="previous"), 0, 0, rows, range(rows))
+    fitted = fit(model, memory.tokens.tolist(), memory.domains.numpy())
+    valid = [next(iter(stream.validation(domain, VALIDATION_ROWS))) for domain in range(seen)]
+    texts = [row for batch in valid for row in batch.tokens.tolist()]
+    truth = torch.cat([batch.domains for batch in valid]).numpy()
+    picked = {"classifier": fitted.pick(mean_embeddings(model, texts))}
+    if model.prompts:
+        picked["likelihood"] = likeliest(model, texts, range(seen))
+    for rule, domains in picked.items():
+        fitted.accuracy[rule] = float((domains == truth).mean())
+    fitted.save(folder)
+    return fitted
+
+
+def pick(folder: Path, texts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """The domain of each of R texts (ids without `<s>`), by the classifier of the checkpoint in `folder`.
+
+    Raises ConfigError when it has none.
+    """
+    return read(folder).pick(mean_embeddings(load(folder), texts))
+
+
+def vote(folder: Path, texts: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """The domain picked for most of the texts, and for which share of them; see `pick`."""
+    domain, count = Counter(pick(folder, texts).tolist()).most_common(1)[0]
+    return domain, count / len(texts)
+
+
+def fit(model: LanguageModel, texts: Sequence[Sequence[int]], domains: NDArray[np.int64]) -> Discriminator:
+    """Logistic regression on the mean embeddings, scaled to unit variance for the fit. Raises ConfigError."""
+    from sklearn.linear_model import LogisticRegression
+
+    present = np.unique(domains)
+    if len(present) < 2:
+        raise ConfigError("a domain discriminator needs texts of two domains; the memory holds one or none")
+    embeddings = mean_embeddings(model, texts)
+    mean, scale = embeddings.mean(0), embeddings.std(0) + 1e-12
+    fitted = LogisticRegression(max_iter=1000).fit((embeddings - mean) / scale, domains)
+    weights, bias = fitted.coef_, fitted.intercept_
+    if len(present) == 2:  # scikit-learn then gives the logit of the second class only
+        weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
+    weights = weights / scale
+    return Discriminator(present.tolist(), weights.tolist(), (bias - weights @ mean).tolist())
+
+
+def mean_embeddings(model: LanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """(R, D): the mean of the token embeddings of each text, `<s>` left out. Needs no forward pass."""
+    embedding: Any = model.network.get_input_embeddings()
+    table = embedding.weight.detach().cpu().double().numpy()
+    return np.stack([table[[token for token in text if token != BOS]].mean(0) for text in texts])
+
+
+@torch.no_grad()
+def likeliest(model: LanguageModel, texts: Sequence[Sequence[int]], candidates: Sequence[int]) -> NDArray[np.int64]:
+    """The candidate under whose prompt (or in whose column) each text has the lowest perplexity.
+
+    `texts`: R lists of ids that fit into a row of the model. BERT: every token is predicted once, each seventh of
+    the text masked at a time.
+    """
+    rows = [[BOS, *(token for token in text if token != BOS)] for text in texts]
+    losses = torch.empty(len(rows), len(candidates))
+    by_length: dict[int, list[int]] = {}  # equal lengths together, so that nothing is padded
+    for index, row in enumerate(rows):
+        by_length.setdefault(len(row), []).append(index)
+    for length, same in by_length.items():
+        together = max(1, LOGITS_AT_ONCE // (length * model.vocabulary.text))
+        for start in range(0, len(same), together):
+            some = same[start : start + together]
+            tokens = torch.tensor([rows[index] for index in some])
+            for number, domain in enumerate(candidates):
+                losses[some, number] = _loss(model, tokens, torch.full((len(some),), domain))
+    return np.array(candidates)[losses.argmin(1).numpy()]
+
+
+def _loss(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
+    """Sum of the cross-entropies of all tokens of each row; tokens (R, T), domains (R,) -> (R,)."""
+    device = next(model.parameters()).device
+    tokens, domains = tokens.to(device), domains.to(device)
+    columns = torch.arange(1, tokens.shape[1], device=device)
+    if model.architecture == "gpt":
+        passes = [(tokens, columns - 1, columns)]
+    else:
+        chosen = [columns[first::MASKED_EVERY] for first in range(min(MASKED_EVERY, len(columns)))]
+        passes = [(tokens.index_fill(1, some, MASK), some, some) for some in chosen]
+    total = torch.zeros(len(tokens), device=device)
+    for shown, positions, targets in passes:
+        logits = model(shown, domains, positions.expand(len(tokens), -1)).float()  # (R, K, V_text)
+        total -= logits.log_softmax(-1).gather(-1, tokens[:, targets].unsqueeze(-1)).sum((1, 2))
+    return total.cpu()

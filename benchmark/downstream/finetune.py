@@ -1,0 +1,251 @@
+"""Fine-tuning a checkpoint on downstream tasks: best epoch by dev, scored once on test.
+
+Shapes: B rows, T columns of a row (padded to the longest of its forward pass), D hidden size, C classes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from benchmark import records
+from benchmark.data.vocabulary import PAD
+from benchmark.downstream import discriminator
+from benchmark.downstream.classifier import Checkpoint, ColumnClassifier, Rows, prompt_domains, rows_of
+from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.settings.config import ConfigError
+from benchmark.settings.task_settings import Finetuning, Prompt, Task
+from benchmark.training.learner import has_bf16
+from benchmark.training.optimization import scheduled
+
+POOL = 8  # batches at most whose rows are sorted by length together
+BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
+
+
+def length_bucketed(
+    lengths: NDArray[np.int64], batch_size: int, generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Every row once, in batches of like lengths: shuffled, sorted within pools of a few batches, batches shuffled.
+
+    A small task has smaller pools, at least four, lest its batches be the same in every epoch.
+    """
+    order = generator.permutation(len(lengths))
+    size = batch_size * max(1, min(POOL, len(order) // (4 * batch_size)))
+    batches: list[NDArray[np.int64]] = []
+    for start in range(0, len(order), size):
+        pool = order[start : start + size]
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+class Trainer:
+    """Fine-tunes one classifier on one task."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: Finetuning, seed: int) -> None:
+        """`task` with the hyper-parameters that apply (`Finetuning.applied_to`)."""
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model, self.task, self.settings = model.to(self.device), task, settings
+        self.generator = np.random.default_rng(seed)
+        bf16 = settings.precision == "bf16" or (settings.precision == "auto" and has_bf16(self.device))
+        self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+        self.optimizer = torch.optim.AdamW(
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            lr=0.0,
+            betas=BETAS,
+            eps=EPSILON,
+            weight_decay=task.weight_decay,
+            fused=True,
+        )
+        self.steps = 0
+
+    def fit(self, train: Rows, dev_score: Callable[[], float]) -> tuple[float, list[float]]:
+        """Train; leave the weights of the epoch with the best dev score (the first of equals).
+
+        Returns that score and those of all epochs. Raises FloatingPointError when the loss is not finite.
+        """
+        lengths = np.array([len(row) for row in train.tokens])
+        total = self.task.max_epochs * -(-len(lengths) // self.task.batch_size)
+        best: dict[str, Tensor] = {}
+        scores: list[float] = []
+        for epoch in range(self.task.max_epochs):
+            self.model.train()
+            losses = [
+                self._step(train, batch, total)
+                for batch in length_bucketed(lengths, self.task.batch_size, self.generator)
+            ]
+            if not torch.isfinite(torch.stack(losses)).all():
+                raise FloatingPointError(
+                    f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with learning_rate "
+                    f"{self.task.learning_rate}; lower it"
+                )
+            scores.append(dev_score())
+            if scores[-1] > max(scores[:-1], default=-1.0):
+                best = {name: value.clone() for name, value in self.model.state_dict().items()}
+            elif epoch - scores.index(max(scores)) >= self.settings.patience:
+                break
+        self.model.load_state_dict(best)
+        return max(scores), scores
+
+    def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
+        share = (self.steps + 1) / (total + 1)  # neither the first nor the last step has a rate of 0
+        rate = 1.0 if self.task.schedule == "constant" else scheduled("linear", share, self.task.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.task.learning_rate * rate
+        self.optimizer.zero_grad()
+        loss = torch.zeros((), device=self.device)
+        for part in self._forward_passes(rows, batch):
+            targets = torch.tensor([rows.targets[i] for i in part], device=self.device)
+            part_loss = F.cross_entropy(self._logits(rows, part), targets, reduction="sum") / len(batch)
+            part_loss.backward()
+            loss += part_loss.detach()
+        self.optimizer.step()
+        self.steps += 1
+        return loss
+
+    @torch.no_grad()
+    def predict(self, rows: Rows) -> list[int]:
+        """The class of each row, in the order of `rows`."""
+        self.model.eval()
+        predictions = np.empty(len(rows.tokens), dtype=np.int64)
+        by_length = np.argsort([len(row) for row in rows.tokens], kind="stable")
+        for part in self._forward_passes(rows, by_length):
+            predictions[part] = self._logits(rows, part).argmax(1).cpu().numpy()
+        return predictions.tolist()
+
+    def _forward_passes(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """The batch in pieces of at most `forward_tokens` columns, padding included."""
+        longest = max(len(rows.tokens[i]) for i in batch)
+        size = max(1, self.settings.forward_tokens // longest)
+        for start in range(0, len(batch), size):
+            yield batch[start : start + size]
+
+    def _logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
+        """(B, C) in fp32."""
+        tokens = [torch.tensor(rows.tokens[i]) for i in part]
+        ids = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=PAD).to(self.device)
+        with self.autocast:
+            return self.model(input_ids=ids, attention_mask=(ids != PAD).long()).logits.float()
+
+
+def score(
+    checkpoint: Checkpoint,
+    task: Task,
+    data: TaskData,
+    prompt: Prompt,
+    seed: int,
+    settings: Finetuning,
+    save_to: Path | None = None,
+) -> dict[str, Any]:
+    """Fine-tune once and score: a score record (see `benchmark.records`) without key and stage_key.
+
+    `save_to`: also write the fine-tuned model and its tokenizer there, for AutoModelForSequenceClassification; its
+    input is that of `rows_of`. Everything random is a function of the seed. Raises DataError, ConfigError, and
+    FloatingPointError when training diverges.
+    """
+    began = time.monotonic()
+    applied = settings.applied_to(task)
+    domains = prompt_domains(checkpoint, task, data, prompt, seed)
+    rows = rows_of(checkpoint, task, data, domains)
+    with _seeded(seed):
+        model = checkpoint.classifier(data.labels, task.domain)
+        trainer = Trainer(model, applied, settings, seed)
+        dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
+        best, epochs = trainer.fit(rows["train"], dev_score)
+        predictions = trainer.predict(rows["test"])
+    if save_to is not None:
+        _save(checkpoint, model, save_to)
+    result = {
+        "kind": "score",
+        "task": task.name,
+        "task_key": data.key,
+        "domain": task.domain,
+        "prompt": prompt,
+        "seed": seed,
+        "metric": task.metric,
+        "dev": best,
+        "test": metric(task.metric, rows["test"].targets, predictions),
+        "test_without_leaks": without_leaks(task.metric, data, predictions),
+        "leaks": sum(data.leaked),
+        "dev_by_epoch": epochs,
+        "seconds": round(time.monotonic() - began, 3),
+    }
+    if prompt == "picked":
+        right = checkpoint.domains.index(task.domain)
+        result["picked_right"] = float(np.mean([domain == right for domain in domains["test"]]))
+    return result
+
+
+def missing(
+    stage_key: str,
+    tasks: Sequence[tuple[Task, TaskData]],
+    prompts: Sequence[Prompt],
+    settings: Finetuning,
+    path: Path,
+) -> list[tuple[str, Task, TaskData, Prompt, int]]:
+    """The cells of the grid that `path` lacks: (key, task, data, prompt, seed)."""
+    done = {line["key"] for line in records.read(path) if line["kind"] == "score"} if path.exists() else set()
+    cells = [
+        (score_key(stage_key, task, data, settings, prompt, seed), task, data, prompt, seed)
+        for task, data in tasks
+        for prompt in prompts
+        for seed in settings.seeds_of(task)
+    ]
+    return [cell for cell in cells if cell[0] not in done]
+
+
+def score_all(
+    stage_key: str,
+    folder: Path,
+    tasks: Sequence[tuple[Task, TaskData]],
+    settings: Finetuning,
+    path: Path,
+    seen: Sequence[str] | None = None,
+    progress: Callable[[dict[str, Any], int], None] = lambda record, left: None,
+) -> None:
+    """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
+
+    Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
+    time waits and finds them. `progress` gets each new record and how many are still to come. Raises what `score`
+    does; ConfigError and DataError before anything is trained.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(path.with_suffix(".lock")):
+        checkpoint = Checkpoint(folder, seen)
+        cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
+        for task, data in {cell[1].name: cell[1:3] for cell in cells}.values():
+            checkpoint.texts(task.name, data)  # what is wrong with a text shows before hours of training
+        if any(prompt == "picked" for *_, prompt, _ in cells):
+            discriminator.read(checkpoint.folder)  # likewise, whether there is one
+        for number, (key, task, data, prompt, seed) in enumerate(cells, start=1):
+            record = score(checkpoint, task, data, prompt, seed, settings)
+            record |= {"key": key, "stage_key": stage_key}
+            records.append(path, record)
+            progress(record, len(cells) - number)
+
+
+def _save(checkpoint: Checkpoint, model: nn.Module, folder: Path) -> None:
+    if isinstance(model, ColumnClassifier):
+        raise ConfigError("a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned")
+    plain: Any = model
+    plain.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True).save_pretrained(folder)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """torch's random numbers inside the block follow from the seed; outside they go on as if nothing had been."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

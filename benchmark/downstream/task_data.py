@@ -1,0 +1,107 @@
+"""The examples of a downstream task: from files, a Hugging Face dataset, or the docs that a domain holds out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmark.atomic import write_json
+from benchmark.data import corpus
+from benchmark.data.corpus import DataError
+from benchmark.downstream import docstring_task
+from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
+from benchmark.settings.config import Domain, digest
+from benchmark.settings.task_settings import SPLITS, HubTask, Split, Task
+
+FORMAT = 1  # raised when the same documents come to give other examples
+
+
+def load(task: Task, domains: Sequence[Domain], folder: Path) -> TaskData:
+    """The task's examples. `domains` are the stream's.
+
+    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is looked at once: where
+    a task is scored there may be no network. Raises DataError (see also `benchmark.downstream.tasks.check`), and
+    ConfigError when the task's domain is not in the stream.
+    """
+    domain, docstrings, dataset = domain_of(task, domains), task.docstrings, task.dataset
+    if docstrings is not None:
+        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0)]
+        return _kept(task, source, folder, lambda: docstring_task.examples(task.name, docstrings, domain))
+    if dataset is not None:
+        source = [dataset.model_dump(mode="json")]
+        return _kept(task, source, folder, lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS})
+    return check(task.name, {s: read_file(task.name, Path(getattr(task, s)).expanduser()) for s in SPLITS})
+
+
+def _kept(
+    task: Task, source: list[Any], folder: Path, find: Callable[[], dict[Split, Sequence[RawExample]]]
+) -> TaskData:
+    """Examples as they were found the first time; what is wrong is not kept."""
+    path = folder / "tasks" / f"{digest([FORMAT, *source])}.json"
+    if not path.exists():
+        examples = find()
+        data = check(task.name, examples)
+        write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
+        return data
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
+
+
+def read_file(task: str, path: Path) -> list[RawExample]:
+    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
+
+    Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"task {task!r}: {path} is truncated or damaged ({error}): make or fetch it again") from None
+    return [_parse(task, f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _parse(task: str, place: str, line: bytes) -> RawExample:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"task {task!r}, {place}: not UTF-8 ({error.reason}): convert the file") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"task {task!r}, {place}: not JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f"task {task!r}, {place}: a {type(row).__name__}, not an object with text and label")
+    for field in ("text", "label"):
+        if field not in row:
+            raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row) or 'none'}")
+    return RawExample(row["text"], row.get("text_pair"), row["label"], place)
+
+
+def _hub(task: str, dataset: HubTask, split: str) -> list[RawExample]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
+    try:
+        rows = load_dataset(dataset.path, dataset.name, split=split)
+    except (OSError, ValueError) as error:
+        raise DataError(f"task {task!r}: dataset {dataset.path!r}, split {split!r}: {error}") from error
+    names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
+    examples = []
+    for number, row in enumerate(rows):
+        place = f"{dataset.path} {split}:{number}"
+        for field in filter(None, (dataset.text_field, dataset.pair_field, dataset.label_field)):
+            if field not in row:
+                raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row)}")
+        pair = row[dataset.pair_field] if dataset.pair_field else None
+        examples.append(RawExample(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
+    return examples
+
+
+def _name(label: Any, names: Sequence[str] | None) -> Any:
+    return names[label] if names and isinstance(label, int) and 0 <= label < len(names) else label

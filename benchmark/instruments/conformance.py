@@ -1,0 +1,363 @@
+"""The promises of the interface, as checks that any method must pass (`run_all.py check NAME`).
+
+Each check is a function of a `Lab`, a place to train tiny runs of one method; it raises AssertionError with what was
+expected. The test suite runs the same checks on every file in `methods/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import multiprocessing
+import os
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark import records
+from benchmark.models import load
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.store import Store
+from benchmark.training.evaluate import perplexities
+from benchmark.training.method import LifelongMethod
+from benchmark.training.processes import World, join
+from benchmark.training.run import Run, stage_of
+
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
+Weights = dict[str, Tensor]
+ALONE = World(0, 1, torch.device("cpu"))
+STEPS = 10
+
+
+class Silent:
+    """No progress lines."""
+
+    def due(self) -> bool:
+        return False
+
+    def show(self, *_: object) -> None:
+        pass
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
+
+
+class Lab:
+    """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below `folder`."""
+
+    def __init__(self, name: str, build: Build, folder: Path) -> None:
+        self.name, self.build, self.folder = name, build, folder
+        self._cache: dict[str, Weights] = {}
+
+    def new_method(self, options: Mapping[str, Any] | None = None) -> LifelongMethod:
+        return self.build(self.name, options or {})
+
+    def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
+        return tiny_config(self.name, architecture, **training)
+
+    def run(self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False) -> Run:
+        """A run in the folder `store`, which shares the tokenised text with all others."""
+        root = self.folder / store
+        root.mkdir(parents=True, exist_ok=True)
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        if not (root / "data").exists():
+            (root / "data").symlink_to(data)
+        return Run(
+            config,
+            lambda: self.build(config.method, config.options),
+            Store(root),
+            ALONE,
+            Silent(),
+            asked_to_stop,
+        )
+
+    def weights(self, config: RunConfig, store: str) -> list[Weights]:
+        """Train if necessary; the weights after each stage."""
+        run = self.run(config, store)
+        run.train()
+        return [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+
+    def undisturbed(self, architecture: str = "gpt") -> list[Weights]:
+        return self.weights(self.config(architecture), f"undisturbed-{architecture}")
+
+
+def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "suite": "conformance",
+            "row": method,
+            "row_index": 0,
+            "method": method,
+            "options": {},
+            "seed": 3,
+            "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
+            "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
+            "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_tokens": 320},
+            "model": {
+                "architecture": architecture,
+                "head_size": 16,
+                "dropout": 0.0,
+                "ladder": [
+                    {"layers": 1, "hidden_size": 16},
+                    {"layers": 1, "hidden_size": 32},
+                    {"layers": 2, "hidden_size": 32},
+                ],
+            },
+            "training": {"batch_size": 8, "learning_rate": 3e-3, "evaluations": 2, "precision": "fp32", **training},
+            "budget": {"unit": "steps", "amount": STEPS},
+        }
+    )
+
+
+def options_are_documented(lab: Lab) -> None:
+    """Every option has a comment on its line, and a misspelt one is refused."""
+    method = type(lab.new_method())
+    source = "".join(inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod))
+    for field in fields(method):  # type: ignore[arg-type]
+        if field.init:
+            line = rf"^ +{field.name}: [^#\n]+  # \S.+"
+            assert re.search(line, source, re.MULTILINE), f"option {field.name!r} has no comment that says what it is"
+    both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
+    assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
+    assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
+    try:
+        lab.new_method({"no_such_option": 1})
+    except ConfigError as error:
+        assert "no_such_option" in str(error)
+    else:
+        raise AssertionError("an unknown option was accepted")
+
+
+def phases_fill_each_stage(lab: Lab) -> None:
+    """The shares of a run's phases add up to its budget, none is empty, names differ."""
+    config = lab.config()
+    method = lab.new_method()
+    spent = 0.0
+    for index in range(len(config.domains)):
+        stage = stage_of(config, index)
+        phases = list(method.phases(stage))
+        assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share of the budget: {phases}"
+        names = [phase.name for phase in phases]
+        assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
+        spent += sum(phase.share for phase in phases) * stage.budget
+        assert spent <= sum(stage_of(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
+            f"the phases up to stage {index} take {spent:g}, more than the budget"
+        )
+    assert abs(spent / stage.total_budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.total_budget:g}"
+
+
+def budget_is_kept_to_one_step(lab: Lab) -> None:
+    """At the end of each phase at most one step more is spent than the phases so far may take."""
+    config = lab.config()
+    lab.undisturbed()
+    run = lab.run(config, "undisturbed-gpt")
+    for key in run.keys:
+        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        start = next(line for line in lines if line["kind"] == "stage")
+        done = next(line for line in lines if line["kind"] == "done")
+        assert [phase["name"] for phase in done["phases"]] == [phase["name"] for phase in start["phases"]]
+        may = spent = 0.0
+        for phase, took in zip(start["phases"], done["phases"], strict=True):
+            may += phase["share"] * start["budget"]["amount"]
+            spent += took["steps"]
+            assert took["steps"] >= 1 and may - 1e-6 <= spent < may + 1 + 1e-6, (
+                f"stage {start['index']}: {spent:g} steps after phase {phase['name']}, which may end at {may:g}"
+            )
+
+
+def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
+    """Killed in each phase of each stage and started again, the weights end bit-identical."""
+    expected = lab.undisturbed()
+    config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
+    total = sum(steps for _, steps in _phases_of(lab))
+    ends = _cumulative(steps for _, steps in _phases_of(lab))
+    kills = sorted({min(end, total) for end in ends} | {max(1, end - 1) for end in ends})
+    calls = 0
+
+    def stop_here() -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in kills:
+            kills.remove(calls)
+            calls -= 1  # the killed step will be run again
+            raise Killed
+        return False
+
+    while True:
+        run = lab.run(config, "killed", stop_here)
+        try:
+            run.train()
+            break
+        except Killed:
+            continue
+    assert not kills, f"the run ended before it was killed at steps {kills}"
+    actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+    _assert_equal(expected, actual, "after kills")
+
+
+def two_processes_equal_one(lab: Lab) -> None:
+    """Two processes with half of each batch end with the weights of one, within 1e-6 (GPT, double precision).
+
+    In single precision the order of sums alone makes up to 2e-5, in one process with half-size micro-batches too: Adam
+    amplifies rounding where a growing method's gradients are tiny.
+    """
+    compare_two_processes([lab])
+
+
+def compiled_equals_eager(lab: Lab) -> None:
+    """The captured graph computes what the eager method computes, within 1e-5."""
+    _assert_close(lab.undisturbed(), lab.weights(lab.config(compile="aot_eager"), "compiled"), 1e-5, "compiled")
+
+
+def bf16_is_finite(lab: Lab) -> None:
+    """Under bf16 autocast all weights and perplexities are finite."""
+    config = lab.config(precision="bf16")
+    weights = lab.weights(config, "bf16")
+    assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
+    run = lab.run(config, "bf16")
+    lines = [line for key in run.keys for line in records.read(run.store.stage(key) / "records.jsonl")]
+    values = [v for line in lines if line["kind"] == "evaluation" for v in line["perplexity"].values()]
+    assert values and None not in values, "a perplexity is not finite"
+
+
+def bert_learns_too(lab: Lab) -> None:
+    """A masked language model goes through all stages."""
+    weights = lab.undisturbed("bert")
+    assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
+
+
+def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
+    """Loaded from its folder, each stage's model has the perplexities in the records."""
+    lab.undisturbed()
+    run = lab.run(lab.config(), "undisturbed-gpt")
+    for key in run.keys:
+        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        evaluations = [line for line in lines if line["kind"] == "evaluation" and line["fraction"] == 1]
+        if evaluations:
+            loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
+            for domain, value in evaluations[-1]["perplexity"].items():
+                assert abs(loaded[domain] / value - 1) < 1e-6, f"{domain}: {value} recorded, {loaded[domain]} loaded"
+
+
+def shared_first_stage_is_naive(lab: Lab) -> None:
+    """A method whose signature claims nothing for the first stage trains there exactly what Naive trains."""
+    if lab.new_method().signature(stage_of(lab.config(), 0)) == {}:
+        naive = lab.weights(tiny_config("naive"), "naive")
+        _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage")
+
+
+CHECKS: tuple[Callable[[Lab], None], ...] = (
+    options_are_documented,
+    phases_fill_each_stage,
+    budget_is_kept_to_one_step,
+    checkpoints_compute_what_was_recorded,
+    shared_first_stage_is_naive,
+    resumes_identically_from_a_kill_in_each_phase,
+    two_processes_equal_one,
+    compiled_equals_eager,
+    bf16_is_finite,
+    bert_learns_too,
+)
+
+
+def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
+    """Run all checks on one method and say of each how it went. Returns whether all passed."""
+    passed = True
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(name, build, Path(folder))
+        for one in CHECKS:
+            began = time.monotonic()
+            try:
+                one(lab)
+                verdict = "passed"
+            except Exception as error:
+                passed, verdict = False, f"FAILED: {type(error).__name__}: {error}"
+            say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
+    return passed
+
+
+def compare_two_processes(labs: Sequence[Lab]) -> None:
+    """`two_processes_equal_one` for several methods in one pair of processes, since starting a pair takes seconds."""
+    context = multiprocessing.get_context("spawn")
+    port = _free_port()
+    jobs = [(lab.name, lab.build, lab.folder / "two") for lab in labs]
+    with _double_precision():
+        expected = [lab.weights(lab.config(), "double") for lab in labs]
+    for lab in labs:
+        lab.run(lab.config(), "two")  # links the tokenised text
+    pair = [context.Process(target=_one_of_two, args=(rank, port, jobs)) for rank in range(2)]
+    for process in pair:
+        process.start()
+    for process in pair:
+        process.join()
+    assert all(process.exitcode == 0 for process in pair), f"exit codes {[process.exitcode for process in pair]}"
+    for lab, weights in zip(labs, expected, strict=True):
+        run = lab.run(lab.config(), "two")
+        actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+        _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes")
+
+
+def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    torch.set_num_threads(1)
+    with join() as world, _double_precision():
+        for name, build, folder in jobs:
+            config = tiny_config(name)
+            Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
+
+
+@contextlib.contextmanager
+def _double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def _phases_of(lab: Lab) -> list[tuple[str, int]]:
+    """(name, steps) of every phase of the undisturbed run, over all stages."""
+    lab.undisturbed()
+    run = lab.run(lab.config(), "undisturbed-gpt")
+    lines = [records.read(run.store.stage(key) / "records.jsonl") for key in run.keys]
+    done = [next(line for line in stage if line["kind"] == "done") for stage in lines]
+    return [(phase["name"], phase["steps"]) for line in done for phase in line["phases"]]
+
+
+def _cumulative(values: Iterator[int]) -> list[int]:
+    ends: list[int] = []
+    for value in values:
+        ends.append(value + (ends[-1] if ends else 0))
+    return ends
+
+
+def _assert_equal(expected: list[Weights], actual: list[Weights], what: str) -> None:
+    for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        assert one.keys() == other.keys(), f"stage {stage}: other parameters {what}"
+        different = [name for name in one if not torch.equal(one[name], other[name])]
+        assert not different, f"stage {stage}: {len(different)} tensors differ {what}, e.g. {different[0]}"
+
+
+def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str) -> None:
+    for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        for name in one:
+            difference = (one[name] - other[name]).abs().max().item()
+            assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,65 @@
+"""`run_all.py evaluate`: the perplexity of a checkpoint on somebody's text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+
+from benchmark.data import corpus
+from benchmark.data.tokens import Corpus, DomainTokens
+from benchmark.data.vocabulary import EOS
+from benchmark.downstream import discriminator
+from benchmark.models import load
+from benchmark.settings.config import ConfigError, Data, Domain
+from benchmark.training.evaluate import perplexity
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream
+
+AUTO = "auto"  # a domain to be found out
+
+
+def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
+    """Perplexity of a checkpoint on the documents of a file (JSON Lines or text, .gz and .zst too).
+
+    `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
+    discriminator picks for most of the documents; "picked_for" then says for which share of them.
+
+    Raises ConfigError, DataError.
+    """
+    model = load(checkpoint)
+    names = model.vocabulary.domains
+    if domain not in (None, AUTO, *names):
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {', '.join(names)}, and {AUTO!r} picks one")
+    tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True  # "<s>" in a text is text
+    skipped: Counter[str] = Counter()
+    documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
+    encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
+    ids = np.array([token for one in encoded for token in (*one.ids, EOS)])
+    picked = {}
+    if domain == AUTO:
+        index, share = discriminator.vote(checkpoint, [one.ids for one in encoded if one.ids])
+        picked = {"picked_for": share}
+    else:
+        index = names.index(domain) if domain else len(names) - 1
+    one = DomainTokens("text", str(text), "", ids, ids, {})
+    stream = Stream(
+        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names), ""),
+        Data(sequence_length=model.sequence_length),
+        masked=model.masked,
+        seed=0,
+    )
+    alone = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return {
+        "perplexity": perplexity(model.to(alone.device), stream, index, alone),
+        "domain": names[index],
+        **picked,
+        "documents": len(documents),
+        "tokens": len(ids),
+        "skipped": dict(skipped),
+    }

@@ -1,0 +1,110 @@
+"""`run_all.py grow`: a larger model from any BERT, RoBERTa or GPT-2 type Hugging Face folder, and how near it is."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel
+
+from benchmark.atomic import whole_folder
+from benchmark.data import corpus
+from benchmark.models.growth import Mode, grow
+from benchmark.models.transformer import load_network
+from benchmark.settings.config import ConfigError, Domain
+
+ROWS, COLUMNS = 64, 128  # at most, of the text that measures and calibrates
+MASKED_SHARE = 0.15
+WEIGHT_FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json")
+
+
+def grow_checkpoint(
+    checkpoint: Path,
+    layers: int,
+    hidden_size: int,
+    out: Path,
+    mode: Mode = "exact",
+    text: Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
+
+    `text` fits what cannot be exact and measures the perplexity before and after on other rows of it; without it
+    the outputs on random tokens are compared. Raises ConfigError for what cannot be grown, DataError for the text.
+    """
+    if out.exists():
+        raise ConfigError(f"--out {out} exists already: name a new folder")
+    network = load_network(checkpoint).eval()
+    rows, mask = _rows_of_text(checkpoint, network, text) if text else (_random_rows(network, seed), None)
+    inputs, targets = _masked(rows, mask, seed)
+    half = len(rows) // 2 if text else 0
+    calibration = inputs[:half] if text else None
+    grown, record = grow(
+        network,
+        layers,
+        hidden_size,
+        mode=mode,
+        noise=0.0 if mode == "exact" else 0.01,
+        seed=seed,
+        calibration=calibration,
+    )
+    grown.eval()
+    before, after = _logits(network, inputs[half:]), _logits(grown, inputs[half:])
+    result = {**asdict(record), "max_logit_difference": (before - after).abs().max().item()}
+    if text:
+        result["perplexity_before"] = _perplexity(before, targets[half:])
+        result["perplexity_after"] = _perplexity(after, targets[half:])
+    with whole_folder(out) as folder:
+        for path in checkpoint.iterdir():
+            if path.is_file() and not any(path.match(pattern) for pattern in WEIGHT_FILES):
+                shutil.copy2(path, folder)
+        grown.save_pretrained(folder)
+    return result
+
+
+def _rows_of_text(checkpoint: Path, network: PreTrainedModel, text: Path) -> tuple[Tensor, int | None]:
+    """Token ids (rows, columns), and the id of the mask token if the model predicts masked ones."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+    columns = min(COLUMNS, network.config.max_position_embeddings // 2)
+    documents = corpus.read(Domain(name="text", train=(str(text),)), 0.5, Counter())
+    ids: list[int] = []
+    for document in islice(documents, 10_000):
+        ids += tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
+        if len(ids) >= ROWS * columns:
+            break
+    rows = min(ROWS, len(ids) // columns)
+    if rows < 2:
+        raise ConfigError(f"--text {text} has {len(ids)} tokens; give at least {2 * columns}")
+    mask = None if network.config.model_type == "gpt2" else tokenizer.mask_token_id
+    return torch.tensor(ids[: rows * columns]).view(rows, columns), mask
+
+
+def _random_rows(network: PreTrainedModel, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    columns = min(COLUMNS, network.config.max_position_embeddings // 2)
+    return torch.randint(network.config.vocab_size, (4, columns), generator=generator)
+
+
+def _masked(rows: Tensor, mask: int | None, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (-100: not predicted) of masked tokens, or of the next one."""
+    if mask is None:
+        return rows, torch.cat([rows[:, 1:], torch.full((len(rows), 1), -100)], dim=1)
+    chosen = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed)) < MASKED_SHARE
+    return rows.masked_fill(chosen, mask), rows.masked_fill(~chosen, -100)
+
+
+@torch.no_grad()
+def _logits(network: PreTrainedModel, inputs: Tensor) -> Tensor:
+    return torch.cat([network(row.unsqueeze(0)).logits for row in inputs]).float()
+
+
+def _perplexity(logits: Tensor, targets: Tensor) -> float:
+    return math.exp(F.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())

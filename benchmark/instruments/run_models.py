@@ -1,0 +1,109 @@
+"""The models of a run, one after the other, and what is measured on them once.
+
+What is measured stands in `analysis/similarity.py` and `analysis/attention.py`, which this room must not import.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from benchmark import records
+from benchmark.models import LanguageModel, load
+from benchmark.settings.config import RunConfig, digest
+from benchmark.store import Store, recorded_stages
+from benchmark.training.batch import Batch
+from benchmark.training.run import corpus_of, stream_of
+from benchmark.training.stream import Stream
+
+Measure = Callable[[RunConfig, Store], None]  # records what is still to be measured of a run's finished stages
+
+
+class Chain:
+    """The models that the stages of a run ended with, on the GPU where there is one; each is loaded once.
+
+    `keys` are those of its finished stages, from the first on.
+    """
+
+    def __init__(self, config: RunConfig, store: Store) -> None:
+        self.config, self.store = config, store
+        self.keys: list[str] = []
+        for key in recorded_stages(config, store):
+            if not store.stage_done(key):
+                break
+            self.keys.append(key)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._models: dict[int, LanguageModel] = {}
+
+    @cached_property
+    def stream(self) -> Stream:
+        return stream_of(self.config, corpus_of(self.config, self.store))
+
+    def model(self, index: int) -> LanguageModel:
+        """The model after a stage, in evaluation mode."""
+        if index not in self._models:
+            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(self.device)
+        return self._models[index]
+
+    def models(self, last: int) -> list[LanguageModel]:
+        """Those of all stages up to `last`."""
+        return [self.model(index) for index in range(last + 1)]
+
+    def untrained(self, last: int) -> list[int]:
+        """The stages up to `last` without a trained model; a method may leave early stages out."""
+        return [i for i in range(last + 1) if not self._lines(i, "evaluation")]
+
+    def growth(self, index: int) -> dict[str, Any] | None:
+        """What the stage's growth said of itself; None where nothing grew."""
+        return self._lines(index, "done")[-1]["growth"]
+
+    def _lines(self, index: int, kind: str) -> list[records.Record]:
+        path = self.store.stage(self.keys[index]) / "records.jsonl"
+        return [line for line in records.read_stage(path) if line["kind"] == kind]
+
+
+def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:
+    """At most `rows` rows spread evenly over a domain's validation text, in batches of `at_once`.
+
+    The same rows and masks for every model, method and seed.
+    """
+    stride = -(-stream.valid_blocks[domain] // rows)
+    return stream.validation(domain, at_once, 0, stride)
+
+
+def record(
+    config: RunConfig,
+    store: Store,
+    kind: str,
+    settings: dict[str, Any],
+    compute: Callable[[Chain, int], dict[str, Any]],
+    first: int = 0,
+) -> None:
+    """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
+
+    A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
+    same time waits and finds it.
+    """
+    chain = Chain(config, store)
+    for index, stage_key in list(enumerate(chain.keys))[first:]:
+        path = path_of(store, stage_key)
+        key = digest({"kind": kind, "stage": stage_key, **settings})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path.with_suffix(".lock")):
+            if path.exists() and any(line["key"] == key for line in records.read(path)):
+                continue
+            place = f"{config.suite}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
+            print(f"{place}: {kind}", file=sys.stderr)
+            domain = config.domains[index].name
+            found = compute(chain, index)
+            records.append(path, {"kind": kind, "key": key, "stage_key": stage_key, "domain": domain, **found})
+
+
+def path_of(store: Store, stage_key: str) -> Path:
+    return store.root / "similarity" / f"{stage_key}.jsonl"

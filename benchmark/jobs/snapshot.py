@@ -1,0 +1,47 @@
+"""A copy of the code for jobs that start later, or start again: what was submitted is what runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
+
+CONTENT = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
+
+
+def take(folder: Path) -> Path:
+    """Copy the code to `folder/<its hash>` unless it is there, and return that path."""
+    kept = folder / digest(ROOT)
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+            copy = Path(unfinished) / kept.name
+            for path in _files(ROOT):
+                target = copy / path.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            (copy / COMMIT_FILE).write_text(commit(), encoding="utf-8")
+            try:
+                os.rename(copy, kept)
+            except OSError:
+                if not kept.exists():  # else another process was faster
+                    raise
+    return kept
+
+
+def digest(root: Path) -> str:
+    """A hash of all files that a snapshot of `root` holds."""
+    content = hashlib.sha256()
+    for path in _files(root):
+        content.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:12]
+
+
+def _files(root: Path) -> list[Path]:
+    """In a fixed order, without what Python makes of them."""
+    found = [path for name in CONTENT for path in sorted([root / name, *(root / name).rglob("*")])]
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]

@@ -1,0 +1,134 @@
+"""The gradient of each row of a batch, from one forward and one backward pass over all of them.
+
+A backward pass adds up the gradients of the rows, so that the square or magnitude of each can no longer be had. Here
+the parameters' own gradients are switched off instead, and each layer keeps its inputs x; when the backward pass brings
+d loss / d y of its outputs, a row's gradient is formed from its part of both. For y = x W^T that is (d loss / d y)^T x:
+the products of any backward pass, only not added up (Goodfellow 2015, "Efficient per-example gradient computations",
+arXiv 1510.01799).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from benchmark.settings.config import ConfigError
+
+Take = Callable[[nn.Parameter, slice, Tensor], object]
+OfPart = Callable[[slice, Tensor | None], Tensor]
+"""Gradients (rows, *part of the parameter), added to those of an earlier use of the parameter, if any."""
+
+AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
+
+
+def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
+    """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each trainable parameter.
+
+    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part is a slice of the
+    parameter's first dimension, the gradients have the shape (rows, *parameter[part].shape), and `take` may overwrite
+    them; `parameter.grad` is left alone. Inputs and outputs of the model's layers have the rows first, or 1 where all
+    rows share the input.
+
+    Raises ConfigError for a trainable parameter that is not used by calling a layer in LAYERS.
+    """
+    parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
+    found: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)  # a tied parameter has several
+    missing = set(parameters)
+
+    def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if len(output) != rows:  # positions: one for all rows
+            output = output.expand(rows, *output.shape[1:])
+        if not output.requires_grad:  # an embedding: the graph begins here
+            output.requires_grad_()
+        saved = [inputs[0].expand(rows, *inputs[0].shape[1:])]  # a list: hooks live as long as the graph
+        output.register_hook(partial(backward, layer, saved))
+        uses.update(layer.parameters(recurse=False))
+        return output
+
+    @torch.no_grad()
+    def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
+        for parameter, of_part in LAYERS[type(layer)](layer, saved.pop(), gradient):
+            uses[parameter] -= 1
+            if parameter not in parameters:
+                continue
+            found[parameter].append(of_part)
+            if uses[parameter] == 0:
+                missing.discard(parameter)
+                first_use, *further = found.pop(parameter)
+                length = len(parameter)
+                step = max(1, AT_ONCE * length // (rows * parameter.numel()))
+                for start in range(0, length, step):
+                    part = slice(start, min(start + step, length))
+                    total = first_use(part, None)
+                    for use in further:
+                        total = use(part, total)
+                    take(parameter, part, total.to(parameter.dtype))
+
+    hooks = []
+    try:
+        for layer in model.modules():
+            if type(layer) in LAYERS and parameters.keys() & set(layer.parameters(recurse=False)):
+                hooks.append(layer.register_forward_hook(forward))
+        model.requires_grad_(False)
+        loss().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for parameter in parameters:
+            parameter.requires_grad_()
+    if missing:
+        names = ", ".join(sorted(parameters[parameter] for parameter in missing))
+        known = ", ".join(kind.__name__ for kind in LAYERS)
+        raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
+
+
+def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
+    left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
+    yield layer.weight, lambda part, total: _plus(_filled(left[..., part].mT @ right, part), total)
+    if layer.bias is not None:
+        yield layer.bias, lambda part, total: _plus(_filled(dy[..., part].sum(1), part), total)
+
+
+def _filled(found: Tensor, part: slice) -> Tensor:
+    """With zeros for the rows of the LM head's weight and bias that give no logits: those of the prompts."""
+    missing = part.stop - part.start - found.shape[1]
+    return F.pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found
+
+
+def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
+    normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+    yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
+    yield layer.bias, lambda part, total: _plus(dy[..., part].sum(1), total)
+
+
+def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    known = ids != (-1 if layer.padding_idx is None else layer.padding_idx)
+
+    def of_part(part: slice, total: Tensor | None) -> Tensor:
+        row, column = (known & (ids >= part.start) & (ids < part.stop)).nonzero(as_tuple=True)
+        if total is None:
+            total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
+        where, values = ids[row, column] - part.start, gradient[row, column].to(total.dtype)
+        if total.is_cuda:  # each adds up in a fixed order on one kind of device only
+            return total.index_put_((row, where), values, accumulate=True)
+        total.view(-1, total.shape[-1]).index_add_(0, row * total.shape[1] + where, values)
+        return total
+
+    yield layer.weight, of_part
+
+
+def _plus(found: Tensor, total: Tensor | None) -> Tensor:
+    return found if total is None else found.add_(total)
+
+
+LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}

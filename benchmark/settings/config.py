@@ -1,0 +1,309 @@
+"""Suites: what to compare, on which text, with which models, under which budget.
+
+A suite is a TOML file (benchmark/settings/suite_files.py reads it) that becomes the frozen models below; their
+docstrings and fields are the reference of every key. A `Suite` expands into `RunConfig`s, one for each row of its
+tables and each seed; a `RunConfig` holds everything that determines a run and nothing else.
+
+No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from benchmark.errors import UserError
+from benchmark.settings.base import Settings
+from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.task_settings import Finetuning, Task
+
+
+class ConfigError(UserError):
+    """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
+
+
+class HubDataset(Settings):
+    """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
+
+    path: str
+    name: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    documents: int | None = Field(None, gt=0, description="read at most this many documents")
+
+
+class Domain(Settings):
+    """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    title: str = ""
+    packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
+    train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
+    valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
+    text_field: str = "text"
+    datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
+    hold_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Domain:
+        given = [kind for kind in ("packages", "train", "datasets") if getattr(self, kind)]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})")
+        if self.valid and not self.train:
+            raise ValueError("valid goes with train; other sources are split by a hash of each document")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name
+
+
+class Tokenizer(Settings):
+    """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
+
+    folder: str | None = None
+    vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
+    domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
+    sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text")
+
+
+class Data(Settings):
+    """How text becomes rows."""
+
+    sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens")
+    valid_share: float = Field(0.05, gt=0, lt=1, description="of the documents, where no validation files are given")
+    max_train_tokens: int | None = Field(None, gt=0, description="keep at most this many tokens of a domain")
+    max_valid_tokens: int = Field(1_000_000, gt=0, description="perplexity is measured on at most this many tokens")
+    memory_tokens: int = Field(200_000_000, ge=0, description="the paper's B: sub-sample of each earlier domain")
+
+    @property
+    def text_length(self) -> int:
+        """N, the text tokens of a row."""
+        return self.sequence_length - 2
+
+
+class Size(Settings):
+    """One rung of a ladder. The feed-forward layer is four times as wide."""
+
+    layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+
+    def __str__(self) -> str:
+        return f"L{self.layers}_D{self.hidden_size}"
+
+
+class Model(Settings):
+    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first."""
+
+    architecture: Literal["bert", "bert_preln", "gpt"] = "bert"
+    ladder: tuple[Size, ...]
+    head_size: int = Field(64, gt=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Model:
+        for size in self.ladder:
+            if size.hidden_size % self.head_size:
+                raise ValueError(f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}")
+        return self
+
+
+PerStage = tuple[float, ...] | float
+
+
+class Training(Settings):
+    """The optimisation, the same for every method. A list gives one value a stage."""
+
+    batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
+    micro_batch_size: int | None = Field(None, gt=0, description="rows of one forward pass; default: all of a process")
+    learning_rate: PerStage = 5e-4
+    warmup: PerStage = Field(0.08, description="share of each phase")
+    schedule: Literal["linear", "inverse_sqrt"] = "linear"
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
+    compile: bool | str = Field(False, description="torch.compile; a string names its backend")
+    checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
+    evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")
+
+
+class Budget(Settings):
+    """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage.
+
+    seconds: train wall time (the paper's). steps: optimizer steps. tokens: text tokens of all rows seen, A-GEM's
+    reference rows included.
+    flops: floating-point operations of the steps, everything that a method does included.
+    reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
+    """
+
+    unit: Literal["seconds", "steps", "tokens", "flops", "reference"] = "seconds"
+    amount: PerStage
+    reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
+
+    @model_validator(mode="after")
+    def _positive(self) -> Budget:
+        amounts = self.amount if isinstance(self.amount, tuple) else (self.amount,)
+        if not amounts or min(amounts) <= 0:
+            raise ValueError(f"amount {self.amount} must be positive in every stage")
+        if (self.unit == "reference") != (self.reference is not None):
+            raise ValueError("unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`")
+        return self
+
+
+class Row(Settings):
+    """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
+
+    name: str = Field("", description="label; default: the method's title")
+    method: str
+    options: dict[str, Any] = Field({})
+    set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
+
+
+class Suite(Settings):
+    """A comparison. `methods` are rows with default options; `rows` add variants.
+
+    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself a
+    control, so that a new file shows up in every table; "controls" the others. A group leaves out what is named
+    beside it.
+    """
+
+    name: str
+    title: str
+    seeds: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] = ("baselines",)
+    rows: tuple[Row, ...] = ()
+    options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
+    tables: tuple[str, ...] = ("main_pretraining", "trend_main")
+    domains: tuple[Domain, ...] = Field(min_length=1)
+    tokenizer: Tokenizer = Tokenizer()
+    data: Data = Data()
+    model: Model
+    training: Training = Training()
+    budget: Budget
+    tasks: tuple[Task, ...] = ()
+    finetuning: Finetuning = Finetuning()
+    slurm: Slurm = Slurm()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Suite:
+        names = [domain.name for domain in self.domains]
+        if len(set(names)) < len(names):
+            raise ValueError(f"domains: names must differ, got {', '.join(names)}")
+        for name in self.tokenizer.domains:
+            if name not in names:
+                raise ValueError(f"tokenizer.domains: no domain {name!r}; there are {', '.join(names)}")
+        for task in self.tasks:
+            if task.domain not in names:
+                raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
+        per_stage = {
+            "model.ladder": self.model.ladder,
+            "training.learning_rate": self.training.learning_rate,
+            "training.warmup": self.training.warmup,
+            "budget.amount": self.budget.amount,
+        }
+        for key, value in per_stage.items():
+            if isinstance(value, tuple) and len(value) != len(names):
+                raise ValueError(f"{key}: {len(value)} values for {len(names)} domains; give one a domain")
+        return self
+
+
+class RunConfig(Settings):
+    """All that determines a run: the suite with a row's overrides applied, its method and options, and the seed."""
+
+    suite: str
+    row: str
+    row_index: int
+    method: str
+    options: dict[str, Any]
+    seed: int
+    domains: tuple[Domain, ...]
+    tokenizer: Tokenizer
+    data: Data
+    model: Model
+    training: Training
+    budget: Budget
+    tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
+
+    @property
+    def id(self) -> str:
+        """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
+        determined_by = self.model_dump(
+            mode="json",
+            exclude={
+                "suite": True,
+                "row_index": True,
+                "tasks": True,
+                "domains": {"__all__": {"title", "train", "valid"}},
+                "tokenizer": {"folder"},
+                "training": {"checkpoint_seconds"},
+                "budget": {"reference"},
+            },
+        )
+        return f"{slug}-s{self.seed}-{digest(determined_by)}"
+
+    def description(self) -> dict[str, Any]:
+        """What records say of the run, as far as it is known before it starts."""
+        return {
+            "id": self.id,
+            "suite": self.suite,
+            "row": self.row,
+            "row_index": self.row_index,
+            "title": self.row,
+            "method": self.method,
+            "options": self.options,
+            "seed": self.seed,
+            "config": self.model_dump(mode="json", exclude={"tasks"}),
+            "tasks": [task.model_dump(mode="json") for task in self.tasks],
+            "domains": [{"name": domain.name, "title": domain.label} for domain in self.domains],
+        }
+
+
+def per_stage(value: PerStage, stage: int) -> float:
+    """The value of a per-stage setting in `stage` (counted from 0)."""
+    return value[stage] if isinstance(value, tuple) else value
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def validation_message(error: ValidationError, place: str, model: type) -> str:
+    """One line a problem: where, what, the choices."""
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            choices = _fields_at(model, problem["loc"][:-1])
+            near = difflib.get_close_matches(str(problem["loc"][-1]), choices, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            lines.append(f"{path}: no such key{hint}; there are {', '.join(choices) or 'none'}")
+        elif problem["type"] == "missing":
+            lines.append(f"{path}: missing")
+        else:
+            got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
+            lines.append(f"{path + ': ' if path else ''}{problem['msg'].removeprefix('Value error, ')}{got}")
+    return f"{place}: " + "\n  ".join(dict.fromkeys(lines))
+
+
+def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        fields = getattr(model, "model_fields", {})
+        if part not in fields:
+            continue
+        annotation = fields[part].annotation
+        inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
+        model = inner[0] if inner else annotation
+    names = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
+    return sorted(names)

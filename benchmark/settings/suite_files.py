@@ -1,0 +1,153 @@
+"""Suite files: reading TOML, what `--set` and rows override, and the runs that a suite asks for.
+
+A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/config.py says what may stand
+in it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, validation_message
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SUITES = Path(__file__).parents[1] / "suites"
+SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
+
+
+def suite_names() -> list[str]:
+    return sorted(path.stem for path in SUITES.glob("*.toml"))
+
+
+def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
+    """Read the suite `name` (of `benchmark/suites/`, or the path of a TOML file), with `--set` overrides applied.
+
+    A suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the
+    environment. Raises ConfigError.
+    """
+    content = _read(name)
+    content["slurm"] = _merge(_site(), content.get("slurm", {}))
+    for key, value in (overrides or {}).items():
+        _set(content, key, value, place="--set")
+    content.setdefault("name", Path(name).stem)
+    return _build(Suite, _expand(content, f"suite {name!r}"), f"suite {name!r}")
+
+
+def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
+    """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`)."""
+    shared = suite.model_dump(include={"domains", "tokenizer", "data", "model", "training", "budget"})
+    runs = []
+    for index, row in enumerate(rows):
+        content = json.loads(json.dumps(shared))
+        for key, value in row.set.items():
+            _set(content, key, value, place=f"set of row {row.name!r}")
+        # through Suite, so that a row's overrides are held against the same rules
+        checked = _build(
+            Suite,
+            {**content, "name": suite.name, "title": suite.title},
+            f"suite {suite.name!r}, row {row.name!r}",
+        )
+        resolved = {key: getattr(checked, key) for key in shared}
+        for seed in seeds:
+            runs.append(
+                RunConfig(
+                    suite=suite.name,
+                    row=row.name,
+                    row_index=index,
+                    method=row.method,
+                    options=row.options,
+                    seed=seed,
+                    tasks=suite.tasks,
+                    **resolved,
+                )
+            )
+    return runs
+
+
+def parse_set(assignment: str) -> tuple[str, Any]:
+    """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
+    key, equals, value = assignment.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {assignment!r}: write key.path=value, e.g. --set training.learning_rate=1e-3")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _build(model: type[BaseModel], content: Mapping[str, Any], place: str) -> Any:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(validation_message(error, place, model)) from None
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
+    if not path.exists():
+        near = difflib.get_close_matches(name, suite_names(), n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"no suite {name!r}. {hint}There are {', '.join(suite_names())}; or give the path of a .toml file"
+        )
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    base = content.pop("extends", None)
+    return _merge(_read(base), content) if base else content
+
+
+def _site() -> dict[str, Any]:
+    """The `[slurm]` section of the site file; nothing else may be in it, for it must not change results."""
+    content = _read(str(SITE)) if SITE.exists() else {}
+    if set(content) - {"slurm"}:
+        raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}")
+    return content.get("slurm", {})
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key; anything else, lists too, is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(base.get(key), dict)
+        merged[key] = _merge(base[key], value) if nested else value
+    return merged
+
+
+def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
+    *parents, last = path.split(".")
+    for part in parents:
+        content = content.setdefault(part, {})
+        if not isinstance(content, dict):
+            raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table")
+    content[last] = value
+
+
+def _expand(value: Any, place: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(inner, place) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_expand(inner, place) for inner in value]
+    if isinstance(value, str):
+
+        def look_up(match: re.Match[str]) -> str:
+            if match[1] not in os.environ:
+                raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
+            return os.environ[match[1]]
+
+        return re.sub(r"\$\{(\w+)\}", look_up, value)
+    return value

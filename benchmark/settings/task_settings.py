@@ -1,0 +1,103 @@
+"""What a suite says of its downstream tasks and how models are fine-tuned on them. No torch here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from benchmark.settings.base import Settings
+
+Prompt = Literal["right", "none", "wrong", "picked"]
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+
+class HubTask(Settings):
+    """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g. "train[:90%]"."""
+
+    path: str
+    name: str | None = None
+    train: str = "train"
+    dev: str = "validation"
+    test: str = "test"
+    text_field: str = "text"
+    pair_field: str | None = None
+    label_field: str = "label"
+
+
+class Docstrings(Settings):
+    """A task cut from the documentation that the task's domain holds out: which part of the package is this from?
+
+    See `benchmark.downstream.docstring_task`.
+    """
+
+    classes: int = Field(5, ge=2, description="the largest parts of the domain's packages")
+    examples: int = Field(80, ge=10, description="of a class at most: half train, a fifth dev, the rest test")
+    characters: int = Field(200, ge=50, description="of a passage, the text of an example")
+
+
+class Task(Settings):
+    """One classification task and its hyper-parameters, by default those of the paper (tab:finetune).
+
+    Exactly one of files (`train`, `dev` and `test`), `dataset` and `docstrings` says where the examples come from.
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    title: str = ""
+    domain: str = Field(description="the domain of the stream that it belongs to")
+    train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
+    dev: str | None = None
+    test: str | None = None
+    dataset: HubTask | None = None
+    docstrings: Docstrings | None = None
+    metric: Literal["accuracy", "micro_f1", "macro_f1"] = "macro_f1"
+    learning_rate: float = Field(2e-5, gt=0, description="the peak")
+    batch_size: int = Field(256, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    max_epochs: int = Field(10, gt=0)
+    schedule: Literal["linear", "constant"] = "linear"
+    warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
+    seeds: int | None = Field(None, gt=0, description="how many; default: those of the suite's finetuning")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Task:
+        files = [split for split in SPLITS if getattr(self, split) is not None]
+        sources = [*(["files"] if files else []), *(kind for kind in ("dataset", "docstrings") if getattr(self, kind))]
+        if len(sources) != 1 or 0 < len(files) < len(SPLITS):
+            given = ", ".join([*files, *sources[bool(files) :]]) or "none"
+            raise ValueError(f"give either train, dev and test, or dataset, or docstrings (given: {given})")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name
+
+
+class Finetuning(Settings):
+    """How the downstream tasks of a suite are fine-tuned, the same for every method."""
+
+    stages: Literal["every", "last"] = Field("every", description="after which stages; 'last': the final models only")
+    seeds: int = Field(
+        5, gt=0, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
+    )
+    prompts: tuple[Prompt, ...] = Field(
+        ("right",),
+        min_length=1,
+        description="for models with domain prompts: right, and for the final ones also none, wrong, picked",
+    )
+    patience: int = Field(3, gt=0, description="stop after this many epochs in a row without a better dev score")
+    as_released: bool = Field(
+        False, description="batch 16 and a constant rate, as the released code does, instead of the paper's text"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    forward_tokens: int = Field(32_768, gt=0, description="columns of one forward pass; larger batches accumulate")
+
+    def applied_to(self, task: Task) -> Task:
+        """The task with the hyper-parameters it is trained with."""
+        if not self.as_released:
+            return task
+        return task.model_copy(update={"batch_size": 16, "schedule": "constant", "warmup": 0.0})
+
+    def seeds_of(self, task: Task) -> range:
+        return range(task.seeds or self.seeds)

@@ -1,0 +1,54 @@
+"""Perplexity of a model on every domain's validation text, off the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+
+from benchmark.models import LanguageModel
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream, predictions
+
+LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
+
+
+def perplexities(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, float]:
+    """The perplexity on each domain, with its own prompt or column."""
+    return {
+        domain.name: perplexity(model, stream, index, world, precision)
+        for index, domain in enumerate(stream.corpus.domains)
+    }
+
+
+@torch.no_grad()
+def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> float:
+    """exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
+
+    BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
+    """
+    loss = count = 0.0
+    rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    with evaluating(model):
+        for batch in stream.validation(domain, rows, world.rank, world.size):
+            batch = batch.to(world.device)
+            with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+                logits = model(batch.tokens, batch.domains, batch.positions)
+            loss += F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum").item()
+            count += batch.targets.numel()
+    loss, count = world.total(loss, count)
+    return math.exp(min(loss / count, 700.0))  # e^700 is about the largest a float holds
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """No dropout inside the block."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,105 @@
+"""The model in training, as a method sees it: one objective, one backward pass, gradients that are the same everywhere.
+
+torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmark.models import LanguageModel
+from benchmark.settings.config import Training
+from benchmark.training.batch import Batch
+from benchmark.training.processes import World
+
+
+def precision_of(training: Training, world: World) -> str:
+    """The arithmetic of forward passes: "auto" is bf16 autocast where the GPU computes in it, else fp32."""
+    if training.precision != "auto":
+        return training.precision
+    return "bf16" if has_bf16(world.device) else "fp32"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether it is a GPU that computes in bf16: before compute capability 8 torch emulates it, slower than fp32."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+class Objective(nn.Module):
+    """A method's loss as a module, so that compile and DDP wrap all of it: model, loss and teacher."""
+
+    def __init__(self, loss: Callable[[Batch], Tensor], model: LanguageModel, autocast: torch.autocast) -> None:
+        super().__init__()
+        self.model, self._loss, self._autocast = model, loss, autocast
+
+    def forward(self, batch: Batch) -> Tensor:
+        with self._autocast:
+            return self._loss(batch)
+
+
+class Learner:
+    """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
+
+    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
+    """
+
+    def __init__(
+        self, model: LanguageModel, loss: Callable[[Learner, Batch], Tensor], training: Training, world: World
+    ) -> None:
+        self.model, self.world = model, world
+        self.metrics: dict[str, float] = {}
+        self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = [parameter for _, parameter in self.named_parameters]
+        bf16 = precision_of(training, world) == "bf16"
+        self.autocast = torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16)
+        objective: nn.Module = Objective(lambda batch: loss(self, batch), model, self.autocast)
+        if world.size > 1:
+            objective = DistributedDataParallel(objective)
+        backend = training.compile if isinstance(training.compile, str) else "inductor"
+        self._objective = torch.compile(objective, backend=backend) if training.compile else objective
+        self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
+
+    def language_model_loss(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of the targets, natural logarithm."""
+        return cross_entropy(self.model(batch.tokens, batch.domains, batch.positions), batch.targets)
+
+    def accumulate(self, batches: Sequence[Batch]) -> Tensor:
+        """Set every `parameter.grad` to the gradient of the mean loss over all rows of all processes.
+
+        Returns this process's mean loss, detached, shape ().
+        """
+        for parameter in self.parameters:
+            parameter.grad = None
+        losses = []
+        for number, batch in enumerate(batches):
+            last = number == len(batches) - 1
+            with nullcontext() if last or self._no_sync is None else self._no_sync():
+                # DDP averages over processes, so each counts for its rows
+                loss = self._objective(batch) * (len(batch.tokens) * self.world.size / batch.rows)
+                loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def gradients(self) -> list[Tensor]:
+        """Copies of the gradients, in the order of `parameters`."""
+        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
+
+    def record(self, **values: float) -> None:
+        """Numbers of this method for the records, e.g. how often A-GEM projected; written with each evaluation."""
+        self.metrics.update(values)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all targets; logits (..., V), targets (...)."""
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
+
+
+def at_least_fp32(logits: Tensor) -> Tensor:
+    """bf16 has too few digits for sums over the vocabulary."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

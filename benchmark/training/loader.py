@@ -1,0 +1,73 @@
+"""Batches of a phase for this process, one step ahead of the training."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from benchmark.settings.config import Training
+from benchmark.training.batch import Batch
+from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream, random_bits
+
+Step = tuple[list[Batch], list[Batch]]  # the batch, and the reference rows that the phase asked for
+
+
+class Loader:
+    """`get(step)` is this process's part of the batch in micro-batches, on its device.
+
+    The next step is made in a thread meanwhile, unless the method steers the replay by what it has just seen.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        stage: Stage,
+        phase: Phase,
+        phase_index: int,
+        training: Training,
+        world: World,
+        method: LifelongMethod,
+    ) -> None:
+        if training.batch_size % world.size:
+            raise ValueError(f"training.batch_size {training.batch_size} cannot be split over {world.size} processes")
+        self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
+        self._batch_size, self._world, self._method = training.batch_size, world, method
+        self._micro = training.micro_batch_size or training.batch_size
+        self._reference = stream.reference_rows_of(phase, stage.index, training.batch_size)
+        if 0 < self._reference < world.size:
+            raise ValueError(f"{self._reference} reference rows cannot be split over {world.size} processes")
+        self.tokens = (training.batch_size + self._reference) * stream.length  # text tokens of a step
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._ahead: tuple[int, Future[Step]] | None = None
+
+    def seed(self, step: int) -> int:
+        """For the random numbers that the step itself draws (dropout), different in each process."""
+        return int(random_bits(self._stream.seed, self._stage.index, self._phase_index, step, self._world.rank) >> 1)
+
+    def get(self, step: int) -> Step:
+        ahead, self._ahead = self._ahead, None
+        current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step)
+        if self._method.replay_weights is None:
+            self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
+        return current
+
+    def compute(self, step: int) -> Step:
+        stage, stream, index = self._stage.index, self._stream, self._phase_index
+        batch = [
+            stream.batch(stage, self._phase, index, step, self._batch_size, rows, self._method.replay_weights)
+            for rows in self._micro_batches(self._batch_size)
+        ]
+        reference = [
+            stream.reference(stage, self._phase, index, step, self._reference, rows)
+            for rows in self._micro_batches(self._reference)
+        ]
+        device = self._world.device
+        return [part.to(device) for part in batch], [part.to(device) for part in reference]
+
+    def _micro_batches(self, rows: int) -> list[np.ndarray]:
+        """This process's rows: every world-size-th, so that all have their share of new and memory rows."""
+        mine = np.arange(self._world.rank, rows, self._world.size)
+        return [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]

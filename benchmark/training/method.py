@@ -1,0 +1,107 @@
+"""What a lifelong pre-training method is: phases of a budget, an objective, and what it does to gradients.
+
+The loop (`benchmark/training/stage.py`) is ours; a method says what differs from continued pre-training. Every
+second of a stage belongs to one of its phases, so nothing that a method does escapes the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from benchmark.settings.config import Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.models import LanguageModel
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a stage. Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper)."""
+
+    name: str
+    share: float = 1.0  # of the stage's budget; the shares of a stage sum to 1
+    memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
+    domain: Literal["new", "previous", "seen", "stream"] = "new"  # whose text the rest is; the last two are unions
+    trains: bool = True  # False: batches go to observe(), no optimizer
+    reference: float = 0.0  # memory rows beside the batch, as a share of it: no loss, for adjust_gradients
+    schedule: Literal["linear", "inverse_sqrt", "cosine"] | None = None  # None: the suite's
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a method may know of the stage that begins."""
+
+    index: int  # 0 for the first domain
+    domains: tuple[str, ...]  # of the whole stream, in order
+    ladder: tuple[Size, ...]  # one size a domain
+    budget: float  # of this stage, in the budget's unit
+    total_budget: float  # of all stages
+    seed: int  # for random choices of this stage
+    build: Callable[[Size], LanguageModel]  # a new model with random weights
+    memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        return self.index == len(self.domains) - 1
+
+    @property
+    def size(self) -> Size:
+        """The rung of the ladder that a growing method climbs to in this stage."""
+        return self.ladder[self.index]
+
+
+class LifelongMethod:
+    """Naive continued pre-training, and the interface of all methods.
+
+    A subclass is a dataclass in `methods/NAME.py`; its fields are its hyper-parameters. It overrides what it does
+    differently. Rows of a batch are ordered, new first, then memory, in fixed counts; see
+    `benchmark.training.batch.Batch`.
+    """
+
+    title: ClassVar[str] = "Naive"  # label of its row
+    group: ClassVar[Literal["baselines", "controls"]] = "baselines"  # controls run only where a suite names them
+    version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
+    state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
+    replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
+
+    growth: dict[str, Any] | None = None  # how start_stage grew the model, for the records
+
+    def signature(self, stage: Stage) -> dict[str, Any]:
+        """What of the method determines this stage. Stages with equal signatures are trained once and shared.
+
+        Nothing in the first stage, unless the method does something there that Naive does not.
+        """
+        return {} if stage.first else {"method": type(self).__module__.rpartition(".")[2], **self.options()}
+
+    def options(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        """The model that this stage trains: grow, wrap, freeze, copy a teacher. Replayed when a stage resumes."""
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt")]
+
+    def loss(self, learner: Learner, batch: Batch) -> Tensor:
+        """Scalar: the mean over the rows of `batch`, so that micro-batches and processes average to the whole."""
+        return learner.language_model_loss(batch)
+
+    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+        """Change `parameter.grad` in place, after the synchronised backward pass and before the optimizer's step.
+
+        `reference`: the memory rows that `Phase.reference` asked for, in micro-batches.
+        """
+
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        """Take in one batch of a phase with trains=False."""

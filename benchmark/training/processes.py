@@ -1,0 +1,113 @@
+"""The processes that train one run together, and the device each of them uses.
+
+One process unless a launcher (torchrun, or `benchmark/jobs/launch.py` inside a Slurm job) has set the usual variables
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    rank: int
+    size: int
+    device: torch.device
+    exclusive: bool | str | None = None  # whether nothing else runs on its machines, where the launcher knows
+
+    @property
+    def leads(self) -> bool:
+        """One process writes files."""
+        return self.rank == 0
+
+    def maximum(self, *values: float) -> list[float]:
+        """The largest of each value over all processes, the same on each."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
+    def total(self, *values: float) -> list[float]:
+        return self._reduce(values, dist.ReduceOp.SUM)
+
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
+        for tensor in tensors if self.size > 1 else ():
+            dist.all_reduce(tensor)
+
+    def _reduce(self, values: tuple[float, ...], how: dist.ReduceOp.RedOpType) -> list[float]:
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, how)
+        return tensor.tolist()
+
+    def agree(self, value: T) -> T:
+        """What the first process says, on each."""
+        said = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(said, device=self.device)
+        return said[0]
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+    def synchronize(self) -> None:
+        """Wait for the device's queue, so that a clock read next tells the truth."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def hardware(self) -> dict[str, object]:
+        """What a wall time depends on, for the records."""
+        cuda = self.device.type == "cuda"
+        return {
+            "device": torch.cuda.get_device_name(self.device) if cuda else "CPU",
+            "count": self.size,
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "node": node(),
+            "exclusive": self.exclusive,
+        }
+
+
+def node() -> str:
+    """The name of this machine."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@contextmanager
+def join() -> Iterator[World]:
+    """Join the process group that the environment names, or be alone."""
+    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    device = (
+        torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if size == 1:
+        yield World(0, 1, device)
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    yield World(rank, size, device)
+    dist.destroy_process_group()  # not after an error: NCCL would wait for the others, who wait for this process
+
+
+def _cpu_model() -> str:
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,81 @@
+"""One line a run: stage, phase, fraction of the budget, tokens/s, loss, time left."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from benchmark.training.clock import Clock
+from benchmark.training.method import Stage
+
+
+class Line:
+    """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten.
+
+    `beacon` is a file that always says the same in JSON, for `status`.
+    """
+
+    def __init__(self, name: str, beacon: Path | None = None, out: TextIO | None = None) -> None:
+        self.name, self.out, self._beacon = name, out or sys.stderr, beacon
+        self._live = self.out.isatty()
+        self._next = 0.0
+        self._width = 0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
+        """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
+        self._next = time.monotonic() + (0.5 if self._live else 10.0)
+        rate = clock.tokens / clock.seconds if clock.seconds else 0.0
+        fraction = clock.fraction
+        left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
+        self._print(
+            f"{self.name}  stage {stage.index + 1}/{len(stage.domains)} {stage.domains[stage.index]}  {phase}  "
+            f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
+            + (f"loss {loss:,.3f}  " if loss is not None else "")
+            + f"{duration(left)} left of the stage"
+        )
+        if self._beacon:
+            where = {"stage": stage.index, "domain": stage.domains[stage.index], "phase": phase, "fraction": fraction}
+            charged = {"seconds": clock.seconds, "tokens_per_second": rate, "time": time.time()}
+            beside = self._beacon.with_suffix(".part")
+            beside.write_text(json.dumps({**where, **charged}), encoding="utf-8")
+            os.replace(beside, self._beacon)
+
+    def finish(self, text: str) -> None:
+        self._print(f"{self.name}  {text}")
+        if self._live:
+            self.out.write("\n")
+
+    def _print(self, text: str) -> None:
+        if self._live:
+            self.out.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self.out.write(text + "\n")
+        self.out.flush()
+
+
+class Silent:
+    """For all processes of a run but the first."""
+
+    def due(self) -> bool:
+        return False
+
+    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
+        pass
+
+    def finish(self, text: str) -> None:
+        pass
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

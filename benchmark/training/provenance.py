@@ -1,0 +1,51 @@
+"""What a result depends on besides its settings: code, packages, hardware."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmark.training.processes import World
+
+ROOT = Path(__file__).parents[2]
+COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
+
+
+def provenance(world: World, precision: str) -> dict[str, Any]:
+    """For the records. `code` is the commit where there is one, and a hash of the sources that trained."""
+    return {
+        "code": code_version(),
+        "packages": {"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
+        "hardware": world.hardware(),
+        "threads": world.hardware()["threads"],
+        "precision": precision,
+        "world_size": world.size,
+    }
+
+
+@cache
+def code_version() -> str:
+    """`<commit>+<hash of the sources of benchmark/ and methods/>`; without git only the hash."""
+    digest = hashlib.sha256()
+    for package in ("benchmark", "methods"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    sources = f"sources-{digest.hexdigest()[:12]}"
+    return f"{known}+{sources}" if (known := commit()) else sources
+
+
+def commit() -> str:
+    """The commit of the code, or nothing."""
+    if (ROOT / COMMIT_FILE).exists():
+        return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,258 @@
+"""One run: its stages one after the other, each from its checkpoint, from the store, or from the start.
+
+Stages are content-addressed: `runs/stages/<key>`, the key a hash of all that determines the result. Runs that share a
+prefix (the first stage above all, where most methods do what Naive does) share its computation and its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+from benchmark import records
+from benchmark.atomic import sweep
+from benchmark.data.tokens import Corpus, prepare
+from benchmark.models import LanguageModel, build, load
+from benchmark.settings.config import RunConfig, Size, digest, per_stage
+from benchmark.store import Store
+from benchmark.training import checkpoint
+from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.processes import World
+from benchmark.training.provenance import provenance
+from benchmark.training.stage import Progress, StageRun, Stopped, get_state, set_state
+from benchmark.training.step_times import stage_times
+from benchmark.training.stream import Stream, random_bits
+
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
+FORMAT = 2  # raised when the same settings come to mean another computation
+
+
+def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
+    return prepare(config.domains, config.tokenizer, config.data, store.data, progress)
+
+
+def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
+    """The batches of a run: GPT predicts every token, all others masked ones."""
+    return Stream(corpus, config.data, config.model.architecture != "gpt", config.seed)
+
+
+def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
+    """The run's corpus if it needs no work."""
+
+    class Unprepared(Exception):
+        pass
+
+    def refuse(text: str) -> None:  # reports come before the work that they announce
+        raise Unprepared
+
+    try:
+        return corpus_of(config, store, refuse)
+    except Unprepared:
+        return None
+
+
+def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Stage:
+    domains = tuple(domain.name for domain in config.domains)
+    model = config.model
+
+    def new_model(size: Size) -> LanguageModel:
+        assert stream is not None
+        return build(
+            model.architecture,
+            size.layers,
+            size.hidden_size,
+            stream.corpus.vocabulary,
+            config.data.sequence_length,
+            head_size=model.head_size,
+            dropout=model.dropout,
+        )
+
+    def memory_rows(rows: int) -> torch.Tensor:
+        assert stream is not None
+        return stream.memory_text(index, rows)
+
+    return Stage(
+        index=index,
+        domains=domains,
+        ladder=model.ladder,
+        budget=per_stage(config.budget.amount, index),
+        total_budget=sum(per_stage(config.budget.amount, i) for i in range(len(domains))),
+        seed=int(random_bits(config.seed, index, 5000)) >> 1,
+        build=new_model,
+        memory_rows=memory_rows,
+    )
+
+
+def stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> list[str]:
+    """One key a stage: a hash of everything that its weights and records depend on, its predecessor's key included."""
+    keys: list[str] = []
+    training = config.training.model_dump(mode="json", exclude={"checkpoint_seconds", "learning_rate", "warmup"})
+    for index in range(len(config.domains)):
+        stage = stage_of(config, index)
+        times = stage_times(config, index)
+        signature = method.signature(stage)
+        if signature and method.version > 1:
+            signature = {**signature, "version": method.version}
+        keys.append(
+            digest(
+                {
+                    "format": FORMAT,
+                    "previous": keys[-1] if keys else None,
+                    "signature": signature,
+                    "seed": config.seed,
+                    "corpus": corpus_key,
+                    "sequence_length": config.data.sequence_length,
+                    "memory_tokens": config.data.memory_tokens if index else None,
+                    "max_valid_tokens": config.data.max_valid_tokens,
+                    "model": config.model.model_dump(mode="json", exclude={"ladder"}),
+                    "ladder": [str(size) for size in config.model.ladder[: index + 1]],
+                    "training": training,
+                    "learning_rate": per_stage(config.training.learning_rate, index),
+                    "warmup": per_stage(config.training.warmup, index),
+                    "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
+                }
+            )
+        )
+    return keys
+
+
+class Run:
+    """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`)."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        new_method: Callable[[], LifelongMethod],
+        store: Store,
+        world: World,
+        progress: Progress,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.config, self.new_method, self.store, self.world = config, new_method, store, world
+        self.progress, self.asked_to_stop = progress, asked_to_stop
+        self._began = time.time()
+        self.corpus = corpus_of(config, store)
+        self.stream = stream_of(config, self.corpus)
+        self.keys = stage_keys(config, new_method(), self.corpus.key)
+
+    def done(self) -> bool:
+        return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()
+
+    def train(self, last_stage: int | None = None) -> None:
+        """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
+
+        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
+        """
+        self._record_run()
+        count = len(self.keys) if last_stage is None else last_stage + 1
+        for index in range(count):
+            try:
+                self._train_stage(index)
+            except (Stopped, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                self._record_failure(index, error)
+                raise
+        if count == len(self.keys):
+            self._record("done")
+
+    def _train_stage(self, index: int) -> None:
+        folder = self.store.stage(self.keys[index])
+        folder.mkdir(parents=True, exist_ok=True)
+        # Whoever else wants the same stage waits here and finds it done.
+        lock = filelock.FileLock(folder / "lock")
+        self._acquire(lock)
+        try:
+            # The first process decides: on a network file system the others may see files late.
+            [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
+            if todo:
+                self._compute(index, folder)
+            self.world.barrier()
+        finally:
+            lock.release()
+
+    def _acquire(self, lock: filelock.BaseFileLock) -> None:
+        """The first process takes the lock; all talk meanwhile, or their connection would time out. Raises Stopped."""
+        while True:
+            if self.world.leads:
+                with contextlib.suppress(filelock.Timeout):
+                    lock.acquire(timeout=1)
+            if any(self.world.maximum(lock.is_locked)):
+                return
+            if any(self.world.maximum(self.asked_to_stop())):
+                raise Stopped
+
+    def _compute(self, index: int, folder: Path) -> None:
+        if self.world.leads:
+            sweep(folder)
+        stage = stage_of(self.config, index, self.stream)
+        method = self.new_method()
+        torch.manual_seed(stage.seed)
+        if index:
+            previous = self.store.stage(self.keys[index - 1])
+            model = load(previous / "model")
+            set_state(method, {**get_state(method), **(checkpoint.load(previous / "method.pt") or {})})
+        else:
+            model = stage.build(stage.ladder[0])
+
+        def record(kind: str, **values: Any) -> None:
+            if not self.world.leads:
+                return
+            if kind == "stage":
+                values["key"] = self.keys[index]
+                values["provenance"] = provenance(self.world, values.pop("precision"))
+                values["data"] = {domain.name: domain.info for domain in self.corpus.domains}
+            records.append(folder / "records.jsonl", {"kind": kind, **values})
+
+        training = StageRun(
+            self.config,
+            stage,
+            self.stream,
+            method,
+            model,
+            self.world,
+            folder / "checkpoint.pt",
+            record,
+            self.asked_to_stop,
+            self.progress,
+        )
+        model = training.run()
+        if self.world.leads:
+            model.save(folder / "model", self.corpus.tokenizer)
+            checkpoint.save(folder / "method.pt", get_state(method))
+            record("done", charged=training.clock.charged(), phases=training.position.phases, growth=method.growth)
+            (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def _record_failure(self, stage: int, error: Exception) -> None:
+        """The first process that fails says why; the others fail because it has left them."""
+        path = self.store.run_file(self.config)
+        if any(line["kind"] == "failed" and line["time"] >= self._began for line in records.read(path)):
+            return
+        text = f"{type(error).__name__}: {error}"
+        self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
+
+    def _record_run(self) -> None:
+        if not self._is_recorded():
+            self._record("run", **self._description())
+
+    def _is_recorded(self) -> bool:
+        """Whether the run's file says what it consists of now (a changed text changes its stages)."""
+        path = self.store.run_file(self.config)
+        known = [line for line in records.read(path) if line["kind"] == "run"] if path.exists() else []
+        return bool(known) and self._description().items() <= known[-1].items()
+
+    def _description(self) -> dict[str, Any]:
+        unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
+        return {**self.config.description(), "stages": self.keys, "unigram": unigram}
+
+    def _record(self, kind: str, **values: Any) -> None:
+        if self.world.leads or kind == "failed":
+            records.append(self.store.run_file(self.config), {"kind": kind, **values})

@@ -1,0 +1,77 @@
+"""How long a step takes on a named machine: the table behind budgets of the unit "reference".
+
+Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` measures
+the table: JSON, with what was measured (`machine`) and one entry a row of the suite (`rows`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmark.atomic import write_json
+from benchmark.settings.config import ConfigError, RunConfig
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of what a method does before its first step, and of a step of each of its phases."""
+
+    set_up: float
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RowTimes:
+    """`settings` are those that the time of a step depends on."""
+
+    method: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    stages: tuple[StageTimes, ...]
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """What the time of a step depends on besides method, options and machine, by dotted key."""
+    relevant = {
+        "model": set(config.model.model_dump()),
+        "tokenizer": {"folder", "vocabulary"},
+        "data": {"sequence_length", "memory_tokens"},
+        "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile"},
+    }
+    content = config.model_dump(mode="json")
+    return {f"{room}.{key}": content[room][key] for room, keys in relevant.items() for key in sorted(keys)}
+
+
+def write(path: Path, rows: Sequence[RowTimes], machine: dict[str, Any]) -> None:
+    write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
+
+
+def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
+    """What the run's table says of a stage; None under a budget of another unit.
+
+    Raises ConfigError when there is no table, or the run is not in it.
+    """
+    if config.budget.unit != "reference":
+        return None
+    path = Path(str(config.budget.reference))
+    cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"budget.reference: {path} is no table of step times ({error}); {cure}") from None
+    same = [row for row in rows if row["method"] == config.method and row["options"] == config.options]
+    if not same:
+        raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
+    settings = settings_of(config)
+    for row in same:
+        if row["settings"] == settings:
+            return StageTimes(**row["stages"][stage])
+    measured = same[0]["settings"]
+    other = [
+        f"{key} = {measured.get(key)} (here {value})" for key, value in settings.items() if measured.get(key) != value
+    ]
+    raise ConfigError(f"{path} has step times of {config.method} for other settings: {', '.join(other)}; {cure}")

@@ -1,0 +1,223 @@
+"""Batches of a stream of domains. A batch is a pure function of (seed, stage, phase, step, row).
+
+There is no iterator state: to resume, ask for the next step; to shard over processes, ask for fewer rows. Random
+numbers come from hashed counters, not from a generator, so a row is the same whoever asks for it.
+
+Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmark.data.tokens import Corpus
+from benchmark.data.vocabulary import BOS, MASK
+from benchmark.settings.config import ConfigError, Data
+from benchmark.training.batch import Batch
+from benchmark.training.method import Phase
+
+MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
+
+
+def predictions(length: int, masked: bool) -> int:
+    """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
+    return max(1, round(MASKED_SHARE * length)) if masked else length
+
+
+def random_bits(*counters: NDArray | int) -> NDArray[np.uint64]:
+    """64 random bits for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
+    state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for counter in counters:
+            state = state + np.asarray(counter).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def uniform(*counters: NDArray | int) -> NDArray[np.float64]:
+    """Uniform in [0, 1), see `random_bits`."""
+    return (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
+
+
+def shuffled(indices: NDArray, size: int, *key: int) -> NDArray[np.int64]:
+    """The images of `indices` under a random permutation of range(size) that is never written out.
+
+    Four rounds of a Feistel network on the next even number of bits, walked until the image lies in the range
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not grow with the corpus.
+    """
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    image = np.asarray(indices).astype(np.uint64)
+    pending = np.ones(image.shape, dtype=bool)
+    while pending.any():
+        value = image[pending]
+        left, right = value >> half, value & mask
+        for round_ in range(4):
+            left, right = right, left ^ (random_bits(*key, round_, right) & mask)
+        image[pending] = (left << half) | right
+        pending = image >= np.uint64(size)
+    return image.astype(np.int64)
+
+
+class Stream:
+    """The domains of a corpus as batches.
+
+    Raises ConfigError if a domain has too little text for one row.
+    """
+
+    def __init__(self, corpus: Corpus, data: Data, masked: bool, seed: int) -> None:
+        self.corpus, self.masked, self.seed = corpus, masked, seed
+        self.length = data.text_length
+        self.blocks = [len(domain.train) // self.length for domain in corpus.domains]
+        self.valid_blocks = [len(domain.valid) // self.length for domain in corpus.domains]
+        for domain, train, valid in zip(corpus.domains, self.blocks, self.valid_blocks, strict=True):
+            if not (train and valid):
+                raise ConfigError(
+                    f"domain {domain.name!r} has {len(domain.train)} training and {len(domain.valid)} validation "
+                    f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
+                    "trained (data.sequence_length)"
+                )
+        memory = data.memory_tokens // self.length
+        self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
+
+    def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
+        """How many rows of a batch come from memory: always the same number, the nearest to the phase's share."""
+        has_memory = stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
+        return round(phase.memory * batch_size) if has_memory else 0
+
+    def batch(
+        self,
+        stage: int,
+        phase: Phase,
+        phase_index: int,
+        step: int,
+        batch_size: int,
+        rows: Sequence[int] | NDArray,
+        weights: Sequence[float] | None = None,
+    ) -> Batch:
+        """Rows `rows` of the batch of `batch_size` rows at this step.
+
+        `weights`: how likely a memory row comes from each earlier domain; uniform by default.
+        """
+        rows = np.asarray(rows)
+        from_memory = self.memory_rows_of(phase, stage, batch_size)
+        fresh = batch_size - from_memory
+        is_memory = rows >= fresh
+        key = (self.seed, stage, phase_index)
+        domains = np.empty(len(rows), dtype=np.int64)
+        blocks = np.empty(len(rows), dtype=np.int64)
+        domains[~is_memory], blocks[~is_memory] = self._fresh(stage, phase, key, step * fresh + rows[~is_memory])
+        domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory], weights)
+        text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
+        batch = self._to_batch(text, domains, random_bits(*key, step, rows))
+        return replace(
+            batch,
+            memory=torch.from_numpy(is_memory),
+            rows=batch_size,
+            memory_share=from_memory / batch_size,
+            memory_rows=int(is_memory.sum()),
+        )
+
+    def reference(self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: NDArray) -> Batch:
+        """Rows of the memory batch that `Phase.reference` asks for; other rows than those of `batch`."""
+        asked = Phase(phase.name, memory=1.0)
+        return self.batch(stage, asked, 1000 + phase_index, step, batch_size, rows)
+
+    def reference_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
+        return self.memory_rows_of(replace(phase, memory=phase.reference), stage, batch_size)
+
+    def memory_text(self, stage: int, rows: int) -> Tensor:
+        """(rows, 1+N) token ids, masked as in training, from the memory of the domains before `stage`."""
+        numbers = np.arange(rows)
+        domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
+        text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
+        return self._to_batch(text, domains, random_bits(self.seed, stage, 2000, 0, numbers)).tokens
+
+    def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model."""
+        mine = np.arange(rank, self.valid_blocks[domain], world)
+        for start in range(0, len(mine), rows):
+            blocks = mine[start : start + rows]
+            domains = np.full(len(blocks), domain)
+            text = self._text([d.valid for d in self.corpus.domains], domains, blocks)
+            # no seed here: one set of masks for all seeds and methods
+            yield self._to_batch(text, domains, random_bits(3000, domain, blocks))
+
+    def _fresh(self, stage: int, phase: Phase, key: tuple[int, ...], numbers: NDArray) -> tuple[NDArray | int, NDArray]:
+        """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
+        if phase.domain in ("new", "previous"):
+            domain = stage if phase.domain == "new" else stage - 1
+            epochs, within = np.divmod(numbers, self.blocks[domain])
+            blocks = np.empty(len(numbers), dtype=np.int64)
+            for epoch in np.unique(epochs):
+                here = epochs == epoch
+                blocks[here] = shuffled(within[here], self.blocks[domain], *key, int(epoch))
+            return domain, blocks
+        among = range(stage + 1) if phase.domain == "seen" else range(len(self.blocks))
+        ends = np.cumsum([self.blocks[domain] for domain in among])
+        drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
+        domains = np.searchsorted(ends, drawn, side="right")
+        return domains, drawn - np.concatenate([[0], ends])[domains]
+
+    def _memory(
+        self, stage: int, key: tuple[int, ...], step: int, rows: NDArray, weights: Sequence[float] | None
+    ) -> tuple[NDArray, NDArray]:
+        """Domain and block of memory rows: the domain uniform or by `weights`, the block uniform."""
+        if not len(rows):
+            return rows, rows
+        share = np.cumsum(np.ones(stage) if weights is None else weights)
+        domains = np.searchsorted(share / share[-1], uniform(*key, 2, step, rows), side="right")
+        sizes = np.array(self.memory_blocks)[domains]
+        drawn = (uniform(*key, 3, step, rows) * sizes).astype(np.int64)
+        blocks = np.empty(len(rows), dtype=np.int64)
+        for domain in np.unique(domains):
+            here = domains == domain
+            # the sub-sample is the same for all seeds and methods: the first blocks of a fixed shuffle
+            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, int(domain))
+        return domains, blocks
+
+    def _text(self, sources: Sequence[NDArray], domains: NDArray, blocks: NDArray) -> NDArray[np.int64]:
+        n = self.length
+        text = np.empty((len(blocks), n), dtype=np.int64)
+        for row, (domain, block) in enumerate(zip(domains, blocks, strict=True)):
+            text[row] = sources[domain][block * n : (block + 1) * n]
+        return text
+
+    @staticmethod
+    def _with_bos(text: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([np.full((len(text), 1), BOS), text], axis=1)
+
+    def _to_batch(self, text: NDArray[np.int64], domains: NDArray, row_bits: NDArray[np.uint64]) -> Batch:
+        n = self.length
+        tokens = self._with_bos(text)
+        if self.masked:
+            count = predictions(n, self.masked)
+            order = random_bits(row_bits[:, None], np.arange(n))
+            chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
+            targets = np.take_along_axis(text, chosen, axis=1)
+            fate = uniform(row_bits[:, None], 5, chosen)
+            other = 4 + (uniform(row_bits[:, None], 6, chosen) * (self.corpus.text_vocabulary - 4)).astype(np.int64)
+            corrupted = np.where(fate < 0.8, MASK, np.where(fate < 0.9, other, targets))
+            positions = chosen + 1
+            np.put_along_axis(tokens, positions, corrupted, axis=1)
+        else:
+            positions = np.broadcast_to(np.arange(n), text.shape).copy()
+            targets = text
+        return Batch(
+            tokens=torch.from_numpy(tokens),
+            domains=torch.from_numpy(np.ascontiguousarray(domains)),
+            positions=torch.from_numpy(positions),
+            targets=torch.from_numpy(targets),
+            memory=torch.zeros(len(text), dtype=torch.bool),
+            rows=len(text),
+            memory_share=0.0,
+            memory_rows=0,
+        )

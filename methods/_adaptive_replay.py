@@ -1,0 +1,81 @@
+"""Adaptive replay, as in ELLE's released code: earlier domains are replayed by how fast their loss falls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmark.training.learner import at_least_fp32
+from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
+
+FLOOR = 0.1  # of the largest weight, so that every domain's loss stays known
+
+
+class AdaptiveReplay(LifelongMethod):
+    """Weighs the earlier domains anew after each interval: `adaptive` steps, or more until each was replayed.
+
+    The released code looks at validation losses; here the rows that are trained on anyway tell, at no further cost.
+    """
+
+    state: ClassVar[tuple[str, ...]] = ("replay_weights", "steps", "seen", "before")
+    adaptive: int  # option of the subclasses; 0: memory rows are uniform over domains
+
+    steps: int = 0  # of this interval
+    seen: Sequence[float] = ()  # in this interval: the summed losses of each earlier domain's rows, then their numbers
+    before: Sequence[float] = ()  # mean losses of the interval before
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if self.adaptive and not stage.first:
+            self.replay_weights = [1.0] * stage.index
+            self.steps, self.seen, self.before = 0, [0.0] * 2 * stage.index, []
+            device = next(model.parameters()).device
+            self._domains = torch.arange(stage.index, device=device)
+            self._tally = torch.zeros(2, stage.index, device=device)  # of this process and step
+        return model
+
+    def loss(self, learner: Learner, batch: Batch) -> Tensor:
+        if self.replay_weights is None:
+            return super().loss(learner, batch)
+        logits = at_least_fp32(learner.model(batch.tokens, batch.domains, batch.positions))
+        predictions = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        losses = predictions.view_as(batch.targets).mean(1)
+        mine = batch.domains.unsqueeze(1) == self._domains
+        self._tally += torch.stack([(mine * losses.detach().unsqueeze(1)).sum(0), mine.sum(0)])
+        return losses.mean()
+
+    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+        if self.replay_weights is None:
+            return
+        step = learner.world.total(*self._tally.flatten().tolist())
+        self._tally.zero_()
+        self.seen = [old + new for old, new in zip(self.seen, step, strict=True)]
+        self.steps += 1
+        losses, rows = self.seen[: len(self._domains)], self.seen[len(self._domains) :]
+        if self.steps >= self.adaptive and min(rows) > 0:
+            now = [loss / count for loss, count in zip(losses, rows, strict=True)]
+            if self.before:
+                self.replay_weights = weights_by_fall(self.before, now, rows)
+            self.steps, self.seen, self.before = 0, [0.0] * len(self.seen), now
+
+
+def weights_by_fall(before: Sequence[float], now: Sequence[float], rows: Sequence[float]) -> list[float]:
+    """How likely a memory row shall be of each earlier domain.
+
+    `before` and `now` are the mean losses of a domain's rows in the last two intervals, `rows` how many there were in
+    the later one. A domain weighs as much as its loss fell per replayed row; one whose loss rose is being forgotten
+    and weighs as much as the fastest; without a fall anywhere all weigh the same.
+    """
+    falls = [(old - new) / count for old, new, count in zip(before, now, rows, strict=True)]
+    fastest = max(falls)
+    if fastest <= 0:
+        return [1.0] * len(falls)
+    return [max(fall if fall > 0 else fastest, FLOOR * fastest) / fastest for fall in falls]

@@ -1,0 +1,105 @@
+"""A quadratic penalty on the weights that matter to earlier domains: what EWC and MAS have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.models.row_gradients import row_gradients
+from benchmark.training.evaluate import evaluating
+from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
+
+
+class Consolidation(LifelongMethod):
+    """Adds half of `pull * strength * sum_k importance_k (theta_k - anchor_k)^2` to the loss.
+
+    The anchor is what the previous stage left. How much each weight matters is measured first in the next stage, on
+    the domain just left, without dropout, and added to `decay` times what was known before. The penalty enters as its
+    gradient, after the one of the loss is synchronised; so it needs no graph and is the same in every process.
+    """
+
+    state = ("importance", "total", "count")
+    pull: ClassVar[float] = 1.0
+    decay: float = 1.0
+    strength: float  # options of the subclasses
+    share: float
+
+    importance: Sequence[Tensor] = ()  # of all domains before, in the order of `learner.parameters`
+    total: Sequence[Tensor] = ()  # of the domain just left, over `count` samples
+    count: int = 0
+    anchor: Sequence[Tensor] = ()
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.anchor = [p.detach().clone() for p in model.parameters() if p.requires_grad]
+        self.importance = [known.to(self.anchor[0].device) for known in self.importance]
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first or not self.strength:  # nothing to measure
+            return [Phase("adapt")]
+        return [
+            Phase("importance", share=self.share, domain="previous", trains=False),
+            Phase("adapt", share=1 - self.share),
+        ]
+
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        if not self.total:
+            self.total = [torch.zeros_like(p) for p in learner.parameters]
+        alone = learner.world.size == 1
+        part = self.total if alone else [torch.zeros_like(p) for p in learner.parameters]
+        with evaluating(learner.model):
+            self.count += self.measure(learner, batches, part)
+        if not alone:
+            learner.world.add_up(part)
+            for known, new in zip(self.total, part, strict=True):
+                known.add_(new)
+
+    def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
+        """Add this process's part of the importances that the samples of this step show; return their number."""
+        raise NotImplementedError
+
+    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+        if self.count:  # the first step after the importance phase
+            known = self.importance or [torch.zeros_like(new) for new in self.total]
+            self.importance = [self.decay * old + new / self.count for old, new in zip(known, self.total, strict=True)]
+            self.total, self.count = (), 0
+        if not self.importance:
+            return
+        for p, importance, anchor in zip(learner.parameters, self.importance, self.anchor, strict=True):
+            if p.grad is not None:
+                p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
+
+
+def add_rows(
+    learner: Learner,
+    batches: Sequence[Batch],
+    output: Callable[[Tensor, Tensor], Tensor],
+    total: Sequence[Tensor],
+    importance: Callable[[Tensor], Tensor],
+) -> None:
+    """Add to `total`, one tensor a parameter, the importances that the rows of this process show.
+
+    `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each row's gradient is
+    taken of; `importance` maps gradients to importances, elementwise, and may overwrite them.
+    """
+    totals = dict(zip(learner.parameters, total, strict=True))
+
+    def take(parameter: nn.Parameter, part: slice, gradients: Tensor) -> None:
+        totals[parameter][part].add_(importance(gradients).sum(0))
+
+    for batch in batches:
+
+        def loss(batch: Batch = batch) -> Tensor:
+            with learner.autocast:
+                logits = learner.model(batch.tokens, batch.domains, batch.positions)
+                return output(logits, batch.targets) * len(batch.tokens)
+
+        row_gradients(learner.model, len(batch.tokens), loss, take)

@@ -1,0 +1,48 @@
+"""Replay whose memory rows learn from the previous stage's model too: what Logit-KD and DER++ have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from benchmark.training.learner import cross_entropy
+from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
+
+
+class Distillation(LifelongMethod):
+    """ER (one mean loss over all rows), and on its memory rows a further term with a frozen teacher, M_{i-1}."""
+
+    replay: float  # option of the subclasses
+    teacher: LanguageModel | None = None
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.teacher = None if stage.first else copy.deepcopy(model).eval().requires_grad_(False)
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        return [Phase("adapt", memory=self.replay)]
+
+    def loss(self, learner: Learner, batch: Batch) -> Tensor:
+        logits = learner.model(batch.tokens, batch.domains, batch.positions)
+        loss = cross_entropy(logits, batch.targets)
+        rows = batch.memory_rows
+        if self.teacher is None or not rows:
+            return loss
+        teacher = self.teacher(batch.tokens[-rows:], batch.domains[-rows:], batch.positions[-rows:])
+        # the mean over all rows: a micro-batch's memory rows weigh as much as they are many
+        return loss + rows / len(batch.tokens) * self.beyond_er(logits[-rows:], teacher, batch.targets[-rows:])
+
+    def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        """The mean over memory rows of what is added to their cross-entropy.
+
+        Logits (B, K, V), targets (B, K) of the memory rows alone.
+        """
+        raise NotImplementedError

@@ -1,0 +1,51 @@
+"""A method for tests of launching: training that a file can slow, trip or kill in its second stage.
+
+The tests put it among the methods of a copy of the code. The weights are those of the method without it.
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.training.method import LifelongMethod
+
+
+class Paced:
+    """What it adds to a method. Each call of the loss in the second stage also adds a byte to `log`."""
+
+    group = "controls"
+    gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it there is nothing special
+    log: str  # a file
+
+    def start_stage(self, model, stage):
+        self.watching = not stage.first
+        return super().start_stage(model, stage)
+
+    def loss(self, learner, batch):
+        if self.watching:
+            self._look(learner.world.rank)
+            if self.log:
+                with open(self.log, "ab") as file:
+                    file.write(b".")
+        return super().loss(learner, batch)
+
+    def _look(self, rank):
+        if not os.path.exists(self.gate):
+            return
+        what, *more = Path(self.gate).read_text().split()
+        if what == "slow":
+            time.sleep(float(more[0]) if more else 0.2)
+        elif what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif rank == int(more[0]):
+            raise RuntimeError(f"tripped over {self.gate}")
+
+
+@dataclass
+class PacedNaive(Paced, LifelongMethod):
+    title = "Paced"
+
+    gate: str = ""
+    log: str = ""

@@ -1,0 +1,217 @@
+"""A tiny suite in a folder of its own, the command line on it, and what can disturb it; for tests of launching."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import methods
+import run_all
+from benchmark import records
+from benchmark.jobs import job_files, slurm, snapshot
+from benchmark.jobs.launch import train_here
+from benchmark.jobs.planning import RunState, Survey
+from benchmark.settings.config import RunConfig
+from benchmark.settings.suite_files import expand, load_suite
+from benchmark.store import Store
+
+PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
+STEPS = 200  # of the second stage, evaluated every tenth
+WORDS = {"wood": "oak ash elm fir pine birch leaf root bark moss", "sea": "wave salt tide fish crab sand reef gull"}
+
+SUITE = """
+title = "Tiny"
+methods = []
+tables = ["main_pretraining"]
+domains = [
+  {{ name = "wood", train = ["{texts}/wood.jsonl"] }},
+  {{ name = "sea", train = ["{texts}/sea.jsonl"] }},
+]
+rows = [{rows}]
+tasks = [{tasks}]
+[tokenizer]
+vocabulary = 300
+[data]
+sequence_length = 16
+valid_share = 0.2
+memory_tokens = 500
+[model]
+architecture = "gpt"
+head_size = 8
+dropout = 0.1
+ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 2, hidden_size = 16 }}]
+[finetuning]
+stages = "last"
+seeds = 1
+[training]
+batch_size = 8
+evaluations = 20
+checkpoint_seconds = 0.2
+[budget]
+unit = "steps"
+amount = [40, {steps}]
+[slurm]
+{slurm}
+"""
+
+
+def write_texts(folder: Path) -> None:
+    for name, words in WORDS.items():
+        chosen = random.Random(name)
+        texts = [" ".join(chosen.choices(words.split(), k=60)) for _ in range(120)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def write_task(folder: Path) -> str:
+    """Files of a downstream task, one word a class, and its entry in a suite."""
+    for split in ("train", "dev", "test"):
+        examples = [{"text": word, "label": word} for word in WORDS["sea"].split()[:3] for _ in range(4)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    files = ", ".join(f'{split} = "{folder}/{split}.jsonl"' for split in ("train", "dev", "test"))
+    return f'{{ name = "fish", domain = "sea", batch_size = 4, max_epochs = 1, {files} }}'
+
+
+def copy_code(folder: Path) -> Path:
+    """A copy of the code that knows the methods of `tests/support/paced*.py`."""
+    for name in snapshot.CONTENT:
+        source = snapshot.ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+    for method in Path(__file__).parent.glob("paced*.py"):
+        shutil.copy(method, folder / "methods" / method.name)
+    return folder
+
+
+@contextlib.contextmanager
+def submitting(code: Path) -> Iterator[None]:
+    """What this process submits is the code in this folder, with its methods; its jobs have one thread a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "ROOT", code)
+        patch.setattr(methods, "__path__", [str(code / "methods")])
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+class Lab:
+    """Rows are named in `rows`; a row `x` of the method "paced" obeys the file `x.gate`."""
+
+    def __init__(self, folder: Path, texts: Path, data: Path | None = None) -> None:
+        self.folder, self.texts, self.runs = folder, texts, folder / "runs"
+        self.file = folder / "tiny.toml"
+        self._configs: list[RunConfig] = []
+        self.runs.mkdir(parents=True)
+        if data:
+            shutil.copytree(data, self.runs / "data")
+
+    def write(self, *rows: str, slurm: str = "", tasks: str = "") -> Lab:
+        """A suite of these rows: `x` is of the method "paced"; others are given as TOML."""
+        paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
+        tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
+        self._configs = []
+        self.file.write_text(
+            SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks)
+        )
+        return self
+
+    def gate(self, row: str) -> Path:
+        return self.folder / f"{row}.gate"
+
+    def tell(self, row: str, what: str) -> None:
+        """Slow a row down ("slow", "slow SECONDS"), or disturb it ("trip RANK", "die")."""
+        part = self.gate(row).with_suffix(".part")
+        part.write_text(what)
+        part.rename(self.gate(row))
+
+    def let_go(self, row: str) -> None:
+        self.gate(row).unlink()
+
+    def arguments(self, command: str, *more: str) -> list[str]:
+        return [command, str(self.file), "--runs", str(self.runs), "--out", str(self.folder / "report"), *more]
+
+    def call(self, command: str, *more: str) -> int:
+        return run_all.main(self.arguments(command, *more))
+
+    def submit(self, *more: str) -> int:
+        return self.call("run", "--executor", "slurm", *more)
+
+    def configs(self) -> list[RunConfig]:
+        if not self._configs:
+            suite = load_suite(str(self.file))
+            self._configs = expand(suite, methods.rows(suite), suite.seeds)
+        return self._configs
+
+    def config(self, row: str) -> RunConfig:
+        [config] = [config for config in self.configs() if config.row == row]
+        return config
+
+    def states(self) -> dict[str, RunState]:
+        """By row."""
+        survey = Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
+        return {state.config.row: state for state in survey.states()}
+
+    def jobs(self) -> list[jobs.Job]:
+        return job_files.read(job_files.folder_of(self.runs, "tiny"))
+
+    def job(self, row: str) -> jobs.Job:
+        """The last one of a row."""
+        return [job for job in self.jobs() if job.run == self.config(row).id][-1]
+
+    def run_lines(self, row: str) -> list[records.Record]:
+        file = Store(self.runs).run_file(self.config(row))
+        return records.read(file) if file.exists() else []
+
+    def keys(self, row: str) -> list[str]:
+        """Of the row's stages; none before it has started."""
+        return next((line["stages"] for line in self.run_lines(row) if line["kind"] == "run"), [])
+
+    def stage(self, row: str, index: int = 1) -> list[records.Record]:
+        """The lines of one stage's file, as they were written."""
+        paths = [Store(self.runs).stage(key) / "records.jsonl" for key in self.keys(row)[index : index + 1]]
+        return [line for path in paths if path.exists() for line in records.read(path)]
+
+    def count(self, row: str, kind: str, index: int = 1) -> int:
+        return sum(line["kind"] == kind for line in self.stage(row, index))
+
+    def weights(self, row: str) -> dict[str, torch.Tensor]:
+        """Of the last stage."""
+        return load_file(Store(self.runs).stage(self.keys(row)[-1]) / "model" / "model.safetensors")
+
+    def wait_for_mid_stage(self, *rows: str) -> None:
+        """Until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
+        for row in rows:
+            wait_until(lambda row=row: self.count(row, "evaluation") >= 3)
+            wait_until((Store(self.runs).stage(self.keys(row)[1]) / "checkpoint.pt").exists)
+
+    def wait_for(self, row: str, state: str) -> RunState:
+        wait_until(lambda: self.states()[row].state == state)
+        return self.states()[row]
+
+    def undisturbed(self, row: str) -> Lab:
+        """The same run in this process."""
+        other = Lab(self.folder / f"undisturbed-{row}", self.texts, data=self.runs / "data")
+        other.file.write_text(self.file.read_text())
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        assert train_here([self.config(row)], methods.build, other.runs) == []
+        torch.set_num_threads(threads)
+        return other
+
+
+def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {slurm.queue()}")
+        time.sleep(0.05)

@@ -1,0 +1,286 @@
+"""Makes a run folder full of records that were never measured, for tests of what reads them.
+
+Every number is a plain function of (suite, row, seed, stage, fraction), so two calls write the same bytes (but for
+the time stamps). Each method forgets and learns at its own rate; ELLE grows and is best, Naive forgets most.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import paper_tables
+from analysis.render import render
+from benchmark.records import RunRecords, load_runs
+
+DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
+TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
+# title -> (method, how fast it learns, how much it forgets)
+METHODS = {
+    "Naive": ("naive", 1.0, 0.60),
+    "EWC": ("ewc", 1.0, 0.58),
+    "MAS": ("mas", 1.0, 0.59),
+    "A-GEM": ("agem", 0.97, 0.62),
+    "ER": ("er", 1.0, 0.15),
+    "Logit-KD": ("logit_kd", 0.95, 0.10),
+    "PNN": ("pnn", 1.05, 0.0),
+    "ELLE": ("elle", 1.15, 0.04),
+}
+UNIGRAM = 300.0
+TASK_SETTINGS = [
+    {"name": task, "title": task.upper(), "domain": domain, "learning_rate": 2e-5, "batch_size": 256}
+    | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
+    for domain, task in TASKS.items()
+]
+REFERENCES = {"majority": 0.3, "bag of words": 0.55}
+LADDER = [(6, 384, 30.3e6), (8, 512, 51.5e6), (10, 640, 82.2e6), (11, 704, 102e6), (12, 768, 125e6)]
+
+
+def write(
+    runs: Path,
+    suite: str,
+    *,
+    rows: list[tuple[str, str, dict[str, Any]]] | None = None,
+    seeds: int = 2,
+    stages: int = 5,
+    evaluations: int = 4,
+    unit: str = "seconds",
+    architecture: str = "bert",
+    finished: int | None = None,
+    scores: bool = True,
+    similarities: bool = True,
+    hardware: str = "CPU",
+) -> None:
+    """Write a suite: `rows` are (label, method, options), one file a run and one a stage.
+
+    `finished`: the last row stops after this many stages, in the middle of the next.
+    """
+    rows = rows or [(title, method, {}) for title, (method, _, _) in METHODS.items()]
+    for index, (label, method, options) in enumerate(rows):
+        for seed in range(seeds):
+            done = finished if finished is not None and index == len(rows) - 1 else stages
+            run = _Run(suite, label, index, method, options, seed, stages, unit, architecture, hardware)
+            run.write(runs, evaluations, done, scores, similarities)
+    if scores:
+        _write(runs / "scores" / "references.jsonl", [_reference(d, n) for d in TASKS for n in REFERENCES])
+
+
+def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
+    """Render these tables and figures, the scorecard and the page, as `run_all.py report` does."""
+    return render(suite, runs, [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
+
+
+class _Run:
+    def __init__(self, suite, label, index, method, options, seed, stages, unit, architecture, hardware):
+        self.suite, self.label, self.index, self.method, self.options = suite, label, index, method, options
+        self.seed, self.stages, self.unit, self.hardware = seed, stages, unit, hardware
+        self.architecture = architecture
+        self.domains = DOMAINS[:stages]
+        _, speed, forget = next((m for m in METHODS.values() if m[0] == method), ("", 1.0, 0.3))
+        self.speed = speed * (1 + 0.03 * self.noise("speed"))
+        self.forget = forget * (1 + 0.1 * self.noise("forget"))
+        self.keys = [self.key(stage) for stage in range(stages)]
+
+    def noise(self, *what: Any) -> float:
+        """A number in [-1, 1) that only depends on its name."""
+        name = json.dumps([self.suite, self.label, self.seed, *what])
+        return zlib.crc32(name.encode()) / 2**31 - 1
+
+    def key(self, stage: int) -> str:
+        shared = stage == 0 and self.method not in ("pnn", "elle")  # as real runs share their first stage
+        name = json.dumps([self.suite, self.seed, stage, None if shared else [self.label, self.index]])
+        return f"{zlib.crc32(name.encode()):08x}{stage}"
+
+    def perplexity(self, stage: int, fraction: float) -> dict[str, float]:
+        values = {}
+        for i, (name, _) in enumerate(self.domains):
+            speed = 1.0 if i == 0 else self.speed
+            learned = math.log(6.0 + i) / speed
+            if i == stage:
+                logarithm = learned + (math.log(UNIGRAM) - learned) * (math.exp(-5 * fraction) - math.exp(-5))
+            elif i < stage:
+                logarithm = learned + self.forget * (stage - i - 1 + min(1, 3 * fraction))
+            else:
+                logarithm = math.log(UNIGRAM * 0.8)
+            values[name] = math.exp(logarithm)
+        return values
+
+    def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
+        ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.stages]]
+        config = {
+            "model": {"architecture": self.architecture, "ladder": ladder, "head_size": 64},
+            "budget": {"unit": self.unit},
+            "training": {"learning_rate": 5e-4, "warmup": 0.08},
+        }
+        line = {
+            "kind": "run",
+            "id": f"{self.index}-{self.seed}",
+            "suite": self.suite,
+            "row": self.label,
+            "row_index": self.index,
+            "title": self.label,
+            "method": self.method,
+            "options": self.options,
+            "seed": self.seed,
+            "config": config,
+            "tasks": TASK_SETTINGS,
+            "stages": self.keys,
+            "domains": [{"name": name, "title": title} for name, title in self.domains],
+            "unigram": {name: UNIGRAM for name, _ in self.domains},
+        }
+        lines = [line, {"kind": "done"}] if done == self.stages else [line]
+        _write(runs / "suites" / self.suite / f"{line['id']}.jsonl", lines)
+        for stage in range(min(done + 1, self.stages)):
+            records = self.stage(stage, evaluations)
+            if stage == done:
+                records = records[: 1 + evaluations // 2]
+            _write(runs / "stages" / self.keys[stage] / "records.jsonl", records)
+        for stage in range(done if scores else 0):
+            _write(runs / "scores" / f"{self.keys[stage]}.jsonl", self.scores(stage))
+        for stage in range(1, done if similarities else 0):
+            _write(runs / "similarity" / f"{self.keys[stage]}.jsonl", self.similarities(stage))
+
+    def stage(self, stage: int, evaluations: int) -> list[dict[str, Any]]:
+        layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
+        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.unit]
+        name, _ = self.domains[stage]
+        phases = [{"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}]
+        if self.method == "elle" and stage:
+            phases = [{**phases[0], "share": 0.8}]
+            phases = [{"name": "recover", "share": 0.2, "memory": 1.0, "trains": True}, *phases]
+        header = {
+            "kind": "stage",
+            "key": self.keys[stage],
+            "index": stage,
+            "domain": name,
+            "provenance": {
+                "code": "0.1.0",
+                "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
+                "hardware": {"device": self.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
+                "threads": 2,
+                "precision": "fp32",
+                "world_size": 1,
+            },
+            "parameters": int(parameters),
+            "trainable": int(parameters),
+            "layers": layers,
+            "hidden_size": hidden,
+            "phases": phases,
+            "budget": {"unit": self.unit, "amount": amount},
+            "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
+        }
+        lines = [header]
+        for k in range(1, evaluations + 1):
+            fraction = k / evaluations
+            start, share = 0.0, phases[0]["share"]
+            phase = phases[0]["name"]
+            if len(phases) > 1 and fraction > share:
+                start, share, phase = share, phases[1]["share"], phases[1]["name"]
+            lines.append(
+                {
+                    "kind": "evaluation",
+                    "phase": phase,
+                    "step": round((fraction - start) * 1000),
+                    "fraction": fraction,
+                    "charged": self.charged(fraction),
+                    "perplexity": self.perplexity(stage, fraction),
+                    "loss": 2.0,
+                    "tokens_per_second": 1e4,
+                    "learning_rate": 5e-4,
+                }
+            )
+        if self.method == "agem" and stage:
+            lines.append({"kind": "metrics", "phase": "adapt", "step": 1000, "values": {"conflicts": 0.001}})
+        spent = self.charged(1.0)
+        timed = [
+            {"name": p["name"], "steps": p["share"] * 100, "seconds": p["share"] * spent["seconds"]}
+            | {"tokens": p["share"] * spent["tokens"]}
+            for p in phases
+        ]
+        return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None}]
+
+    def charged(self, fraction: float) -> dict[str, float]:
+        jitter = 1 + 0.002 * self.noise("charged")
+        return {"seconds": 60.0 * fraction * jitter, "steps": int(100 * fraction), "tokens": int(10_000 * fraction)}
+
+    def scores(self, stage: int) -> list[dict[str, Any]]:
+        lines = []
+        prompts = (
+            {"right": 0.0, "wrong": -0.01, "none": -0.02, "picked": -0.002} if self.method == "elle" else {"none": 0}
+        )
+        for i, (domain, _) in enumerate(self.domains):
+            for prompt, change in prompts.items():
+                for seed in range(2):
+                    test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
+                    test += 0.01 * self.noise("score", stage, domain, seed)
+                    key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
+                    line = {
+                        "kind": "score",
+                        "key": key,
+                        "stage_key": self.keys[stage],
+                        "task": TASKS[domain],
+                        "task_key": "t",
+                    }
+                    line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
+                    lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
+        return lines
+
+    def similarities(self, stage: int) -> list[dict[str, Any]]:
+        """Logit-KD's models are the most alike, ELLE's come second; PNN has no lineages of heads."""
+        apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
+        apart *= 1 + 0.05 * self.noise("similarity", stage)
+        place = {
+            "stage_key": self.keys[stage],
+            "domain": self.domains[stage][0],
+            "key": self.keys[stage],
+            "reason": None,
+        }
+        ars = {"kind": "similarity", "positions": 4000, "divergences": [apart] * stage, "ars": -apart}
+        heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
+        maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2
+        attention = {**heads, "maps": maps}
+        if self.method == "pnn":
+            attention |= {"own": [], "others": [], "heads": [], "maps": [], "reason": "the first domain is unchanged"}
+        return [place | ars, place | attention]
+
+
+def _reference(domain: str, name: str) -> dict[str, Any]:
+    place = {"kind": "reference", "task": TASKS[domain], "task_key": "t", "domain": domain}
+    return place | {"name": name, "metric": "macro_f1", "test": REFERENCES[name]}
+
+
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps({"time": 1.7e9, **line}) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+
+
+def _measure() -> None:
+    import tempfile
+    import time
+
+    ablation = ["WE + FRW", "DE + FRW", "WE + DE + FRW", "WE + DE", "WE + DE + FRW + δN", "WE + DE + FRW + δN + PT"]
+    sweep = [(f"EWC, λ = {10**i}", "ewc", {"strength": 10**i}) for i in range(6)]
+    rows = [
+        *((title, method, {}) for title, (method, _, _) in METHODS.items()),
+        *((row, "elle", {}) for row in ablation),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), "big", rows=rows + sweep, seeds=50, evaluations=10)
+        contents = []
+        for _ in range(2):
+            started, used = time.perf_counter(), time.process_time()
+            runs = load_runs(Path(folder), "big")
+            paths = report("big", runs, paper_tables.names(), Path(folder) / "report")
+            contents.append([path.read_bytes() for path in paths])
+            seconds = f"{time.perf_counter() - started:.1f} s ({time.process_time() - used:.1f} s of one core)"
+            print(f"{len(runs)} runs to {len(paths)} files in {seconds}")
+        print("the second report is", "the same" if contents[0] == contents[1] else "DIFFERENT")
+
+
+if __name__ == "__main__":
+    _measure()

@@ -1,0 +1,78 @@
+"""Texts for the tests of tokens: made up, with all that is awkward in Unicode and in what looks like special tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+
+from benchmark.data.bpe import train_bpe
+from benchmark.data.tokens import Corpus
+from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
+from benchmark.settings.config import Data, Domain, Tokenizer
+
+WORDS = [
+    "the",
+    "model",
+    "grows",
+    "über",
+    "東京",
+    "🙂🙃",
+    "don't",
+    "x=1",
+    "1234567",
+    "<s>",
+    "</s>",
+    "<mask>",
+    "<domain:a>",
+]
+ODD = ["\u0000", "\ufffd \u200b", "a\r\n\tb", " \n\n ", "<|endoftext|>", "ＡＢ  ｃ", "\u0301e", "\x85.\u2028"]
+DATA = Data(sequence_length=18, valid_share=0.2)
+SMALL = Tokenizer(vocabulary=320)
+
+
+def sentences(seed: int, count: int = 200, words: list[str] = WORDS) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=draw.randint(5, 40))) for _ in range(count)]
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def two_domains(folder: Path) -> tuple[Domain, Domain]:
+    return (
+        Domain(name="a", title="A", train=(str(write(folder / "a.jsonl", sentences(1) + ODD)),)),
+        Domain(name="b", train=(str(write(folder / "b.jsonl", sentences(2, words=["other", "text"]))),)),
+    )
+
+
+def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
+    """The documents in an array, decoded one by one."""
+    ends = np.flatnonzero(ids == EOS)
+    assert ends[-1] == len(ids) - 1
+    return [corpus.tokenizer.decode(part[:-1].tolist(), False) for part in np.split(ids, ends[:-1] + 1)]
+
+
+def same(one: Corpus, other: Corpus) -> None:
+    assert one.key == other.key
+    for first, second in zip(one.domains, other.domains, strict=True):
+        assert (first.key, first.info) == (second.key, second.info)
+        assert np.array_equal(first.train, second.train)
+        assert np.array_equal(first.valid, second.valid)
+
+
+def gpt2_files(folder: Path, extra: int = 0) -> Path:
+    """Files as GPT-2's: no special tokens, `<|endoftext|>` last; `extra` entries come first that no text uses."""
+    model = json.loads(train_bpe(sentences(3), 500).to_str())["model"]
+    entries = [f"unused{i}" for i in range(extra)] + [t for t in model["vocab"] if t not in SPECIAL_TOKENS]
+    folder.mkdir()
+    vocabulary = {token: index for index, token in enumerate([*entries, "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    return folder

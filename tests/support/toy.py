@@ -1,0 +1,188 @@
+"""A toy language model, and numbers that public implementations of the methods compute on it.
+
+`toy.json` holds a few of the numbers; where the folder `../shared/oracles` exists, all of them are compared. Both come
+in one form, described in `own`. Flat vectors follow the order of the model's parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.instruments.conformance import ALONE
+from benchmark.settings.config import Training
+from benchmark.training.batch import Batch
+from benchmark.training.learner import Learner
+from benchmark.training.method import LifelongMethod, Stage
+
+SHARED = Path(__file__).parents[3] / "shared" / "oracles"
+VOCABULARY = 13
+EXACT = {"rtol": 1e-9, "atol": 1e-12}  # float64
+
+
+class Toy(nn.Module):
+    """Predicts one token of 13 from the one before, in float64; called like a LanguageModel."""
+
+    def __init__(self, weights: dict[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.embedding, self.hidden, self.output = (
+            nn.Embedding(VOCABULARY, 6),
+            nn.Linear(6, 8),
+            nn.Linear(8, VOCABULARY),
+        )
+        self.dropout = nn.Dropout(0.0)
+        self.double().load_state_dict(weights or self.state_dict())
+
+    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
+        return self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
+
+
+def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = None) -> Batch:
+    """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a batch of `of`."""
+    tokens, targets = (torch.tensor(pairs[name]).unsqueeze(1) for name in ("tokens", "targets"))
+    rows = len(tokens)
+    memory = torch.arange(rows) >= rows - memory_rows
+    zeros = torch.zeros(rows, dtype=torch.long)
+    return Batch(
+        tokens, zeros, zeros.unsqueeze(1), targets, memory, of or rows, memory_rows / (of or rows), memory_rows
+    )
+
+
+def batches(domain: dict[str, list[int]], samples: int = 32) -> list[Batch]:
+    """The domain's first samples in consecutive batches of 8."""
+    starts = range(0, samples, 8)
+    return [batch({name: column[i : min(i + 8, samples)] for name, column in domain.items()}) for i in starts]
+
+
+def learner(model: nn.Module, method: LifelongMethod) -> Learner:
+    return Learner(model, method.loss, Training(precision="fp32"), ALONE)  # type: ignore[arg-type]
+
+
+def stage(index: int) -> Stage:
+    """A stage as methods that do not grow see it."""
+    return Stage(index, ("a", "b", "c"), (), 1.0, 3.0, 0, None, None)  # type: ignore[arg-type]
+
+
+def close(actual: dict[str, Tensor], expected: dict[str, Any]) -> None:
+    """Compare the parameters that `expected` has."""
+    for name, values in expected.items():
+        torch.testing.assert_close(actual[name].detach(), torch.tensor(values, dtype=torch.float64), **EXACT)
+
+
+def named(model: nn.Module, tensors: Any) -> dict[str, Tensor]:
+    return dict(zip((name for name, _ in model.named_parameters()), tensors, strict=True))
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def own() -> dict[str, Any]:
+    """The numbers of the project, with `hidden.bias` and `output.bias` standing for all parameters of an output.
+
+    weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and targets.
+    ewc: Fisher information after domain "1" and "2"; `ragged` at the second weights on the first 20 samples of the
+    third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the displaced weights with the second
+    as anchor; a trajectory of four SGD steps on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2.
+    """
+    numbers = json.loads((Path(__file__).parent / "toy.json").read_text(encoding="utf-8"))
+    shapes = {name: p.shape for name, p in Toy().named_parameters()}
+    sizes = [shape.numel() for shape in shapes.values()]
+    for name, flat in numbers.pop("weights_times_4096").items():
+        parts = (torch.tensor(flat, dtype=torch.float64) / 4096).split(sizes)
+        weights = {key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
+        numbers.setdefault("weights", {})[name] = weights
+    for vectors in numbers["agem"]["vectors"]:
+        vectors |= {name: [value / 4096 for value in vectors[name]] for name in "gr"}
+    return numbers
+
+
+def shared() -> dict[str, Any] | None:
+    """All of the numbers in the same form, None where the folder does not exist."""
+    if not SHARED.exists():
+        return None
+    ewc, mas, agem, kd, er = (
+        json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("ewc", "mas", "agem", "logit_kd", "er")
+    )
+    given, found, moved = ewc["inputs"], ewc["outputs"], ewc["inputs"]["trajectory"]
+    raw = given["weights_after_domain"]
+    raw = {"first": raw["1"], "second": raw["2"], "displaced": given["displaced_weights"]}
+
+    def which(weights: dict[str, Any]) -> str:
+        return next(name for name, known in raw.items() if known == weights)
+
+    def unflatten(flat: list[float]) -> dict[str, Any]:
+        parameters = dict(Toy().named_parameters())
+        parts = torch.tensor(flat, dtype=torch.float64).split([p.numel() for p in parameters.values()])
+        return {name: part.view(p.shape).tolist() for (name, p), part in zip(parameters.items(), parts, strict=True)}
+
+    variants = ("per_sample", "batched")
+    return {
+        "weights": {
+            name: {key: torch.tensor(value, dtype=torch.float64) for key, value in weights.items()}
+            for name, weights in raw.items()
+        },
+        "domains": given["domains"],
+        "ewc": {
+            "lambda": given["lambda"],
+            "gamma": given["gamma"],
+            **{variant: found[f"fisher_{variant}"] for variant in variants},
+            "ragged": found["fisher_batched_ragged"],
+            "penalty": {variant: found["penalty"][variant]["half"] for variant in variants},
+            "penalty_gradient": {variant: found["penalty_gradient"][variant]["half"] for variant in variants},
+            "trajectory": {
+                "learning_rate": moved["learning_rate"],
+                "lambda": 2 * moved["lambda"],  # theirs has no 1/2
+                "losses": found["trajectory"]["losses"],
+                "weights": found["trajectory"]["final_weights"],
+            },
+        },
+        "mas": {
+            "lambda": mas["inputs"]["lambda"],
+            "importance": mas["outputs"]["importance_per_sample"],
+            "penalty": mas["outputs"]["penalty"]["sum_per_sample"],
+            "penalty_gradient": mas["outputs"]["penalty_gradient"]["sum_per_sample"],
+            "trajectory": {
+                **mas["inputs"]["trajectory"],
+                "importance": mas["outputs"]["importance_batched"]["1"],
+                "losses": mas["outputs"]["trajectory"]["losses"],
+                "weights": mas["outputs"]["trajectory"]["final_weights"],
+            },
+        },
+        "agem": {
+            "cases": [
+                {**case, **result, "weights": which(case["weights"]), "product": result["dot"]}
+                | {"projected": unflatten(result["projected"])}
+                for case, result in zip(agem["inputs"]["cases"], agem["outputs"]["cases"], strict=True)
+            ],
+            "vectors": [
+                {**vectors, **result}
+                for vectors, result in zip(agem["inputs"]["random"], agem["outputs"]["random"], strict=True)
+            ],
+        },
+        "logit_kd": {
+            "teacher": which(kd["inputs"]["teacher_weights"]),
+            "student": which(kd["inputs"]["student_weights"]),
+            **{name: kd["inputs"][name] for name in ("tokens", "targets", "r")},
+            "T": {
+                T: {
+                    "kl_T2": kd["outputs"]["kl_T2"][T],
+                    "loss": kd["outputs"]["elle"][T]["loss_mean"],
+                    "gradient": kd["outputs"]["elle"][T]["gradient_mean"],
+                }
+                for T in "12"
+            },
+        },
+        "er": {
+            "memory_rows": {rows: counts["nearest"] for rows, counts in er["outputs"]["counts"].items()},
+            "unions": [
+                {**union, **result, "weights": which(union["weights"])}
+                for union, result in zip(er["inputs"]["union"], er["outputs"]["union"], strict=True)
+            ],
+        },
+    }

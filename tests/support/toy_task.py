@@ -1,0 +1,54 @@
+"""A task that one word decides, and small models to fine-tune on it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from benchmark.data.tokens import train_bpe
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.downstream.tasks import Example, TaskData
+from benchmark.models import build
+from benchmark.settings.task_settings import Finetuning, Task
+
+DOMAINS = ("one", "two", "three")
+WORDS = ["and", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
+LENGTH = 16
+SETTINGS = Finetuning(seeds=2, patience=10)
+TASK = Task(name="toy", domain="two", docstrings={}, metric="accuracy", batch_size=16, learning_rate=3e-3)
+
+
+def tokenizer() -> Tokenizer:
+    bpe = train_bpe([" ".join([*WORDS, "left", "right"])] * 50, 320)
+    bpe.encode_special_tokens = True
+    return bpe
+
+
+def save(folder: Path, architecture: str = "gpt", prompts: bool = True, dropout: float = 0.0) -> Path:
+    torch.manual_seed(0)
+    bpe = tokenizer()
+    vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
+    model = build(architecture, 2, 32, vocabulary, LENGTH, head_size=16, dropout=dropout, prompts=prompts)
+    model.save(folder, bpe)
+    return folder
+
+
+def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> tuple[Example, ...]:
+    """A few words; the class is which of two more is among them (or in the pair), or a coin's choice."""
+    draw = random.Random(seed)
+    found = []
+    for index in range(count):
+        words = draw.choices(WORDS, k=draw.randint(2, 6))
+        words.insert(draw.randrange(len(words)), ("left", "right")[index % 2])
+        text = " ".join(words)
+        label = draw.randrange(2) if coin else index % 2
+        found.append(Example("and", text, label, "-") if pair else Example(text, None, label, f"made:{index}"))
+    return tuple(found)
+
+
+def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False) -> TaskData:
+    splits = [examples(n, seed, coin, pair) for seed, n in enumerate((train, 40, test))]
+    return TaskData(("l", "r"), *splits)
