@@ -9,8 +9,24 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.settings.config import ConfigError, per_stage
+from benchmark.settings import suite_keys
+from benchmark.settings.config import (
+    Budget,
+    ConfigError,
+    Data,
+    Domain,
+    HubDataset,
+    Model,
+    Row,
+    Size,
+    Suite,
+    Tokenizer,
+    Training,
+    per_stage,
+)
+from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
+from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = """
@@ -23,6 +39,24 @@ ladder = [{ layers = 1, hidden_size = 64 }, { layers = 2, hidden_size = 128 }]
 unit = "steps"
 amount = 3.0
 """
+
+SECTIONS = {
+    "At the top": Suite,
+    "[[rows]]": Row,
+    "[[domains]]": Domain,
+    "[[domains.datasets]]": HubDataset,
+    "[tokenizer]": Tokenizer,
+    "[data]": Data,
+    "[model]": Model,
+    "[[model.ladder]]": Size,
+    "[training]": Training,
+    "[budget]": Budget,
+    "[[tasks]]": Task,
+    "[tasks.dataset]": HubTask,
+    "[tasks.docstrings]": Docstrings,
+    "[finetuning]": Finetuning,
+    "[slurm]": Slurm,
+}
 
 
 @pytest.fixture
@@ -137,3 +171,18 @@ def test_mistakes_answer_without_a_traceback() -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith("error: suite 'demo': model.depth: no such key; there are architecture, dropout")
+
+
+def test_the_page_of_suite_keys_is_current() -> None:
+    """Oracle: the settings' own descriptions; every key has one, or rendering fails."""
+    page = (ROOT / "docs" / "suite_keys.md").read_text(encoding="utf-8")
+    assert page == suite_keys.render(), "run `python -m benchmark.settings.suite_keys > docs/suite_keys.md`"
+
+
+def test_the_page_names_every_key() -> None:
+    """Oracle: the fields of all settings that a suite is made of, section by section."""
+    sections = {section.split("\n")[0]: section for section in suite_keys.render().split("\n## ")}
+    assert len(sections) == 1 + len(SECTIONS)
+    for header, settings in SECTIONS.items():
+        for key in settings.model_fields:
+            assert f"\n| `{key}` |" in sections[header], f"{header} lacks {key}"

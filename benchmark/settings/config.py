@@ -30,22 +30,22 @@ class ConfigError(UserError):
 class HubDataset(Settings):
     """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
 
-    path: str
-    name: str | None = None
-    split: str = "train"
-    text_field: str = "text"
+    path: str = Field(description="the data set's name on the Hub, e.g. 'allenai/c4'")
+    name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
+    split: str = Field("train", description="the split that is read")
+    text_field: str = Field("text", description="the column that holds a document's text")
     documents: int | None = Field(None, gt=0, description="read at most this many documents")
 
 
 class Domain(Settings):
     """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    title: str = ""
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="its name in records, commands and other settings")
+    title: str = Field("", description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
     valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
-    text_field: str = "text"
+    text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
     hold_out: float = Field(
         0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
@@ -68,20 +68,24 @@ class Domain(Settings):
 class Tokenizer(Settings):
     """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
 
-    folder: str | None = None
+    folder: str | None = Field(None, description="a folder with vocab.json and merges.txt; default: one is trained")
     vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
     domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
-    sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text")
+    sample_bytes: int = Field(4_000_000, gt=0, description="it is trained on so much of each domain's training text")
 
 
 class Data(Settings):
     """How text becomes rows."""
 
     sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens")
-    valid_share: float = Field(0.05, gt=0, lt=1, description="of the documents, where no validation files are given")
+    valid_share: float = Field(
+        0.05, gt=0, lt=1, description="share of the documents kept for validation, where no validation files are given"
+    )
     max_train_tokens: int | None = Field(None, gt=0, description="keep at most this many tokens of a domain")
     max_valid_tokens: int = Field(1_000_000, gt=0, description="perplexity is measured on at most this many tokens")
-    memory_tokens: int = Field(200_000_000, ge=0, description="the paper's B: sub-sample of each earlier domain")
+    memory_tokens: int = Field(
+        200_000_000, ge=0, description="the memory's size: tokens of the random sub-sample of each earlier domain"
+    )
 
     @property
     def text_length(self) -> int:
@@ -92,8 +96,8 @@ class Data(Settings):
 class Size(Settings):
     """One rung of a ladder. The feed-forward layer is four times as wide."""
 
-    layers: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
+    layers: int = Field(gt=0, description="Transformer layers")
+    hidden_size: int = Field(gt=0, description="width of the hidden states, a multiple of head_size")
 
     def __str__(self) -> str:
         return f"L{self.layers}_D{self.hidden_size}"
@@ -102,10 +106,12 @@ class Size(Settings):
 class Model(Settings):
     """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first."""
 
-    architecture: Literal["bert", "bert_preln", "gpt"] = "bert"
-    ladder: tuple[Size, ...]
-    head_size: int = Field(64, gt=0)
-    dropout: float = Field(0.1, ge=0, lt=1)
+    architecture: Literal["bert", "bert_preln", "gpt"] = Field(
+        "bert", description="the network; see docs/how_it_works.md"
+    )
+    ladder: tuple[Size, ...] = Field(description="one size a domain, none smaller than the one before")
+    head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Model:
@@ -123,12 +129,14 @@ class Training(Settings):
 
     batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
     micro_batch_size: int | None = Field(None, gt=0, description="rows of one forward pass; default: all of a process")
-    learning_rate: PerStage = 5e-4
-    warmup: PerStage = Field(0.08, description="share of each phase")
-    schedule: Literal["linear", "inverse_sqrt"] = "linear"
-    betas: tuple[float, float] = (0.9, 0.98)
-    epsilon: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    learning_rate: PerStage = Field(5e-4, description="the peak of each phase")
+    warmup: PerStage = Field(0.08, description="share of each phase in which the learning rate rises")
+    schedule: Literal["linear", "inverse_sqrt"] = Field(
+        "linear", description="how the learning rate falls after warm-up"
+    )
+    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
+    epsilon: float = Field(1e-6, gt=0, description="Adam's, added to the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, description="Adam's, decoupled from the gradient (AdamW)")
     clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
@@ -145,8 +153,10 @@ class Budget(Settings):
     reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
     """
 
-    unit: Literal["seconds", "steps", "tokens", "flops", "reference"] = "seconds"
-    amount: PerStage
+    unit: Literal["seconds", "steps", "tokens", "flops", "reference"] = Field(
+        "seconds", description="what is counted, see above"
+    )
+    amount: PerStage = Field(description="what a stage may spend")
     reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
 
     @model_validator(mode="after")
@@ -163,8 +173,8 @@ class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
     name: str = Field("", description="label; default: the method's title")
-    method: str
-    options: dict[str, Any] = Field({})
+    method: str = Field(description="the name of a file in methods/")
+    options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
     set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
 
 
@@ -176,22 +186,24 @@ class Suite(Settings):
     beside it.
     """
 
-    name: str
-    title: str
-    seeds: tuple[int, ...] = (0,)
-    methods: tuple[str, ...] = ("baselines",)
-    rows: tuple[Row, ...] = ()
+    name: str = Field(description="the folder of its reports; default: the file's name")
+    title: str = Field(description="one line that says what is compared")
+    seeds: tuple[int, ...] = Field((0,), description="each row is trained once for each seed")
+    methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
+    rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
     options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
-    tables: tuple[str, ...] = ("main_pretraining", "trend_main")
-    domains: tuple[Domain, ...] = Field(min_length=1)
-    tokenizer: Tokenizer = Tokenizer()
-    data: Data = Data()
-    model: Model
-    training: Training = Training()
-    budget: Budget
-    tasks: tuple[Task, ...] = ()
-    finetuning: Finetuning = Finetuning()
-    slurm: Slurm = Slurm()
+    tables: tuple[str, ...] = Field(
+        ("main_pretraining", "trend_main"), description="names of files in paper_tables/: what a report shows"
+    )
+    domains: tuple[Domain, ...] = Field(min_length=1, description="the stream, in order; one stage a domain")
+    tokenizer: Tokenizer = Field(Tokenizer(), description="how text becomes tokens")
+    data: Data = Field(Data(), description="how tokens become rows and memory")
+    model: Model = Field(description="architecture and sizes")
+    training: Training = Field(Training(), description="the optimisation")
+    budget: Budget = Field(description="what a stage may spend")
+    tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
+    finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
+    slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:

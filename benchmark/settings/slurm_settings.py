@@ -5,42 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from benchmark.settings.base import Settings
 
 
-class Slurm(BaseModel):
+class Slurm(Settings):
     """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`.
 
     Nothing here changes a result, so nothing here is part of a run's identity.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
+    partition: str | None = Field(None, description="the partition that jobs are queued in")
+    account: str | None = Field(None, description="the account that they are charged to")
+    qos: str | None = Field(None, description="their quality of service")
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
-    nodes: int = Field(1, gt=0)
-    gpus_per_node: int | None = Field(None, gt=0)
-    gpus_per_task: int | None = Field(None, gt=0)
-    gres: str | None = None
+    nodes: int = Field(1, gt=0, description="of a training job")
+    gpus_per_node: int | None = Field(None, gt=0, description="GPUs of a training job on each node")
+    gpus_per_task: int | None = Field(None, gt=0, description="GPUs of each process, instead of gpus_per_node")
+    gres: str | None = Field(None, description='other resources of a node, e.g. "gpu:a100:8"')
     ntasks_per_node: int | None = Field(None, gt=0, description="processes on a node; default: one a GPU, else one")
-    cpus_per_task: int | None = Field(None, gt=0)
-    cpus_per_gpu: int | None = Field(None, gt=0, description="goes with gpus_per_task")
-    mem: str | None = Field(None, description='of a node, e.g. "64GB"')
-    mem_per_cpu: str | None = None
-    mem_per_gpu: str | None = None
+    cpus_per_task: int | None = Field(None, gt=0, description="cores of each process")
+    cpus_per_gpu: int | None = Field(None, gt=0, description="cores of each GPU; goes with gpus_per_task")
+    mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
+    mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
+    mem_per_gpu: str | None = Field(None, description="memory of a GPU, instead of mem")
     time: int = Field(1440, gt=0, description="limit in minutes; a job that reaches it is queued again and goes on")
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is in seconds")
-    nodelist: str | None = None
-    exclude: str | None = None
+    nodelist: str | None = Field(None, description="only these nodes")
+    exclude: str | None = Field(None, description="not these nodes")
     array_parallelism: int = Field(256, gt=0, description="at most so many training jobs of the suite run at a time")
     setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
-    mail_type: str | None = None
-    mail_user: str | None = None
-    comment: str | None = None
-    wckey: str | None = None
+    mail_type: str | None = Field(None, description='when Slurm writes a mail, e.g. "FAIL"')
+    mail_user: str | None = Field(None, description="to whom")
+    comment: str | None = Field(None, description="kept with the job in Slurm's accounting")
+    wckey: str | None = Field(None, description="workload characterisation key of the accounting")
     signal_delay_s: int = Field(120, gt=0, description="a job is told to save itself so long before its time limit")
     max_num_timeout: int = Field(1000, ge=0, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")

@@ -16,14 +16,14 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 class HubTask(Settings):
     """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g. "train[:90%]"."""
 
-    path: str
-    name: str | None = None
-    train: str = "train"
-    dev: str = "validation"
-    test: str = "test"
-    text_field: str = "text"
-    pair_field: str | None = None
-    label_field: str = "label"
+    path: str = Field(description="the data set's name on the Hub, e.g. 'nyu-mll/glue'")
+    name: str | None = Field(None, description="its configuration, e.g. 'mnli'")
+    train: str = Field("train", description="the split to train on")
+    dev: str = Field("validation", description="the split that decides when to stop")
+    test: str = Field("test", description="the split that is scored")
+    text_field: str = Field("text", description="the column of the text")
+    pair_field: str | None = Field(None, description="the column of a second text, for tasks on pairs")
+    label_field: str = Field("label", description="the column of the class")
 
 
 class Docstrings(Settings):
@@ -43,20 +43,20 @@ class Task(Settings):
     Exactly one of files (`train`, `dev` and `test`), `dataset` and `docstrings` says where the examples come from.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    title: str = ""
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="its name in records and commands")
+    title: str = Field("", description="its label in tables; default: the name")
     domain: str = Field(description="the domain of the stream that it belongs to")
     train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
-    dev: str | None = None
-    test: str | None = None
-    dataset: HubTask | None = None
-    docstrings: Docstrings | None = None
-    metric: Literal["accuracy", "micro_f1", "macro_f1"] = "macro_f1"
+    dev: str | None = Field(None, description="likewise; its score decides when to stop")
+    test: str | None = Field(None, description="likewise; its score is reported")
+    dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
+    docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
+    metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
     learning_rate: float = Field(2e-5, gt=0, description="the peak")
-    batch_size: int = Field(256, gt=0)
-    weight_decay: float = Field(0.1, ge=0)
-    max_epochs: int = Field(10, gt=0)
-    schedule: Literal["linear", "constant"] = "linear"
+    batch_size: int = Field(256, gt=0, description="examples of a step")
+    weight_decay: float = Field(0.1, ge=0, description="Adam's, decoupled from the gradient (AdamW)")
+    max_epochs: int = Field(10, gt=0, description="passes over the training examples at most")
+    schedule: Literal["linear", "constant"] = Field("linear", description="of the learning rate after warm-up")
     warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
     seeds: int | None = Field(None, gt=0, description="how many; default: those of the suite's finetuning")
 
@@ -90,7 +90,7 @@ class Finetuning(Settings):
     as_released: bool = Field(
         False, description="batch 16 and a constant rate, as the released code does, instead of the paper's text"
     )
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
     forward_tokens: int = Field(32_768, gt=0, description="columns of one forward pass; larger batches accumulate")
 
     def applied_to(self, task: Task) -> Task:

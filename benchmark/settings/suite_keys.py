@@ -1,0 +1,87 @@
+"""The reference of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own descriptions.
+
+python -m benchmark.settings.suite_keys > docs/suite_keys.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from benchmark.settings.config import Suite
+
+INTRODUCTION = """\
+# Suite keys
+
+<!-- rendered by `python -m benchmark.settings.suite_keys`; change the settings' descriptions, not this page -->
+
+A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes over all of another
+suite: give only what differs. `${NAME}` in any text is taken from the environment. `--set data.memory_tokens=1000` on
+the command line overrides one key; so does `set` of a row, for that row alone. A key that is not listed here is an
+error. The options of a method are the fields of its class in `methods/`."""
+
+TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": ""}
+LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+Schema = dict[str, Any]  # of JSON Schema, as pydantic writes it
+
+
+def render() -> str:
+    """The page, in Markdown."""
+    suite = Suite.model_json_schema()
+    suite["required"].remove("name")  # a file that does not say it has its own
+    parts = [INTRODUCTION]
+    for place, schema in _sections("", suite, suite["$defs"]):
+        parts.append(f"## {place or 'At the top'}\n\n{schema['description']}\n\n" + "\n".join(_table(schema)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections(path: str, schema: Schema, known: Schema) -> Iterator[tuple[str, Schema]]:
+    """A section of a suite file, then those inside it, each with its TOML header."""
+    yield path, schema
+    for key, value in schema["properties"].items():
+        if name := _section_of(value):
+            inner = f"{path.strip('[]')}.{key}".lstrip(".")
+            yield from _sections(f"[[{inner}]]" if value.get("type") == "array" else f"[{inner}]", known[name], known)
+
+
+def _section_of(value: Schema) -> str | None:
+    """The name of the settings that a key holds, or holds a list of."""
+    options = [value, value.get("items", {}), *value.get("anyOf", [])]
+    return next((option["$ref"].rpartition("/")[2] for option in options if "$ref" in option), None)
+
+
+def _table(schema: Schema) -> Iterator[str]:
+    yield "| key | value | default | meaning |"
+    yield "| :-- | :-- | :-- | :-- |"
+    for key, value in schema["properties"].items():
+        default = "required" if key in schema.get("required", ()) else _default(value)
+        yield f"| `{key}` | {_type(value)} | {default} | {value['description']} |".replace("|  |", "| |")
+
+
+def _type(value: Schema) -> str:
+    if _section_of(value):
+        return "sections" if value.get("type") == "array" else "section"
+    if "enum" in value:
+        return ", ".join(f'`"{choice}"`' for choice in value["enum"])
+    if "anyOf" in value:
+        return " or ".join(filter(None, map(_type, value["anyOf"])))
+    if value["type"] == "array":
+        items = value.get("prefixItems") or [value["items"]]
+        plural = "" if "enum" in items[0] else "s"
+        number = f"{len(items)} " if "prefixItems" in value else ""
+        return f"list of {number}{_type(items[0])}{plural}"
+    if value["type"] == "object":
+        return "table"
+    limits = [f"{sign} {value[limit]:g}" for limit, sign in LIMITS.items() if limit in value]
+    return " ".join([TYPES[value["type"]], ", ".join(limits)]).rstrip()
+
+
+def _default(value: Schema) -> str:
+    default = value.get("default")
+    return "" if default in (None, "", [], {}) or _section_of(value) else f"`{json.dumps(default)}`"
+
+
+if __name__ == "__main__":
+    print(render(), end="")
