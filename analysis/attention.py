@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmark.instruments.run_models import Chain, record, sample
+from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
@@ -42,16 +42,16 @@ def measure(config: RunConfig, store: Store) -> None:
     settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
     maps: dict[int, Tensor] = {}  # of each model
 
-    def compute(chain: Chain, index: int) -> dict[str, Any]:
-        reason = _reason_against(chain, index)
+    def compute(models: RunModels, index: int) -> dict[str, Any]:
+        reason = _reason_against(models, index)
         if reason:
             return {"own": [], "others": [], "heads": [], "maps": [], "reason": reason}
         for i in range(index + 1):
-            maps[i] = maps[i] if i in maps else _attention_of(chain, i)
-        parents = [_parents(chain, i) for i in range(1, index + 1)]
+            maps[i] = maps[i] if i in maps else _attention_of(models, i)
+        parents = [_parents(models, i) for i in range(1, index + 1)]
         own, others = resemblance([maps[i] for i in range(index + 1)], parents)
         heads = lineages(len(maps[0]), parents)
-        per_layer = len(maps[index]) // chain.model(index).layers
+        per_layer = len(maps[index]) // models.after(index).layers
         return {
             "own": own,
             "others": others,
@@ -63,27 +63,27 @@ def measure(config: RunConfig, store: Store) -> None:
     record(config, store, "attention", settings, compute)
 
 
-def _reason_against(chain: Chain, index: int) -> str:
-    missing = [f"M{i + 1}" for i in chain.untrained(index)]
+def _reason_against(models: RunModels, index: int) -> str:
+    missing = [f"M{i + 1}" for i in models.untrained(index)]
     if missing:
         return f"{', '.join(missing)} not trained"
-    if any(isinstance(chain.model(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
+    if any(isinstance(models.after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
         return "the first domain is read with what M1 learned, unchanged"
-    shapes = [(model.layers, model.hidden_size) for model in chain.models(index)]
-    if any(shapes[i] != shapes[i - 1] and not chain.growth(i) for i in range(1, index + 1)):
+    shapes = [(model.layers, model.hidden_size) for model in models.up_to(index)]
+    if any(shapes[i] != shapes[i - 1] and not models.growth(i) for i in range(1, index + 1)):
         return "a model grew without saying which head came from which"
-    if len({model.prompts for model in chain.models(index)}) > 1:
+    if len({model.prompts for model in models.up_to(index)}) > 1:
         return "only some of its models read a prompt"
     return ""
 
 
-def _attention_of(chain: Chain, index: int) -> Tensor:
-    batch = next(iter(sample(chain.stream, 0, ROWS, ROWS))).to(chain.device)
-    return attention(chain.model(index), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
+def _attention_of(models: RunModels, index: int) -> Tensor:
+    batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(models.device)
+    return attention(models.after(index), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
 
 
-def _parents(chain: Chain, index: int) -> list[int]:
-    growth, model, before = chain.growth(index), chain.model(index), chain.model(index - 1)
+def _parents(models: RunModels, index: int) -> list[int]:
+    growth, model, before = models.growth(index), models.after(index), models.after(index - 1)
     if growth is None:
         return list(range(_heads(model) * model.layers))
     return parents(growth["layer_sources"], growth["head_sources"], _heads(before))

@@ -52,7 +52,7 @@ class ScoreTable(TableEntry):
         final = final[final["headline"]]
         of_row = _split(final, "row")
         lines = [(row, of_row.get(row, final[:0]), row, str(len(run.domains))) for row, run in runs.items()]
-        return [(self.heading(study, suite), lines + ([] if chosen else _references(study, final)))]
+        return [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, final)))]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title, lower=False) for title in [*titles, AVERAGE]]
@@ -170,10 +170,10 @@ def _average(scores: pd.DataFrame, domains: Sequence[str]) -> Cell:
     return Cell(values, digits=1, missing=not values)
 
 
-def _references(study: Study, scores: pd.DataFrame) -> list[Line]:
+def _baselines(study: Study, scores: pd.DataFrame) -> list[Line]:
     """Rows for what needs no model, on the very data that the models were scored on."""
-    found = study.references[study.references["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
-    return [(f"Reference: {name}", lines, "", "") for name, lines in found.groupby("name", sort=False)]
+    found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
+    return [(f"Baseline: {name}", lines, "", "") for name, lines in found.groupby("name", sort=False)]
 
 
 def _as_printed(value: PrintedValue) -> Cell:

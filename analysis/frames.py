@@ -88,9 +88,9 @@ class Study:
         return pd.DataFrame(lines, columns=[*RUN, "stage", *names])
 
     @cached_property
-    def references(self) -> pd.DataFrame:
+    def baselines(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
-        lines = next((run.references for run in self.runs if run.references), [])
+        lines = next((run.baselines for run in self.runs if run.baselines), [])
         return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:

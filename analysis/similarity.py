@@ -27,7 +27,7 @@ from torch import Tensor
 
 from analysis.metrics import representational_similarity
 from benchmark.data.vocabulary import MASK
-from benchmark.instruments.run_models import Chain, record, sample
+from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.settings.config import RunConfig
 from benchmark.store import Store
@@ -45,12 +45,12 @@ def measure(config: RunConfig, store: Store) -> None:
     record(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
 
 
-def _similarity(chain: Chain, index: int) -> dict[str, Any]:
-    missing = [f"M{i + 1}" for i in chain.untrained(index)]
+def _similarity(models: RunModels, index: int) -> dict[str, Any]:
+    missing = [f"M{i + 1}" for i in models.untrained(index)]
     if missing:
         reason = f"{', '.join(missing)} not trained"
         return {"ars": None, "divergences": [], "positions": 0, "reason": reason}
-    found, positions = divergences(chain.models(index), chain.stream, index)
+    found, positions = divergences(models.up_to(index), models.stream, index)
     return {"ars": representational_similarity(found), "divergences": found, "positions": positions, "reason": None}
 
 

@@ -7,7 +7,7 @@ A run folder holds
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
     RUNS/suites/<suite>/jobs/<id>.jsonl  one Slurm job of the suite (benchmark/jobs/job_files.py says what is in it)
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
-    RUNS/scores/references.jsonl         downstream scores that need no model
+    RUNS/scores/baselines.jsonl          downstream scores that need no model (references.jsonl: older ones)
     RUNS/similarity/<stage key>.jsonl    how like its ancestors the model is that a stage ended with
 
 Every line is one JSON object with `kind` and `time` (seconds since 1970, added by `append`). A float that is
@@ -36,7 +36,7 @@ that the stage began anew: what stands before it no longer counts.
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
                 seed, metric, dev, test, test_without_leaks (or null), seconds
-    reference   task, task_key, domain, name ("majority", "bag of words"), metric, test
+    baseline    task, task_key, domain, name ("majority", "bag of words"), metric, test (older: "reference")
 
     similarity  key, stage_key, domain, positions (their number), divergences (in nats, one an ancestor, oldest
                 first), ars (or null), reason (why there is none, or null); see analysis/similarity.py
@@ -73,6 +73,7 @@ released
 started node
 ended state
 score key stage_key task task_key domain prompt seed metric dev test seconds
+baseline task task_key domain name metric test
 reference task task_key domain name metric test
 similarity key stage_key domain positions divergences ars reason
 attention key stage_key domain own others heads maps reason
@@ -93,7 +94,7 @@ class RunRecords:
 
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
     it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
-    `references` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
+    `baselines` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
     `similarities[i]` are the last lines of kind "similarity" and "attention" of that stage's model.
     """
 
@@ -112,7 +113,7 @@ class RunRecords:
     stages: list[list[Record]] = field(default_factory=list)
     scores: list[list[Record]] = field(default_factory=list)
     similarities: list[list[Record]] = field(default_factory=list)
-    references: list[Record] = field(default_factory=list)
+    baselines: list[Record] = field(default_factory=list)
     tasks: list[Record] = field(default_factory=list)
     failure: Record | None = None
 
@@ -191,7 +192,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     stages: dict[str, list[Record]] = {}
     scores: dict[str, list[Record]] = {}
     similarities: dict[str, list[Record]] = {}
-    references = _last(_if_there(runs / "scores" / "references.jsonl", read), "task", "task_key", "name")
+    files = [runs / "scores" / name for name in ("references.jsonl", "baselines.jsonl")]
+    baselines = _last([line for file in files for line in _if_there(file, read)], "task", "task_key", "name")
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         run, failure = _head(path)
@@ -202,7 +204,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
                 scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
                 similarities[key] = _last(_if_there(runs / "similarity" / f"{key}.jsonl", read), "kind")
-        loaded.append(_assemble(run, failure, stages, scores, similarities, references))
+        loaded.append(_assemble(run, failure, stages, scores, similarities, baselines))
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
 
@@ -260,7 +262,7 @@ def _head(path: Path) -> tuple[Record | None, Record | None]:
 
 
 def _assemble(
-    run: Record, failure: Record | None, stages: dict, scores: dict, similarities: dict, references: list
+    run: Record, failure: Record | None, stages: dict, scores: dict, similarities: dict, baselines: list
 ) -> RunRecords:
     names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
     return RunRecords(
@@ -269,7 +271,7 @@ def _assemble(
         stages=[stages[key] for key in run["stages"]],
         scores=[scores[key] for key in run["stages"]],
         similarities=[similarities[key] for key in run["stages"]],
-        references=references,
+        baselines=baselines,
         tasks=run.get("tasks", []),
         failure=failure,
     )

@@ -159,8 +159,10 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE, evaluation("adapt", 1, 8.0)])
     score = dict.fromkeys(records.FIELDS["score"], 0) | {"kind": "score", "key": "x"}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
-    reference = dict.fromkeys(records.FIELDS["reference"], "x") | {"kind": "reference", "test": 0.3}
-    write_all(tmp_path / "scores" / "references.jsonl", [reference])
+    baseline = dict.fromkeys(records.FIELDS["baseline"], "x") | {"kind": "baseline", "test": 0.3}
+    older = baseline | {"kind": "reference", "test": 0.2}
+    write_all(tmp_path / "scores" / "references.jsonl", [older, older | {"name": "y"}])
+    write_all(tmp_path / "scores" / "baselines.jsonl", [baseline])
     folder = tmp_path / "suites" / "s"
     failed = {"kind": "failed", "stage": 1, "error": "loss is not finite"}
     write_all(folder / "1.jsonl", [run_line("1", 1, 0, ["a", "b"]), failed])
@@ -171,6 +173,6 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     assert [run.failure is not None for run in runs] == [False, False, True]
     assert [[line["kind"] for line in stage] for stage in runs[0].stages] == [["stage", "evaluation"], []]
     assert [[line["test"] for line in scores] for scores in runs[0].scores] == [[0.7], []]
-    assert [line["test"] for line in runs[2].references] == [0.3]
+    assert [line["test"] for line in runs[2].baselines] == [0.3, 0.2]
     assert runs[0].stages[0] is runs[1].stages[0], "a shared stage is read once"
     assert records.load_runs(tmp_path, "absent") == []

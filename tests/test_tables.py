@@ -153,8 +153,8 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
             by_seed = np.array(expected).reshape(5, 3, 2).mean(axis=(0, 2))
             assert row.cells[-1].values == pytest.approx(by_seed)
             assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
-    references = {row.stub[0]: row.cells[0].mean for row in block.rows if row.reference}
-    assert references == {f"Reference: {name}": 100 * value for name, value in synthetic.REFERENCES.items()}
+    baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if row.reference}
+    assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
 
 
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):

@@ -18,7 +18,7 @@ from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.corpus import DataError, Document
 from benchmark.downstream import docstring_task, task_data
-from benchmark.downstream.tasks import check, metric, record_references, references, score_key, without_leaks
+from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
 from benchmark.settings.config import ConfigError, Domain
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 
@@ -219,27 +219,27 @@ def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
     return rows
 
 
-def test_references_need_no_model(tmp_path):
+def test_baselines_need_no_model(tmp_path):
     """Oracle: the majority's F1 by formula; word counts solve what one word decides, and not what a coin decided."""
     train, test = separable(200, 0), separable(60, 1)
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
-    majority, words = references(task_of(tmp_path, metric="macro_f1"), data)
+    majority, words = baselines(task_of(tmp_path, metric="macro_f1"), data)
     assert (majority["name"], words["name"]) == ("majority", "bag of words")
     assert majority["test"] == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
     assert words["test"] == 1.0
     noise = load(task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path)
-    assert 0.35 < references(task_of(tmp_path, metric="accuracy"), noise)[1]["test"] < 0.65  # 3 sigma
+    assert 0.35 < baselines(task_of(tmp_path, metric="accuracy"), noise)[1]["test"] < 0.65  # 3 sigma
 
 
-def test_references_are_recorded_once_for_each_content(tmp_path):
+def test_baselines_are_recorded_once_for_each_content(tmp_path):
     """Oracle: the number of lines after a second call, and after a change of the data."""
-    path, task = tmp_path / "scores" / "references.jsonl", task_of(tmp_path)
+    path, task = tmp_path / "scores" / "baselines.jsonl", task_of(tmp_path)
     data = load(task, tmp_path)
-    record_references([(task, data)], path)
-    record_references([(task, data)], path)
+    record_baselines([(task, data)], path)
+    record_baselines([(task, data)], path)
     assert len(records.read(path)) == 2
     changed = load(task_of(tmp_path, [*GOOD, row("new", "x")]), tmp_path)
-    record_references([(task, changed)], path)
+    record_baselines([(task, changed)], path)
     assert Counter(line["task_key"] for line in records.read(path)) == {data.key: 2, changed.key: 2}
 
 

@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Of all that is added, what a hash puts first until `size` is full: even, repeatable, in one pass."""
+    """Keeps of all that is added what a hash puts first until `size` is full: even, repeatable, in one pass."""
 
     def __init__(self, size: int) -> None:
         self._room = size

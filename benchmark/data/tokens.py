@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import tokenizers
@@ -47,21 +47,31 @@ REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 Progress = Callable[[str], None]
 
 
+class DomainInfo(TypedDict, total=False):
+    """What a domain's tokens were made of; it goes into records."""
+
+    documents: int
+    valid_documents: int  # of these
+    bytes: int  # of their text
+    tokens: int
+    sha256: str  # of all text that was read
+    skipped: dict[str, int]  # by reason
+    complete: bool  # False: the rest was not read
+    versions: dict[str, str]  # by package
+    source: dict[str, Any]
+    unigram_perplexity: float
+
+
 @dataclass(frozen=True)
 class DomainTokens:
-    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`.
-
-    `info` goes into records: documents, of which valid_documents; bytes of text; tokens; sha256 of all text that was
-    read; skipped {reason: count}; complete (False: the rest was not read); versions {package: version}; source;
-    unigram_perplexity.
-    """
+    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`."""
 
     name: str
     title: str
     key: str
     train: NDArray
     valid: NDArray
-    info: dict[str, Any]
+    info: DomainInfo
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from benchmark import records
 from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import Checkpoint
 from benchmark.downstream.finetune import missing, score_all
-from benchmark.downstream.tasks import TaskData, record_references
+from benchmark.downstream.tasks import TaskData, record_baselines
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
 from benchmark.store import Store, recorded_stages
@@ -58,9 +58,9 @@ def _diverges(
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
-    """The suite's tasks with their examples; their reference scores are recorded. Raises DataError, ConfigError."""
+    """The suite's tasks with their examples; their baselines are recorded. Raises DataError, ConfigError."""
     tasks = [(task, task_data.load(task, suite.domains, store.data)) for task in suite.tasks]
-    record_references(tasks, store.root / "scores" / "references.jsonl")
+    record_baselines(tasks, store.root / "scores" / "baselines.jsonl")
     return tasks
 
 

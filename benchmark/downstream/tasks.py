@@ -136,8 +136,8 @@ def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> floa
     return metric(name, [targets[i] for i in clean], [predictions[i] for i in clean])
 
 
-def references(task: Task, data: TaskData) -> list[dict[str, Any]]:
-    """Reference records of what needs no pre-training: the majority class, and logistic regression on word counts.
+def baselines(task: Task, data: TaskData) -> list[dict[str, Any]]:
+    """Records of what needs no pre-training: the majority class, and logistic regression on word counts.
 
     The latter sees whole texts, a model only what fits into its rows; its strength C is the best on dev of 0.01 to 10.
     """
@@ -145,7 +145,7 @@ def references(task: Task, data: TaskData) -> list[dict[str, Any]]:
     predictions = {"majority": [majority] * len(data.test), "bag of words": _bag_of_words(task, data)}
     return [
         {
-            "kind": "reference",
+            "kind": "baseline",
             "task": task.name,
             "domain": task.domain,
             "task_key": data.key,
@@ -159,15 +159,15 @@ def references(task: Task, data: TaskData) -> list[dict[str, Any]]:
     ]
 
 
-def record_references(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
-    """Append the reference records that `path` lacks."""
+def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
+    """Append the records of baselines that `path` lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         lines = records.read(path) if path.exists() else []
         known = {(line["task"], line["metric"], line.get("task_key")) for line in lines}
         for task, data in tasks:
             if (task.name, task.metric, data.key) not in known:
-                for record in references(task, data):
+                for record in baselines(task, data):
                     records.append(path, record)
 
 
@@ -185,7 +185,7 @@ def _bag_of_words(task: Task, data: TaskData) -> list[int]:
         words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
         model = make_pipeline(words, MaxAbsScaler(), LogisticRegression(C=strength, max_iter=300))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough for a reference
+            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough for a baseline
             model.fit(texts["train"], data.targets("train"))
         dev = metric(task.metric, data.targets("dev"), model.predict(texts["dev"]))
         if dev > best:

@@ -25,7 +25,7 @@ from benchmark.training.stream import Stream
 Measure = Callable[[RunConfig, Store], None]  # records what is still to be measured of a run's finished stages
 
 
-class Chain:
+class RunModels:
     """The models that the stages of a run ended with, on the GPU where there is one; each is loaded once.
 
     `keys` are those of its finished stages, from the first on.
@@ -45,15 +45,15 @@ class Chain:
     def stream(self) -> Stream:
         return stream_of(self.config, corpus_of(self.config, self.store))
 
-    def model(self, index: int) -> LanguageModel:
+    def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
             self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(self.device)
         return self._models[index]
 
-    def models(self, last: int) -> list[LanguageModel]:
-        """Those of all stages up to `last`."""
-        return [self.model(index) for index in range(last + 1)]
+    def up_to(self, last: int) -> list[LanguageModel]:
+        """The models after all stages up to `last`."""
+        return [self.after(index) for index in range(last + 1)]
 
     def untrained(self, last: int) -> list[int]:
         """The stages up to `last` without a trained model; a method may leave early stages out."""
@@ -82,7 +82,7 @@ def record(
     store: Store,
     kind: str,
     settings: dict[str, Any],
-    compute: Callable[[Chain, int], dict[str, Any]],
+    compute: Callable[[RunModels, int], dict[str, Any]],
     first: int = 0,
 ) -> None:
     """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
@@ -90,8 +90,8 @@ def record(
     A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
     same time waits and finds it.
     """
-    chain = Chain(config, store)
-    for index, stage_key in list(enumerate(chain.keys))[first:]:
+    models = RunModels(config, store)
+    for index, stage_key in list(enumerate(models.keys))[first:]:
         path = path_of(store, stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def record(
             place = f"{config.suite}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
             print(f"{place}: {kind}", file=sys.stderr)
             domain = config.domains[index].name
-            found = compute(chain, index)
+            found = compute(models, index)
             records.append(path, {"kind": kind, "key": key, "stage_key": stage_key, "domain": domain, **found})
 
 

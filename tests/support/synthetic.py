@@ -36,7 +36,7 @@ TASK_SETTINGS = [
     | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
     for domain, task in TASKS.items()
 ]
-REFERENCES = {"majority": 0.3, "bag of words": 0.55}
+BASELINES = {"majority": 0.3, "bag of words": 0.55}
 LADDER = [(6, 384, 30.3e6), (8, 512, 51.5e6), (10, 640, 82.2e6), (11, 704, 102e6), (12, 768, 125e6)]
 
 
@@ -66,7 +66,7 @@ def write(
             run = _Run(suite, label, index, method, options, seed, stages, unit, architecture, hardware)
             run.write(runs, evaluations, done, scores, similarities)
     if scores:
-        _write(runs / "scores" / "references.jsonl", [_reference(d, n) for d in TASKS for n in REFERENCES])
+        _write(runs / "scores" / "baselines.jsonl", [_baseline(d, n) for d in TASKS for n in BASELINES])
 
 
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
@@ -248,9 +248,9 @@ class _Run:
         return [place | ars, place | attention]
 
 
-def _reference(domain: str, name: str) -> dict[str, Any]:
-    place = {"kind": "reference", "task": TASKS[domain], "task_key": "t", "domain": domain}
-    return place | {"name": name, "metric": "macro_f1", "test": REFERENCES[name]}
+def _baseline(domain: str, name: str) -> dict[str, Any]:
+    place = {"kind": "baseline", "task": TASKS[domain], "task_key": "t", "domain": domain}
+    return place | {"name": name, "metric": "macro_f1", "test": BASELINES[name]}
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:
