@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmark.errors import UserError
 
     try:
-        return options.command(options)
+        code: int = options.command(options)
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

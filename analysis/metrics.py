@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +34,7 @@ def log_increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: 
     return _mean_over_past(np.log(perplexity), np.log(finished), np.asarray(stage))
 
 
-def _mean_over_past(now: Floats, finished: Floats, stage: NDArray) -> Floats:
+def _mean_over_past(now: Floats, finished: Floats, stage: NDArray[Any]) -> Floats:
     past = np.arange(now.shape[-1]) < stage[..., None]
     with np.errstate(invalid="ignore"):  # inf - inf, for a domain that diverged and stayed so
         rise = np.where(past, now - finished, 0.0).sum(-1)
@@ -103,7 +104,7 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def bootstrap_interval(
-    values: ArrayLike, statistic: Callable[..., NDArray] = np.mean, level: float = 0.95, resamples: int = 2_000
+    values: ArrayLike, statistic: Callable[..., NDArray[Any]] = np.mean, level: float = 0.95, resamples: int = 2_000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a statistic of `values` (n, ...), rows resampled; NaN for fewer than two rows.
 
@@ -119,5 +120,5 @@ def bootstrap_interval(
 
 
 @lru_cache(maxsize=8)
-def _draws(n: int, resamples: int) -> NDArray:
+def _draws(n: int, resamples: int) -> NDArray[np.intp]:
     return np.random.default_rng(0).integers(n, size=(resamples, n))

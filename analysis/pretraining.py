@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from analysis import notes
 from analysis.entry import TableEntry, View
@@ -76,7 +77,14 @@ def _places(columns: list[Column]) -> list[tuple[int, str]]:
     return [(titles.index(column.group), column.name) for column in columns]
 
 
-def _cell(label: str, place: tuple[int, str], stages: int, cells: dict, printed: dict, untrained: set) -> Cell:
+def _cell(
+    label: str,
+    place: tuple[int, str],
+    stages: int,
+    cells: Mapping[Any, Mapping[Any, tuple[float, ...]]],
+    printed: Mapping[tuple[str, int, str], float],
+    untrained: set[tuple[str, int]],
+) -> Cell:
     stage, metric = place
     # a method may train nothing in early stages: then there is no AP, nor anything for a later AP+ to be above
     needed = range(stage + 1) if METRICS[metric] == "ap_plus" else (stage,)

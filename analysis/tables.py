@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -129,7 +129,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines + [""] * bool(table.notes) + [f"- {_markdown(note)}" for note in table.notes]) + "\n"
 
 
-def _pipes(cells: Sequence[str] | map) -> str:
+def _pipes(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 

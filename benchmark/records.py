@@ -59,6 +59,7 @@ from typing import Any
 from benchmark.errors import UserError
 
 Record = dict[str, Any]
+ByStage = Mapping[str, list[Record]]  # by the key of a stage
 
 _REQUIRED = """
 stage key index domain provenance parameters trainable layers hidden_size phases budget data
@@ -262,7 +263,12 @@ def _head(path: Path) -> tuple[Record | None, Record | None]:
 
 
 def _assemble(
-    run: Record, failure: Record | None, stages: dict, scores: dict, similarities: dict, baselines: list
+    run: Record,
+    failure: Record | None,
+    stages: ByStage,
+    scores: ByStage,
+    similarities: ByStage,
+    baselines: list[Record],
 ) -> RunRecords:
     names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
     return RunRecords(

@@ -34,5 +34,5 @@ def load(name: str) -> Entry:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no table or figure {name!r}. {hint}There are {', '.join(names())}")
-    entry = importlib.import_module(f"paper_tables.{name}").ENTRY
+    entry: Entry = importlib.import_module(f"paper_tables.{name}").ENTRY
     return dataclasses.replace(entry, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))

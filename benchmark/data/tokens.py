@@ -44,6 +44,7 @@ BATCH = 2**18  # characters that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
+Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 Progress = Callable[[str], None]
 
 
@@ -69,8 +70,8 @@ class DomainTokens:
     name: str
     title: str
     key: str
-    train: NDArray
-    valid: NDArray
+    train: Ids
+    valid: Ids
     info: DomainInfo
 
 
@@ -203,7 +204,7 @@ def _tokenise(
 def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
-    valid: Sample[tuple[NDArray, int]] = Sample(data.max_valid_tokens)
+    valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
     skipped: Counter[str] = Counter()
     text_hash = hashlib.sha256()
     read = reported = train_documents = train_bytes = 0
@@ -241,15 +242,15 @@ def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Pa
     }
 
 
-def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, NDArray]]:
+def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
     """Documents in their order, with their ids and `</s>`; a few batches are tokenised ahead, in threads."""
     dtype = _dtype(bpe)
 
-    def encode(batch: list[Document]) -> list[NDArray]:
+    def encode(batch: list[Document]) -> list[Ids]:
         encodings = bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
         return [np.array([*encoding.ids, EOS], dtype) for encoding in encodings]
 
-    pending: deque[tuple[list[Document], Future[list[NDArray]]]] = deque()
+    pending: deque[tuple[list[Document], Future[list[Ids]]]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
         for batch in _batches(documents):
             pending.append((batch, pool.submit(encode, batch)))
@@ -273,27 +274,27 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def unigram_perplexity(train: NDArray, valid: NDArray) -> float:
+def unigram_perplexity(train: Ids, valid: Ids) -> float:
     """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
     log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
     return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
-def _counts(path: Path, dtype: np.dtype, vocabulary: int) -> NDArray[np.int64]:
+def _counts(path: Path, dtype: np.dtype[Any], vocabulary: int) -> NDArray[np.int64]:
     counts = np.zeros(vocabulary, np.int64)
     for part in _parts(path, dtype):
         counts += np.bincount(part, minlength=vocabulary)
     return counts
 
 
-def _sha256(path: Path, dtype: np.dtype) -> str:
+def _sha256(path: Path, dtype: np.dtype[Any]) -> str:
     hashed = hashlib.sha256()
     for part in _parts(path, dtype):
         hashed.update(part.astype("<u4").tobytes())  # the same for 16 and 32 bits
     return hashed.hexdigest()
 
 
-def _parts(path: Path, dtype: np.dtype) -> Iterator[NDArray]:
+def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
     """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
     with path.open("rb") as file:
         while (part := np.fromfile(file, dtype, 2**20)).size:
@@ -307,7 +308,7 @@ def _dtype(bpe: tokenizers.Tokenizer) -> np.dtype:
     return np.dtype("<u2" if bpe.get_vocab_size() <= 2**16 else "<u4")
 
 
-def _open(path: Path, dtype: np.dtype) -> NDArray:
+def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
     # an empty file cannot be mapped
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 

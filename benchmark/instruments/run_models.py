@@ -61,7 +61,8 @@ class RunModels:
 
     def growth(self, index: int) -> dict[str, Any] | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        return self._lines(index, "done")[-1]["growth"]
+        growth: dict[str, Any] | None = self._lines(index, "done")[-1]["growth"]
+        return growth
 
     def _lines(self, index: int, kind: str) -> list[records.Record]:
         path = self.store.stage(self.keys[index]) / "records.jsonl"

@@ -42,7 +42,7 @@ class Adapter(nn.Module):
     def forward(self, module: nn.Linear | Conv1D, inputs: Tensor) -> Tensor:
         """What `module` puts out with W + B A in place of W, for inputs (..., inputs)."""
         weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-        return AdaptedLinear.apply(inputs, weight, module.bias, self.down.weight, self.up.weight)
+        return AdaptedLinear.apply(inputs, weight, module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def merge(self, module: nn.Linear | Conv1D) -> None:

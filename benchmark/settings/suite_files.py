@@ -13,10 +13,11 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from benchmark.settings.base import Settings
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, validation_message
 
 if sys.version_info >= (3, 11):
@@ -25,6 +26,7 @@ else:
     import tomli as tomllib
 
 SUITES = Path(__file__).parents[1] / "suites"
+Kind = TypeVar("Kind", bound=Settings)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
@@ -88,7 +90,7 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         return key, value
 
 
-def _build(model: type[BaseModel], content: Mapping[str, Any], place: str) -> Any:
+def _build(model: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -116,7 +118,8 @@ def _site() -> dict[str, Any]:
     content = _read(str(SITE)) if SITE.exists() else {}
     if set(content) - {"slurm"}:
         raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}")
-    return content.get("slurm", {})
+    slurm: dict[str, Any] = content.get("slurm", {})
+    return slurm
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

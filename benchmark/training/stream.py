@@ -13,15 +13,16 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, Ids
 from benchmark.data.vocabulary import BOS, MASK
 from benchmark.settings.config import ConfigError, Data
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
 
+Integers = NDArray[np.int64]
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
 
@@ -30,7 +31,7 @@ def predictions(length: int, masked: bool) -> int:
     return max(1, round(MASKED_SHARE * length)) if masked else length
 
 
-def random_bits(*counters: NDArray | int) -> NDArray[np.uint64]:
+def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     """64 random bits for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
     state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -42,12 +43,13 @@ def random_bits(*counters: NDArray | int) -> NDArray[np.uint64]:
     return state
 
 
-def uniform(*counters: NDArray | int) -> NDArray[np.float64]:
+def uniform(*counters: ArrayLike) -> NDArray[np.float64]:
     """Uniform in [0, 1), see `random_bits`."""
-    return (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
+    numbers: NDArray[np.float64] = (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
+    return numbers
 
 
-def shuffled(indices: NDArray, size: int, *key: int) -> NDArray[np.int64]:
+def shuffled(indices: ArrayLike, size: int, *key: int) -> Integers:
     """The images of `indices` under a random permutation of range(size) that is never written out.
 
     Four rounds of a Feistel network on the next even number of bits, walked until the image lies in the range
@@ -100,7 +102,7 @@ class Stream:
         phase_index: int,
         step: int,
         batch_size: int,
-        rows: Sequence[int] | NDArray,
+        rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
     ) -> Batch:
         """Rows `rows` of the batch of `batch_size` rows at this step.
@@ -126,7 +128,9 @@ class Stream:
             memory_rows=int(is_memory.sum()),
         )
 
-    def reference(self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: NDArray) -> Batch:
+    def reference(
+        self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: Integers
+    ) -> Batch:
         """Rows of the memory batch that `Phase.reference` asks for; other rows than those of `batch`."""
         asked = Phase(phase.name, memory=1.0)
         return self.batch(stage, asked, 1000 + phase_index, step, batch_size, rows)
@@ -151,7 +155,9 @@ class Stream:
             # no seed here: one set of masks for all seeds and methods
             yield self._to_batch(text, domains, random_bits(3000, domain, blocks))
 
-    def _fresh(self, stage: int, phase: Phase, key: tuple[int, ...], numbers: NDArray) -> tuple[NDArray | int, NDArray]:
+    def _fresh(
+        self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers
+    ) -> tuple[Integers | int, Integers]:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
         if phase.domain in ("new", "previous"):
             domain = stage if phase.domain == "new" else stage - 1
@@ -168,8 +174,8 @@ class Stream:
         return domains, drawn - np.concatenate([[0], ends])[domains]
 
     def _memory(
-        self, stage: int, key: tuple[int, ...], step: int, rows: NDArray, weights: Sequence[float] | None
-    ) -> tuple[NDArray, NDArray]:
+        self, stage: int, key: tuple[int, ...], step: int, rows: Integers, weights: Sequence[float] | None
+    ) -> tuple[Integers, Integers]:
         """Domain and block of memory rows: the domain uniform or by `weights`, the block uniform."""
         if not len(rows):
             return rows, rows
@@ -184,7 +190,7 @@ class Stream:
             blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, int(domain))
         return domains, blocks
 
-    def _text(self, sources: Sequence[NDArray], domains: NDArray, blocks: NDArray) -> NDArray[np.int64]:
+    def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
         n = self.length
         text = np.empty((len(blocks), n), dtype=np.int64)
         for row, (domain, block) in enumerate(zip(domains, blocks, strict=True)):
@@ -192,10 +198,10 @@ class Stream:
         return text
 
     @staticmethod
-    def _with_bos(text: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _with_bos(text: Integers) -> Integers:
         return np.concatenate([np.full((len(text), 1), BOS), text], axis=1)
 
-    def _to_batch(self, text: NDArray[np.int64], domains: NDArray, row_bits: NDArray[np.uint64]) -> Batch:
+    def _to_batch(self, text: Integers, domains: Integers, row_bits: NDArray[np.uint64]) -> Batch:
         n = self.length
         tokens = self._with_bos(text)
         if self.masked:
