@@ -17,13 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 from numpy.typing import ArrayLike
 
-UNIT_LABELS = {
-    "seconds": "Train wall time (s)",
-    "steps": "Training steps",
-    "tokens": "Training tokens",
-    "flops": "Training FLOPs",
-    "reference": "Train wall time on the reference machine (s)",
-}
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#7F7F7F", "#56B4E9", "#000000")  # Okabe and Ito
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")

@@ -13,6 +13,7 @@ from analysis import figures
 from analysis.entry import Entry, View
 from analysis.frames import Study
 from analysis.printed import slug
+from benchmark.settings.units import UNITS
 
 # a plain "+": each character beyond Latin-1 costs the PDF a second font
 AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP+", "symlog")}
@@ -46,7 +47,7 @@ class TrendFigure(Entry):
         shown = [not chosen or slug(row) in chosen for row in points["row"]]
         points = points[np.array(shown, bool) & np.isfinite(points[metric])]
         axis.set_ylabel(name)
-        axis.set_xlabel(figures.UNIT_LABELS[study.of(suite)[0].config["budget"]["unit"]])
+        axis.set_xlabel(UNITS[study.of(suite)[0].config["budget"]["unit"]].label)
         if points.empty:
             axis.text(0.5, 0.5, "no evaluation yet", ha="center", transform=axis.transAxes)
             return

@@ -52,7 +52,7 @@ class AdaptiveReplay(LifelongMethod):
         self._tally += torch.stack([(mine * losses.detach().unsqueeze(1)).sum(0), mine.sum(0)])
         return losses.mean()
 
-    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         if self.replay_weights is None:
             return
         step = learner.world.total(*self._tally.flatten().tolist())

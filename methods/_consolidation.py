@@ -66,7 +66,7 @@ class Consolidation(LifelongMethod):
         """Add this process's part of the importances that the samples of this step show; return their number."""
         raise NotImplementedError
 
-    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         if self.count:  # the first step after the importance phase
             known = self.importance or [torch.zeros_like(new) for new in self.total]
             self.importance = [self.decay * old + new / self.count for old, new in zip(known, self.total, strict=True)]

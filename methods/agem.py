@@ -20,16 +20,16 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 class AGEM(LifelongMethod):
     title = "A-GEM"
 
-    reference: float = 1.0  # memory rows of a step, as a share of the batch
+    reference: float = 1.0  # rows from memory that r is taken of, as a share of the batch
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("adapt", reference=self.reference)]
+        return [Phase("adapt", memory_batch=self.reference)]
 
-    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
-        if not reference:  # the memory is empty
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
+        if not memory:  # the memory is empty
             return
         gradient = learner.gradients()
-        learner.accumulate(reference)
+        learner.accumulate(memory)
         conflicts = project(gradient, learner.gradients())
         for parameter, part in zip(learner.parameters, gradient, strict=True):
             parameter.grad = part

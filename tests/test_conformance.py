@@ -56,7 +56,7 @@ class Greedy(LifelongMethod):
             model.network.base_model.wte.weight.data.mul_(0.5)
         return model
 
-    def adjust_gradients(self, learner, reference):
+    def adjust_gradients(self, learner, memory):
         self.calls = getattr(self, "calls", 0) + 1
         if self.how == "state":  # depends on what a resume does not restore
             learner.parameters[0].grad.mul_(self.calls % 3)

@@ -17,7 +17,7 @@ from benchmark.jobs import job_files, planning, slurm
 from benchmark.jobs.launch import Training
 from benchmark.jobs.planning import Survey
 from benchmark.jobs.submit import Submission
-from benchmark.settings.base import suite_files
+from benchmark.settings import suite_files
 from benchmark.settings.config import ConfigError
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import load_suite

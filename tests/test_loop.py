@@ -21,6 +21,7 @@ from benchmark import records
 from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.config import Budget, per_stage
+from benchmark.settings.units import Work
 from benchmark.training.clock import Clock
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import scheduled
@@ -63,8 +64,9 @@ def test_only_time_between_start_and_pause_is_charged(monkeypatch) -> None:
     fake.now += 50.0  # evaluation, say
     clock.start()
     fake.now += 1.0
-    assert clock.count_step(tokens=8) == 0
-    assert (clock.spent, clock.fraction, clock.steps, clock.tokens) == (3.0, 0.3, 1, 8)
+    assert clock.count(Work(steps=1, tokens=8)) == 0
+    assert (clock.spent, clock.fraction) == (3.0, 0.3)
+    assert clock.charged() == {"seconds": 3.0, "steps": 1, "tokens": 8, "flops": 0, "reference": 0}
 
 
 def test_the_slowest_process_decides(monkeypatch) -> None:
@@ -73,7 +75,7 @@ def test_the_slowest_process_decides(monkeypatch) -> None:
     fake = FakeTime(monkeypatch)
     clock.start()
     fake.now += 1.0
-    assert clock.count_step(tokens=8, alarm=2) == 2
+    assert clock.count(Work(steps=1), alarm=2) == 2
     assert clock.spent == 6.0
 
 
@@ -121,13 +123,13 @@ def test_the_optimizer_sees_the_schedule(tmp_path, monkeypatch) -> None:
 def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
     """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move it."""
     fake = FakeTime(monkeypatch)
-    count = Clock.count_step
+    count = Clock.count
 
-    def one_step(self, *args, **kwargs):
-        fake.now += 0.7
-        return count(self, *args, **kwargs)
+    def one_step(self, work, alarm=0):
+        fake.now += 0.7 * work.steps
+        return count(self, work, alarm)
 
-    monkeypatch.setattr(Clock, "count_step", one_step)
+    monkeypatch.setattr(Clock, "count", one_step)
     lab = Lab("er", methods.build, tmp_path)
     config = lab.config()
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})

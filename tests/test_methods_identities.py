@@ -175,7 +175,7 @@ def test_variants_resume_identically(name: str, tmp_path) -> None:
     [
         ("ewc", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
         ("mas", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
-        ("agem", [Phase("adapt", reference=1.0)]),
+        ("agem", [Phase("adapt", memory_batch=1.0)]),
         ("er", [Phase("adapt", memory=0.1)]),
         ("logit_kd", [Phase("adapt", memory=0.1)]),
         ("elle", [Phase("recover", 0.2, memory=1.0), Phase("adapt", 0.8, memory=0.1)]),

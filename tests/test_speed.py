@@ -15,11 +15,14 @@ from benchmark.instruments.conformance import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, Stepper, measure, table
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig
+from benchmark.settings.suite_files import load_suite
+from benchmark.settings.units import UNITS, Unit
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.run import stage_keys, stage_of
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
+from tests.support.tiny_suite import write
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -174,14 +177,14 @@ class Recorded(LifelongMethod):
     calls: list[str] = field(default_factory=list, init=False)
 
     def phases(self, stage):
-        return [Phase("look", share=0.5, trains=False), Phase("adapt", share=0.5, reference=0.5)]
+        return [Phase("look", share=0.5, trains=False), Phase("adapt", share=0.5, memory_batch=0.5)]
 
     def loss(self, learner, batch):
         self.calls.append(f"loss of {len(batch.tokens)} rows of {batch.rows}")
         return super().loss(learner, batch)
 
-    def adjust_gradients(self, learner, reference):
-        self.calls.append(f"adjust with {[len(batch.tokens) for batch in reference]}")
+    def adjust_gradients(self, learner, memory):
+        self.calls.append(f"adjust with {[len(batch.tokens) for batch in memory]}")
 
     def observe(self, learner, batches):
         self.calls.append(f"observe {[len(batch.tokens) for batch in batches]}")
@@ -268,3 +271,18 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1.80", "2.00", "-10%"]
     assert text[3].split() == ["Merge", "2", "merge", "1.0", "0.02", "0.00", "-"]
     assert "Example CPU" in text[4] and "slower than its FLOPs" in text[5]
+
+
+def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch) -> None:
+    """Oracle: a made-up unit, rows: 40 of them are five batches of eight; suites, plans, clock and records know it
+    without another line. A name that is no unit is refused, with those that are."""
+    with pytest.raises(ConfigError, match="budget.unit: no such unit; there are seconds, .*, reference .got 'rows'"):
+        load_suite(str(write(tmp_path)), {"budget.unit": "rows"})
+    monkeypatch.setitem(UNITS, "rows", Unit("rows", "Training rows", lambda work: work.rows))
+    suite = load_suite(str(write(tmp_path)), {"budget.unit": "rows"})
+    assert not suite.slurm.takes_whole_nodes(suite.budget.unit)
+    lab = Lab("naive", methods.build, tmp_path)
+    run = lab.run(with_budget(lab.config(), unit="rows", amount=40), "run")
+    run.train(last_stage=0)
+    assert (spent(run, 0)["steps"], spent(run, 0)["rows"]) == (5, 40)
+    assert UNITS["rows"].text(1200) == "1,200 rows"

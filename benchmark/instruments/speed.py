@@ -78,10 +78,10 @@ class Stepper:
         self.world.synchronize()
         began = time.perf_counter()
         torch.manual_seed(self.loader.seed(self.taken))
-        batches, reference = self.loader.get(self.taken)
+        batches, memory = self.loader.get(self.taken)
         if self.optimizer:
             self.learner.accumulate(batches)
-            self.method.adjust_gradients(self.learner, reference)
+            self.method.adjust_gradients(self.learner, memory)
             if self.training.clip:
                 torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
             self.optimizer.step()

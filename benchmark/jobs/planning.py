@@ -18,8 +18,8 @@ from benchmark.data.tokens import Corpus
 from benchmark.jobs import job_files, slurm
 from benchmark.jobs.job_files import Job, Task, graph
 from benchmark.settings.config import RunConfig, Suite, digest, per_stage
+from benchmark.settings.units import UNITS, duration
 from benchmark.store import Store, recorded_stages
-from benchmark.training.progress import duration
 from benchmark.training.run import Build, corpus_if_prepared, stage_keys
 
 UNPREPARED = "unprepared"  # stands for the corpus in stage keys that only have to differ or agree
@@ -150,24 +150,24 @@ def describe(
     for one in states:
         amounts = [per_stage(one.config.budget.amount, stage) for stage in range(len(one.config.domains))]
         stages = f"{one.stages_done} of {len(amounts)} stages done"
-        budget = amount_text(sum(amounts), one.config.budget.unit)
+        budget = UNITS[one.config.budget.unit].text(sum(amounts))
         lines.append(f"  {one.config.row}, seed {one.config.seed}: {budget}; {one.state}, {stages}")
     if executor == "slurm" and wanted:
         lines += _describe_jobs(suite, wanted, build, bool(measures))
     missing = [pair for one in wanted for pair in _missing(one, build)]
     apart, shared = sum(amount for _, amount in missing), sum(dict(missing).values())
-    unit = states[0].config.budget.unit
+    unit = UNITS[states[0].config.budget.unit]
     gpus = suite.slurm.gpus if executor == "slurm" else 0
     lines.append(
-        f"To train: {len(wanted)} of {len(states)} runs, {amount_text(apart, unit, gpus)}. Stages that they share are "
-        f"trained once: {amount_text(shared, unit, gpus)}, which saves {amount_text(apart - shared, unit, gpus)}"
+        f"To train: {len(wanted)} of {len(states)} runs, {unit.text(apart, gpus)}. Stages that they share are "
+        f"trained once: {unit.text(shared, gpus)}, which saves {unit.text(apart - shared, gpus)}"
     )
     return "\n".join(lines)
 
 
 def _describe_jobs(suite: Suite, wanted: Sequence[RunState], build: Build, measured: bool) -> list[str]:
     units = {one.config.budget.unit for one in wanted}
-    asked = suite.slurm.for_training("seconds" if "seconds" in units else "steps")
+    asked = suite.slurm.for_training(*units)
     shown = {key: value for key, value in asked.items() if value and key not in ("srun_args", "additional_parameters")}
     found = tasks(wanted, build)
     names = {task.key: task.name for task in found}
@@ -220,10 +220,10 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
 
 
 def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:
-    """A warning if runs under a budget in seconds did not have the same machines to themselves."""
+    """A warning if runs under a budget of wall time did not have the same machines to themselves."""
     rows: dict[str, list[str]] = {}
     for one in states:
-        for key in recorded_stages(one.config, store) if one.config.budget.unit == "seconds" else []:
+        for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
             for line in _stage_lines(store, key, "stage")[-1:]:
                 machine = line["provenance"]["hardware"]
                 name = f"{machine['count']} x {machine['device']}"
@@ -286,10 +286,3 @@ def _ask_slurm(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
-
-
-def amount_text(amount: float, unit: str, gpus: int = 0) -> str:
-    if unit not in ("seconds", "reference"):
-        return f"{amount:,.0f} {unit}"
-    hours = f", {amount * gpus / 3600:,.1f} GPU-hours" if gpus else ""
-    return f"{amount:,.0f} s ({duration(amount)}{hours})"

@@ -123,10 +123,10 @@ class Submission:
         wanted = to_train(states, retry_failed)
         self._check([state.config for state in wanted])
         small, settings = self.suite.slurm.for_one_process(), self.suite.slurm
-        unit = "seconds" if any(state.config.budget.unit == "seconds" for state in wanted) else "steps"
+        units = [state.config.budget.unit for state in wanted]
         training = tasks(wanted, self.build)
         self._send([self._preparation(config) for config in unprepared(wanted)], small)
-        self._send([self._training(task) for task in training], settings.for_training(unit))
+        self._send([self._training(task) for task in training], settings.for_training(*units))
         self._send(self._scoring(states, training, retry_failed), settings.for_one_process(gpu=True))
         self._send(self._measuring(states, training, retry_failed), settings.for_one_process(gpu=True))
         if len(self.known) > before:

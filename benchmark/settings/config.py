@@ -15,12 +15,13 @@ import json
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from benchmark.errors import UserError
 from benchmark.settings.base import Settings
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
+from benchmark.settings.units import UNITS
 
 
 class ConfigError(UserError):
@@ -148,16 +149,21 @@ class Budget(Settings):
     """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage.
 
     seconds: train wall time (the paper's). steps: optimizer steps. tokens: text tokens of all rows seen, A-GEM's
-    reference rows included.
+    memory batch included.
     flops: floating-point operations of the steps, everything that a method does included.
     reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
     """
 
-    unit: Literal["seconds", "steps", "tokens", "flops", "reference"] = Field(
-        "seconds", description="what is counted, see above"
-    )
+    unit: str = Field("seconds", description=f"what is counted, see above: {', '.join(UNITS)}")
     amount: PerStage = Field(description="what a stage may spend")
     reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
+
+    @field_validator("unit")
+    @classmethod
+    def _known(cls, unit: str) -> str:
+        if unit not in UNITS:
+            raise ValueError(f"no such unit; there are {', '.join(UNITS)}")
+        return unit
 
     @model_validator(mode="after")
     def _positive(self) -> Budget:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import Settings
+from benchmark.settings.units import UNITS
 
 
 class Slurm(Settings):
@@ -31,7 +32,7 @@ class Slurm(Settings):
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
     mem_per_gpu: str | None = Field(None, description="memory of a GPU, instead of mem")
     time: int = Field(1440, gt=0, description="limit in minutes; a job that reaches it is queued again and goes on")
-    exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is in seconds")
+    exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
     nodelist: str | None = Field(None, description="only these nodes")
     exclude: str | None = Field(None, description="not these nodes")
     array_parallelism: int = Field(256, gt=0, description="at most so many training jobs of the suite run at a time")
@@ -68,15 +69,15 @@ class Slurm(Settings):
         """Of a training job, as far as these settings tell."""
         return self.nodes * (self.gpus_per_node or (self.gpus_per_task or 0) * self.processes_per_node)
 
-    def takes_whole_nodes(self, unit: str) -> bool | str:
-        """Wall times can only be compared when nothing else runs beside."""
-        return unit == "seconds" if self.exclusive is None else self.exclusive
+    def takes_whole_nodes(self, *units: str) -> bool | str:
+        """Whether jobs under budgets in these units run alone on their nodes."""
+        return any(UNITS[unit].is_wall_time for unit in units) if self.exclusive is None else self.exclusive
 
-    def for_training(self, unit: str) -> dict[str, Any]:
-        """Parameters of submitit's Slurm executor for a job that trains under a budget in `unit`."""
+    def for_training(self, *units: str) -> dict[str, Any]:
+        """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
         given = self._given()
         given["ntasks_per_node"] = self.processes_per_node
-        if exclusive := self.takes_whole_nodes(unit):
+        if exclusive := self.takes_whole_nodes(*units):
             given["exclusive"] = exclusive
         return given
 

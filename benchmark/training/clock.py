@@ -1,7 +1,7 @@
 """The budget spent so far: the only place where training time is measured.
 
 Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward, optimizer, teachers,
-importance and reference passes. Free, because the loop pauses: building the optimizer, compiling and warming up,
+importance passes and memory batches. Free, because the loop pauses: building the optimizer, compiling and warming up,
 evaluation, checkpoints, progress lines.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 from benchmark.settings.config import Budget, per_stage
+from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World
 
 
@@ -20,22 +21,31 @@ class Clock:
     """
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
-        self.unit, self.limit = budget.unit, per_stage(budget.amount, stage)
+        self.unit, self.limit = UNITS[budget.unit], per_stage(budget.amount, stage)
         self.share = 1.0  # of the limit that the stage's phases take; one may take what earlier stages left
-        self.seconds = 0.0
-        self.steps = self.tokens = 0
-        self.flops = self.reference = 0.0
+        self._charged: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
         self._started: float | None = None
 
     @property
     def spent(self) -> float:
-        return float(getattr(self, self.unit))
+        return self._charged[self.unit.name]
 
     @property
     def fraction(self) -> float:
         return self.spent / (self.limit * self.share)
+
+    @property
+    def seconds(self) -> float:
+        return self._charged["seconds"]
+
+    def charged(self) -> dict[str, float]:
+        """What is spent in each unit."""
+        return dict(self._charged)
+
+    def restore(self, charged: dict[str, float]) -> None:
+        self._charged |= charged
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"
@@ -48,31 +58,18 @@ class Clock:
         self._read()
         self._started = None
 
-    def count_set_up(self, reference: float = 0.0) -> None:
-        """Charge what a method did before the first step."""
-        self.reference += reference
-        self._agree()
+    def count(self, work: Work, alarm: int = 0) -> int:
+        """Charge some work and the time that it took.
 
-    def count_step(self, tokens: int, flops: float = 0.0, reference: float = 0.0, alarm: int = 0) -> int:
-        """Charge one step. Processes raise `alarm`s here, and all of them learn of the gravest."""
-        self._read()
-        self.steps += 1
-        self.tokens += tokens
-        self.flops += flops
-        self.reference += reference
-        return int(self._agree(alarm))
-
-    def charged(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in ("seconds", "steps", "tokens", "flops", "reference")}
-
-    def restore(self, charged: dict[str, float]) -> None:
-        for name, value in charged.items():
-            setattr(self, name, value)
-
-    def _agree(self, alarm: int = 0) -> float:
+        All processes call this at once. They raise `alarm`s here, and each of them learns of the gravest.
+        """
+        if self._started is not None:
+            self._read()
         slowest, gravest = self._world.maximum(self.seconds + self._pending, alarm)
-        self.seconds, self._pending = slowest, 0.0
-        return gravest
+        for name, unit in UNITS.items():
+            self._charged[name] = slowest if unit.cost is None else self._charged[name] + unit.cost(work)
+        self._pending = 0.0
+        return int(gravest)
 
     def _read(self) -> None:
         assert self._started is not None, "the clock is paused"

@@ -12,7 +12,7 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, random_bits
 
-Step = tuple[list[Batch], list[Batch]]  # the batch, and the reference rows that the phase asked for
+Step = tuple[list[Batch], list[Batch]]  # the batch, and the second one, from memory, that the phase asked for
 
 
 class Loader:
@@ -36,10 +36,11 @@ class Loader:
         self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
         self._batch_size, self._world, self._method = training.batch_size, world, method
         self._micro = training.micro_batch_size or training.batch_size
-        self._reference = stream.reference_rows_of(phase, stage.index, training.batch_size)
-        if 0 < self._reference < world.size:
-            raise ValueError(f"{self._reference} reference rows cannot be split over {world.size} processes")
-        self.tokens = (training.batch_size + self._reference) * stream.length  # text tokens of a step
+        self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
+        if 0 < self._memory_rows < world.size:
+            raise ValueError(f"{self._memory_rows} rows from memory cannot be split over {world.size} processes")
+        self.rows = training.batch_size + self._memory_rows  # of a step, over all processes
+        self.tokens = self.rows * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 
@@ -60,12 +61,12 @@ class Loader:
             stream.batch(stage, self._phase, index, step, self._batch_size, rows, self._method.replay_weights)
             for rows in self._micro_batches(self._batch_size)
         ]
-        reference = [
-            stream.reference(stage, self._phase, index, step, self._reference, rows)
-            for rows in self._micro_batches(self._reference)
+        memory = [
+            stream.memory_batch(stage, self._phase, index, step, self._memory_rows, rows)
+            for rows in self._micro_batches(self._memory_rows)
         ]
         device = self._world.device
-        return [part.to(device) for part in batch], [part.to(device) for part in reference]
+        return [part.to(device) for part in batch], [part.to(device) for part in memory]
 
     def _micro_batches(self, rows: int) -> list[np.ndarray]:
         """This process's rows: every world-size-th, so that all have their share of new and memory rows."""

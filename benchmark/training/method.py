@@ -29,7 +29,7 @@ class Phase:
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
     domain: Literal["new", "previous", "seen", "stream"] = "new"  # whose text the rest is; the last two are unions
     trains: bool = True  # False: batches go to observe(), no optimizer
-    reference: float = 0.0  # memory rows beside the batch, as a share of it: no loss, for adjust_gradients
+    memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     schedule: Literal["linear", "inverse_sqrt", "cosine"] | None = None  # None: the suite's
 
 
@@ -97,10 +97,10 @@ class LifelongMethod:
         """Scalar: the mean over the rows of `batch`, so that micro-batches and processes average to the whole."""
         return learner.language_model_loss(batch)
 
-    def adjust_gradients(self, learner: Learner, reference: Sequence[Batch]) -> None:
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         """Change `parameter.grad` in place, after the synchronised backward pass and before the optimizer's step.
 
-        `reference`: the memory rows that `Phase.reference` asked for, in micro-batches.
+        `memory`: the batch that `Phase.memory_batch` asked for, in micro-batches.
         """
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from benchmark.settings.units import duration
 from benchmark.training.clock import Clock
 from benchmark.training.method import Stage
 
@@ -31,7 +32,7 @@ class Line:
     def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
         """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
         self._next = time.monotonic() + (0.5 if self._live else 10.0)
-        rate = clock.tokens / clock.seconds if clock.seconds else 0.0
+        rate = clock.charged()["tokens"] / clock.seconds if clock.seconds else 0.0
         fraction = clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self._print(
@@ -72,10 +73,3 @@ class Silent:
 
     def finish(self, text: str) -> None:
         pass
-
-
-def duration(seconds: float) -> str:
-    """`1:02:03`, `2:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -16,6 +16,7 @@ import torch
 
 from benchmark.models import LanguageModel
 from benchmark.settings.config import RunConfig, per_stage
+from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.clock import Clock
 from benchmark.training.evaluate import perplexities
@@ -93,7 +94,7 @@ class StageRun:
         model = self.method.start_stage(self.model, self.stage)  # growth is charged
         self.model = model.to(self.world.device).train()
         self.clock.pause()
-        self.clock.count_set_up(self.times.set_up if self.times else 0.0)
+        self.clock.count(Work(reference=self.times.set_up if self.times else 0.0))
         phases = list(self.method.phases(self.stage))
         self.clock.share = sum(phase.share for phase in phases) or 1.0
         saved = checkpoint.load(self.checkpoint_file, self.world.device)
@@ -133,18 +134,17 @@ class StageRun:
                 optimizer.load_state_dict(saved["optimizer"])
         peak = per_stage(training.learning_rate, self.stage.index)
         warmup = per_stage(training.warmup, self.stage.index)
-        begin = position.before[clock.unit]
+        begin = position.before[clock.unit.name]
         loss, rate = torch.zeros(()), 0.0
-        reference_seconds = self.times.phases[phase.name] if self.times else 0.0
-        costs = {"steps": 1.0, "tokens": loader.tokens, "flops": flops, "reference": reference_seconds}
-        if position.step == 0:
-            position.step_cost = costs.get(clock.unit, 0.0)  # what seconds the first step will take is not known
+        work = Work(1, loader.rows, loader.tokens, flops, self.times.phases[phase.name] if self.times else 0.0)
+        if position.step == 0:  # what wall time the first step will take is not known
+            position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
 
         clock.start()
         while position.step == 0 or clock.spent < end * (1 - 1e-9):
             spent, fraction = clock.spent, clock.fraction
             torch.manual_seed(loader.seed(position.step))  # dropout: a function of the step, nothing to checkpoint
-            batches, reference = loader.get(position.step)
+            batches, memory = loader.get(position.step)
             previous_loss = loss
             if optimizer:
                 length = max(end - begin, position.step_cost) or 1.0  # a budget may be shorter than a step
@@ -153,7 +153,7 @@ class StageRun:
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 loss = learner.accumulate(batches)
-                method.adjust_gradients(learner, reference)
+                method.adjust_gradients(learner, memory)
                 if training.clip:
                     torch.nn.utils.clip_grad_norm_(learner.parameters, training.clip)
                 optimizer.step()
@@ -162,7 +162,7 @@ class StageRun:
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
-            alarm = clock.count_step(loader.tokens, flops, reference_seconds, alarm)
+            alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = self._passed_mark(fraction) and phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= training.checkpoint_seconds
@@ -190,18 +190,18 @@ class StageRun:
     def _warm_up(self, learner: Learner, phase: Phase, loader: Loader) -> float:
         """Run one step without effect: what is lazy or compiled costs no budget. Returns its FLOPs if they matter."""
         state, weights = copy.deepcopy((get_state(self.method), self.model.state_dict()))
-        batches, reference = loader.compute(0)
+        batches, memory = loader.compute(0)
 
         def step(learner: Learner) -> None:
             if phase.trains:
                 learner.accumulate(batches)
-                self.method.adjust_gradients(learner, reference)
+                self.method.adjust_gradients(learner, memory)
             else:
                 self.method.observe(learner, batches)
 
         step(learner)
         flops = 0.0
-        if self.clock.unit == "flops":  # counted in an uncompiled step: the counter sees operators, not kernels
+        if self.clock.unit.name == "flops":  # counted in an uncompiled step: the counter sees operators, not kernels
             training = self.config.training.model_copy(update={"compile": False})
             eager = Learner(self.model, self.method.loss, training, self.world)
             flops = count_flops(lambda: step(eager)) * self.world.size
@@ -252,7 +252,7 @@ class StageRun:
             layers=self.model.layers,
             hidden_size=self.model.hidden_size,
             phases=[asdict(phase) for phase in phases],
-            budget={"unit": self.clock.unit, "amount": self.clock.limit},
+            budget={"unit": self.clock.unit.name, "amount": self.clock.limit},
             precision=self.precision,
         )
 

@@ -1,4 +1,4 @@
-"""How long a step takes on a named machine: the table behind budgets of the unit "reference".
+"""How long a step takes on a named machine: the table behind budgets of the unit `reference`.
 
 Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` measures
 the table: JSON, with what was measured (`machine`) and one entry a row of the suite (`rows`).
@@ -55,9 +55,9 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
 
     Raises ConfigError when there is no table, or the run is not in it.
     """
-    if config.budget.unit != "reference":
+    if config.budget.reference is None:
         return None
-    path = Path(str(config.budget.reference))
+    path = Path(config.budget.reference)
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]

@@ -128,15 +128,15 @@ class Stream:
             memory_rows=int(is_memory.sum()),
         )
 
-    def reference(
+    def memory_batch(
         self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: Integers
     ) -> Batch:
-        """Rows of the memory batch that `Phase.reference` asks for; other rows than those of `batch`."""
+        """Rows of the batch that `Phase.memory_batch` asks for; other rows than those of `batch`."""
         asked = Phase(phase.name, memory=1.0)
         return self.batch(stage, asked, 1000 + phase_index, step, batch_size, rows)
 
-    def reference_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
-        return self.memory_rows_of(replace(phase, memory=phase.reference), stage, batch_size)
+    def memory_batch_size(self, phase: Phase, stage: int, batch_size: int) -> int:
+        return self.memory_rows_of(replace(phase, memory=phase.memory_batch), stage, batch_size)
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
         """(rows, 1+N) token ids, masked as in training, from the memory of the domains before `stage`."""

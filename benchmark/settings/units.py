@@ -1,0 +1,58 @@
+"""Units of a budget: what may be held equal between methods. All that differs between two units is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is charged at once, over all processes: a step, or what a method does before the first one."""
+
+    steps: int = 0
+    rows: int = 0  # of text that are trained on
+    tokens: int = 0  # of text in these rows
+    flops: float = 0.0
+    reference: float = 0.0  # seconds on the machine that the budget names
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit; `UNITS` holds all that a suite can name."""
+
+    name: str  # in suites and in records
+    label: str  # of axes
+    cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
+    in_seconds: bool = False  # amounts are written as durations
+
+    @property
+    def is_wall_time(self) -> bool:
+        """Whether runs can only be compared when nothing else ran beside them, on the same kind of machine."""
+        return self.cost is None
+
+    def text(self, amount: float, gpus: int = 0) -> str:
+        """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `62,500 steps`."""
+        if not self.in_seconds:
+            return f"{amount:,.0f} {self.name}"
+        hours = f", {amount * gpus / 3600:,.1f} GPU-hours" if gpus else ""
+        return f"{amount:,.0f} s ({duration(amount)}{hours})"
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        Unit("seconds", "Train wall time (s)", None, in_seconds=True),
+        Unit("steps", "Training steps", lambda work: work.steps),
+        Unit("tokens", "Training tokens", lambda work: work.tokens),
+        Unit("flops", "Training FLOPs", lambda work: work.flops),
+        Unit("reference", "Train wall time on the reference machine (s)", lambda work: work.reference, in_seconds=True),
+    )
+}
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`, `2:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
