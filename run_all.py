@@ -24,7 +24,7 @@ from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
 
 if TYPE_CHECKING:
-    from analysis.entry import View
+    from analysis.exhibits import View
     from benchmark.instruments.run_models import Measure
     from benchmark.jobs.planning import RunState, Survey
 
@@ -195,7 +195,7 @@ def measures_of(suite: Suite) -> tuple[Measure, ...]:
     """What the suite's tables and figures need of its models. Raises ConfigError for a name that is none of these."""
     import paper_tables
 
-    names = dict.fromkeys(paper_tables.load(name).looks for name in suite.tables)
+    names = dict.fromkeys(paper_tables.load(name).model_measure for name in suite.tables)
     return tuple(importlib.import_module(f"analysis.{name}").measure for name in names if name)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.entry import TableEntry, View
-from analysis.frames import Study, end
+from analysis.exhibits import TableExhibit, View
 from analysis.printed import corrections, slug
-from analysis.tables import Block, Cell, Column, Row, Table
+from analysis.study import Study, end
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
 from benchmark.settings.config import per_stage
 
@@ -53,7 +53,7 @@ SIZE = tuple(PROPERTIES)[:6]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchitectureTable(TableEntry):
+class ArchitectureTable(TableExhibit):
     """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over seeds).
 
     `rows`: printed block to row of the suite, a block each; without it a block a suite, of the row that grows most.
@@ -82,7 +82,7 @@ class ArchitectureTable(TableEntry):
         largest = stages.loc[stages["parameters"].idxmax(), "row"] if len(stages) else study.of(suite)[-1].row
         return {self.printed_block(study, suite): largest}
 
-    def _models(self, study: Study, block: str, runs: list[RunRecords], view: View) -> list[Row]:
+    def _models(self, study: Study, block: str, runs: list[RunRecords], view: View) -> list[TableRow]:
         stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
         rows = []
         for i in range(len(runs[0].domains)):
@@ -100,7 +100,7 @@ class ArchitectureTable(TableEntry):
                 for name in self.properties
                 for value in [found[name]]
             ]
-            rows.append(Row((f"M{i + 1}",), tuple(cells)))
+            rows.append(TableRow((f"M{i + 1}",), tuple(cells)))
         return rows
 
     def _printed(self) -> list[Block]:
@@ -108,7 +108,7 @@ class ArchitectureTable(TableEntry):
         for block, heading in self.blocks.items():
             cells = {(v.row, v.column): v.corrected or v.printed for v in self.printed if v.block == block}
             rows = [
-                Row((row,), tuple(Cell(text=cells.get((row, name), "")) for name in self.properties))
+                TableRow((row,), tuple(Cell(text=cells.get((row, name), "")) for name in self.properties))
                 for row in self.printed_rows(block)
             ]
             blocks.append(Block(heading, tuple(rows)))
@@ -116,7 +116,7 @@ class ArchitectureTable(TableEntry):
 
 
 def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
-    """Of one stage: the ladder's size where nothing was trained yet; NaN for what only training tells."""
+    """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
     config = runs[0].config
     rung = config["model"]["ladder"][index]
     done = [line for run in runs if (line := end(run.stages[index]))]
@@ -157,20 +157,20 @@ SETTINGS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyperparameterTable(TableEntry):
+class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
         printed = {(v.row, v.column): v.printed for v in self.printed}
         if view == "printed":
             titles = list(dict.fromkeys(v.column for v in self.printed))
-            rows = [Row((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
+            rows = [TableRow((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
             heading = next(iter(self.blocks.values()))
             return self.table([Column(title) for title in titles], [Block(heading, tuple(rows))], [], view, "Setting")
         tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].tasks]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
-            Row(
+            TableRow(
                 (name,),
                 tuple(
                     Cell(text=show(task[key]), printed=printed.get((name, title), "") if view == "both" else "")

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.entry import TableEntry, View
-from analysis.frames import Study
+from analysis.exhibits import TableExhibit, View
 from analysis.printed import PrintedValue, corrections, slug
-from analysis.tables import Block, Cell, Column, Row, Table, mark_best
+from analysis.study import Study
+from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
 
 AVERAGE = "AVG"
@@ -21,7 +21,7 @@ Line = tuple[str, pd.DataFrame, str, str]  # label; its scores; row and stage of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreTable(TableEntry):
+class ScoreTable(TableExhibit):
     """Score of each row's final model on each domain's task, and their average; a block a suite.
 
     `only`: the rows to show of a suite, where it is not all of them.
@@ -57,7 +57,7 @@ class ScoreTable(TableEntry):
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title, lower=False) for title in [*titles, AVERAGE]]
 
-    def _rows(self, study: Study, suite: str, lines: list[Line], titles: dict[str, str], view: View) -> list[Row]:
+    def _rows(self, study: Study, suite: str, lines: list[Line], titles: dict[str, str], view: View) -> list[TableRow]:
         block = self.printed_block(study, suite)
         printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
         names = [domain["name"] for domain in study.of(suite)[0].domains]
@@ -69,7 +69,7 @@ class ScoreTable(TableEntry):
                 cells = [
                     Cell(c.values, 1, printed=text, missing=c.missing) for c, text in zip(cells, beside, strict=True)
                 ]
-            rows.append(Row((label,), tuple(cells), reference=not row))
+            rows.append(TableRow((label,), tuple(cells), competes=bool(row)))
         return rows
 
     def _printed(self) -> Table:
@@ -79,7 +79,7 @@ class ScoreTable(TableEntry):
             rows = []
             for label, key in label_of.items():
                 found = {v.column: v for v in self.printed if (v.block, v.row, v.stage) == key}
-                rows.append(Row((label,), tuple(_as_printed(found[column.name]) for column in columns)))
+                rows.append(TableRow((label,), tuple(_as_printed(found[column.name]) for column in columns)))
             blocks.append(mark_best(Block(heading, tuple(rows)), columns))
         return self.table(columns, blocks, corrections(self.printed), "printed")
 

@@ -1,4 +1,4 @@
-"""One look for all figures: colour-blind safe, told apart in grey by dashes and markers, fonts embedded.
+"""One style for all figures: colour-blind safe, told apart in grey by dashes and markers, fonts embedded.
 
 Files hold no time stamp: the same numbers give the same bytes.
 """
@@ -32,8 +32,8 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """Everything drawn inside has the suite's look."""
+def style() -> Iterator[None]:
+    """Everything drawn inside has this style."""
     with matplotlib.rc_context(), seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
         matplotlib.rcParams.update(_SETTINGS)
         yield

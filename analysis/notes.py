@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from analysis.frames import Study
+from analysis.study import Study
 from analysis.tables import Block
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
@@ -39,7 +39,7 @@ def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
         found.append(f"-- is not measured yet; {commands} fills it in.")
     for block in blocks:
-        rows = [row for row in block.rows if not row.reference]
+        rows = [row for row in block.rows if row.competes]
         counts = [[len(cell.values) for cell in row.cells] for row in rows]
         full = [max(column) for column in zip(*counts, strict=True)]
         behind = []

@@ -13,13 +13,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from analysis import notes
-from analysis.entry import Entry, TableEntry, growth
-from analysis.frames import Study, end, hardware, header
-from analysis.tables import Block, Cell, Column, Row, Table
+from analysis.exhibits import Exhibit, TableExhibit, growth
+from analysis.study import Study, end, hardware, header
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
 
 
-def page(study: Study, scorecard: Table, entries: Sequence[tuple[Entry, Table | bytes]]) -> str:
+def page(study: Study, scorecard: Table, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
     """HTML of the report: scorecard, tables, figures (PNG bytes), and how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -34,8 +34,8 @@ def page(study: Study, scorecard: Table, entries: Sequence[tuple[Entry, Table | 
         title=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_progress(study),
         scorecard=scorecard,
-        tables=[(content, _beside(entry, study)) for entry, content in entries if isinstance(content, Table)],
-        figures=[(entry, content) for entry, content in entries if isinstance(content, bytes)],
+        tables=[(content, _beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)],
+        figures=[(exhibit, content) for exhibit, content in exhibits if isinstance(content, bytes)],
         audit=_audit(study),
         made=_made(study),
         software=_software(study),
@@ -55,10 +55,10 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _beside(entry: Entry, study: Study) -> Table | None:
+def _beside(exhibit: Exhibit, study: Study) -> Table | None:
     """The table with the paper's numbers in it, where the paper has any for these rows."""
-    assert isinstance(entry, TableEntry)
-    both = entry.build(study, "both") if entry.printed else None
+    assert isinstance(exhibit, TableExhibit)
+    both = exhibit.build(study, "both") if exhibit.printed else None
     has_printed = both and any(cell.printed for block in both.blocks for row in block.rows for cell in row.cells)
     return both if has_printed else None
 
@@ -144,7 +144,7 @@ def _made(study: Study) -> Table:
                 for name in ["total", *phases]
             ),
         ]
-        rows.append(Row((row,), tuple(cells)))
+        rows.append(TableRow((row,), tuple(cells)))
     caption = "How the runs were made: means over seeds, times summed over stages."
     return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis import notes
-from analysis.entry import TableEntry, View
-from analysis.frames import Study
+from analysis.exhibits import TableExhibit, View
 from analysis.printed import corrections, slug
-from analysis.tables import Block, Cell, Column, Row, Table, mark_best, number
+from analysis.study import Study
+from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerplexityTable(TableEntry):
+class PerplexityTable(TableExhibit):
     """AP and AP+ of every row of a suite after each domain; a block a suite. AP+ begins with the second domain.
 
     `only`: the rows to show of a suite, where it is not all of them.
@@ -43,11 +43,13 @@ class PerplexityTable(TableEntry):
         done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
         untrained = set(zip(done["row"], done["stage"], strict=True)) - set(cells)
         rows = [
-            Row((label,), tuple(_cell(label, c, len(run.domains), cells, printed, untrained) for c in _places(columns)))
+            TableRow(
+                (label,), tuple(_cell(label, c, len(run.domains), cells, printed, untrained) for c in _places(columns))
+            )
             for label, run in runs.items()
         ]
-        reference = [] if chosen else [_unigram(study, suite, columns)]
-        return Block(self.heading(study, suite), (*rows, *reference))
+        unigram = [] if chosen else [_unigram(study, suite, columns)]
+        return Block(self.heading(study, suite), (*rows, *unigram))
 
     def _printed(self) -> Table:
         columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))
@@ -56,7 +58,7 @@ class PerplexityTable(TableEntry):
             values = self._values(block)
             keys = [[(slug(row), *place) for place in _places(columns)] for row in self.printed_rows(block)]
             cells = [tuple(Cell((values[key],)) if key in values else Cell() for key in line) for line in keys]
-            rows = [Row((label,), line) for label, line in zip(self.printed_rows(block), cells, strict=True)]
+            rows = [TableRow((label,), line) for label, line in zip(self.printed_rows(block), cells, strict=True)]
             blocks.append(mark_best(Block(heading, tuple(rows)), columns))
         return self.table(columns, blocks, corrections(self.printed), "printed")
 
@@ -95,10 +97,10 @@ def _cell(
     return Cell(values, printed="" if beside is None else number(beside, 2), missing=not values)
 
 
-def _unigram(study: Study, suite: str, columns: list[Column]) -> Row:
+def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
     values = list(study.unigram(suite).values())
     cells = [
         Cell((values[stage],)) if metric == "AP" and stage < len(values) else Cell()
         for stage, metric in _places(columns)
     ]
-    return Row(("Unigram perplexity of the domain",), tuple(cells), reference=True)
+    return TableRow(("Unigram perplexity of the domain",), tuple(cells), competes=False)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analysis import page, scorecard
-from analysis.entry import Entry, TableEntry, View
-from analysis.frames import Study
+from analysis.exhibits import Exhibit, TableExhibit, View
+from analysis.study import Study
 from analysis.tables import FORMATS, Table
 from benchmark.atomic import whole_file
 from benchmark.records import RunRecords
@@ -16,14 +16,14 @@ from benchmark.records import RunRecords
 def render(
     suite_name: str,
     runs: Sequence[RunRecords],
-    entries: Sequence[Entry],
-    paper: Mapping[str, Entry],
+    exhibits: Sequence[Exhibit],
+    paper: Mapping[str, Exhibit],
     out: Path,
     view: View = "ours",
 ) -> list[Path]:
     """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
 
-    `entries` are what is shown, `paper` all entries by name, whose printed numbers the scorecard needs. After tables
+    `exhibits` are what is shown, `paper` all exhibits by name, whose printed numbers the scorecard needs. After tables
     and figures come the scorecard (verdicts on the paper's claims), and index.html. Views other than "ours" are of
     tables only and files of their own, NAME.both.tex. Several suites' runs in one call give tables with a block a
     suite. The same records give the same bytes.
@@ -31,20 +31,22 @@ def render(
     study = Study(suite_name, runs)
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
-    for entry in entries:
-        if view != "ours" and not entry.printed:
+    for exhibit in exhibits:
+        if view != "ours" and not exhibit.printed:
             continue  # the paper has nothing like it
-        if isinstance(entry, TableEntry):
-            shown[entry.name] = table = entry.build(study, view)
+        if isinstance(exhibit, TableExhibit):
+            shown[exhibit.name] = table = exhibit.build(study, view)
             files |= _files(table, "" if view == "ours" else f".{view}")
         else:
-            drawn = entry.render(study)
-            shown[entry.name] = drawn["png"]
-            files |= {f"{entry.name}.{suffix}": content for suffix, content in drawn.items()}
+            drawn = exhibit.render(study)
+            shown[exhibit.name] = drawn["png"]
+            files |= {f"{exhibit.name}.{suffix}": content for suffix, content in drawn.items()}
     if view == "ours" and runs:
         verdicts = scorecard.scorecard(study, paper)
         files |= _files(verdicts, "")
-        files["index.html"] = page.page(study, verdicts, [(entry, shown[entry.name]) for entry in entries]).encode()
+        files["index.html"] = page.page(
+            study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits]
+        ).encode()
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

@@ -9,26 +9,26 @@ import numpy as np
 
 from analysis import metrics
 from analysis.claims import CLAIMS, PAPER
-from analysis.entry import Entry, growth
-from analysis.frames import Study
-from analysis.numbers import AVERAGE, LAST, Key, Numbers, as_printed, measured
+from analysis.exhibits import Exhibit, growth
+from analysis.measurements import AVERAGE, LAST, Key, Measurements, as_printed, measured
 from analysis.printed import slug
-from analysis.tables import Block, Cell, Column, Row, Table
+from analysis.study import Study
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import Verdict, judge
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Effect", "95% interval", "Seeds", "Paper")
 
 
-def scorecard(study: Study, entries: Mapping[str, Entry]) -> Table:
+def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
     """Verdicts on all claims about rows that the study has, a block a topic (and suite, where there are several).
 
-    `entries`: all of the paper's tables, by name.
+    `exhibits`: all of the paper's tables, by name.
     """
     blocks, notes = [], []
     for suite in study.suites:
         ours = measured(study, suite)
-        papers = {table: _paper(study, suite, entries, table) for table in {claim.table for claim in CLAIMS}}
+        papers = {table: _paper(study, suite, exhibits, table) for table in {claim.table for claim in CLAIMS}}
         judged = [judge(claim, ours, papers[claim.table]) for claim in CLAIMS]
         place = f"{growth(study.of(suite)[0])}: " if len(study.suites) > 1 else ""
         for topic in dict.fromkeys(claim.topic for claim in CLAIMS):
@@ -47,7 +47,7 @@ def scorecard(study: Study, entries: Mapping[str, Entry]) -> Table:
     return Table(NAME, "table:scorecard", caption, ("Claim",), tuple(map(Column, COLUMNS)), tuple(blocks), tuple(notes))
 
 
-def _order(ours: Numbers, theirs: Numbers, metric: str, column: str, words: str) -> list[str]:
+def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, words: str) -> list[str]:
     """Kendall's tau between our order of the paper's methods and the printed one; nothing for less than three."""
     keys = [Key(metric, slug(row), LAST, column) for row in PAPER]
     both = [(ours.get(key), theirs.get(key)[0]) for key in keys if ours.get(key) and theirs.get(key)]
@@ -68,14 +68,14 @@ def _order(ours: Numbers, theirs: Numbers, metric: str, column: str, words: str)
     return [text.replace("-", "−")]
 
 
-def _paper(study: Study, suite: str, entries: Mapping[str, Entry], table: str) -> Numbers:
+def _paper(study: Study, suite: str, exhibits: Mapping[str, Exhibit], table: str) -> Measurements:
     """The printed numbers to hold a suite against: the budget suites have tables of their own."""
-    budgets = entries[table.replace("main", "budgets")]
-    entry = budgets if suite in budgets.blocks and suite not in entries[table].blocks else entries[table]
-    return as_printed(entry.printed, entry.printed_block(study, suite))
+    budgets = exhibits[table.replace("main", "budgets")]
+    exhibit = budgets if suite in budgets.blocks and suite not in exhibits[table].blocks else exhibits[table]
+    return as_printed(exhibit.printed, exhibit.printed_block(study, suite))
 
 
-def _row(verdict: Verdict) -> Row:
+def _row(verdict: Verdict) -> TableRow:
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     texts = (state, verdict.effect, verdict.interval, str(verdict.seeds or ""), verdict.printed)
-    return Row((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
+    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))

@@ -51,18 +51,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line: `stub` names it (one text a stub column); a reference row does not compete for the best."""
+class TableRow:
+    """One line: `stub` names it (one text a stub column); one that does not compete is never the best."""
 
     stub: tuple[str, ...]
     cells: tuple[Cell, ...]
-    reference: bool = False
+    competes: bool = True
 
 
 @dataclass(frozen=True)
 class Block:
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def mark_best(block: Block, columns: Sequence[Column]) -> Block:
         if column.lower is None:
             continue
         shown = {i: round(cells[j].mean, cells[j].digits) for i, cells in enumerate(rows)}
-        shown = {i: v for i, v in shown.items() if not math.isnan(v) and not block.rows[i].reference}
+        shown = {i: v for i, v in shown.items() if not math.isnan(v) and block.rows[i].competes}
         best = (min if column.lower else max)(shown.values(), default=math.nan)
         for i, value in shown.items():
             if value == best and len(set(shown.values())) > 1:

@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import figures
-from analysis.entry import Entry, View
-from analysis.frames import Study
+from analysis.exhibits import Exhibit, View
 from analysis.printed import slug
+from analysis.study import Study
 from benchmark.settings.units import UNITS
 
 # a plain "+": each character beyond Latin-1 costs the PDF a second font
@@ -20,7 +20,7 @@ AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "a
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrendFigure(Entry):
+class TrendFigure(Exhibit):
     """AP and AP+ of the rows named in `rows` (all, if none), a line a row, a band from its lowest to highest seed.
 
     The paper prints no numbers for its curves, so that every view is ours. Rows of panels are suites.
@@ -30,7 +30,7 @@ class TrendFigure(Entry):
     rows: tuple[str, ...] = ()
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        with figures.look():
+        with figures.style():
             suites = self.suites(study)
             figure, axes = figures.panels(len(suites), len(AXES))
             for suite, line in zip(suites, axes, strict=True):
@@ -77,7 +77,7 @@ def _stage_boundaries(axis: Axes, study: Study, suite: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreFigure(Entry):
+class ScoreFigure(Exhibit):
     """Downstream scores after each stage: a panel a domain's task and one for their average, a line a row."""
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
@@ -89,7 +89,7 @@ class ScoreFigure(Entry):
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
-        with figures.look():
+        with figures.style():
             figure, axes = figures.panels(-(-(len(titles) + 1) // 3), 3, width=2.6, height=2.2)
             flat = [axis for line in axes for axis in line]
             for axis, (column, title) in zip(flat, [*titles.items(), ("average", "Average")], strict=False):
@@ -103,17 +103,17 @@ class ScoreFigure(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimilarityFigure(Entry):
+class SimilarityFigure(Exhibit):
     """ARS after each stage from the second on, a line a row; the legend says why a row has none."""
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
-    looks: ClassVar[Literal["", "similarity", "attention"]] = "similarity"
+    model_measure: ClassVar[Literal["", "similarity", "attention"]] = "similarity"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         suite = self.suites(study)[0]
         found = study.similarities[study.similarities["suite"] == suite]
         ars = found.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
-        with figures.look():
+        with figures.style():
             figure, [[axis]] = figures.panels(1, 1, width=4.6, height=2.8)
             axis.set_ylabel("ARS (nats)")
             _draw_by_stage(axis, ars, len(study.of(suite)[0].domains), "no similarity yet")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
-from analysis.numbers import AVERAGE, LAST, Key, Numbers
+from analysis.measurements import AVERAGE, LAST, Key, Measurements
 from analysis.printed import slug
 
 Floats = NDArray[np.float64]
@@ -74,7 +74,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(claim: Claim, ours: Numbers, paper: Numbers) -> Verdict | None:
+def judge(claim: Claim, ours: Measurements, paper: Measurements) -> Verdict | None:
     """The verdict on a claim; None where the suite does not have the rows that it is about."""
     gains = compare(claim, ours)
     if gains is None:
@@ -91,7 +91,7 @@ def judge(claim: Claim, ours: Numbers, paper: Numbers) -> Verdict | None:
     )
 
 
-def compare(claim: Claim, numbers: Numbers) -> Floats | None:
+def compare(claim: Claim, numbers: Measurements) -> Floats | None:
     """Gains (seeds, comparisons) over the seeds that all of these have; None where a row is not there at all."""
     there = numbers.rows(claim.metric if claim.metric in LOOKED_FOR else "AP")
     than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in there]

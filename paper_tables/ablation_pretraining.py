@@ -2,7 +2,7 @@
 
 from analysis.pretraining import PerplexityTable
 
-ENTRY = PerplexityTable(
+EXHIBIT = PerplexityTable(
     label="table:table3",
     caption="AP and AP⁺ of combinations of width expansion (WE), depth expansion (DE), function recovering warm-up "
     "(FRW), noise on split neurons (δN) and domain prompts (PT).",

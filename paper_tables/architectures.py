@@ -2,7 +2,7 @@
 
 from analysis.architecture import ArchitectureTable
 
-ENTRY = ArchitectureTable(
+EXHIBIT = ArchitectureTable(
     label="tab:arch",
     caption="Model sizes, learning rate, steps of function recovering warm-up (FRW) and of training after it, share of "
     "steps with learning-rate warm-up, and train wall time.",

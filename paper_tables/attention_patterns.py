@@ -1,8 +1,8 @@
 """Figure fig:attn_similar of the paper: heads attend as the heads of earlier models that they came from."""
 
-from analysis.lineages import AttentionFigure
+from analysis.attention_figure import AttentionFigure
 
-ENTRY = AttentionFigure(
+EXHIBIT = AttentionFigure(
     label="fig:attn_similar",
     caption=(
         "Attention of ELLE's heads after each stage on the same text; the heads of a column descend from one another. "

@@ -2,7 +2,7 @@
 
 from analysis.downstream import ScoreTable
 
-ENTRY = ScoreTable(
+EXHIBIT = ScoreTable(
     label="table:downstream_few_time_memory",
     caption="Downstream score (F1, %) after the last domain with half the train wall time, and with a memory of 34M "
     "tokens.",

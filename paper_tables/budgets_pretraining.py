@@ -2,7 +2,7 @@
 
 from analysis.pretraining import PerplexityTable
 
-ENTRY = PerplexityTable(
+EXHIBIT = PerplexityTable(
     label="table:few_time_memory",
     caption="AP and AP⁺ with half the train wall time from the second domain on, and with a memory of 34M tokens.",
     blocks={

@@ -2,7 +2,7 @@
 
 from analysis.downstream import StageScoreTable
 
-ENTRY = StageScoreTable(
+EXHIBIT = StageScoreTable(
     label="table:f1",
     caption="Downstream score (F1, %) on each domain's task after each stage.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import ScoreFigure
 
-ENTRY = ScoreFigure(
+EXHIBIT = ScoreFigure(
     label="fig:avg_f1",
     caption="Downstream score (F1, %) after each stage; the band spans the seeds.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.architecture import HyperparameterTable
 
-ENTRY = HyperparameterTable(
+EXHIBIT = HyperparameterTable(
     label="tab:finetune",
     caption="Hyper-parameters of fine-tuning on the downstream tasks.",
     blocks={"tasks": "Tasks of the paper"},

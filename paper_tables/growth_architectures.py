@@ -2,7 +2,7 @@
 
 from analysis.architecture import SIZE, ArchitectureTable
 
-ENTRY = ArchitectureTable(
+EXHIBIT = ArchitectureTable(
     label="tab:arch_WE_DE",
     caption="Model sizes when growing in width (WE), in depth (DE) and in both, with about the same parameters.",
     blocks={"width": "WE + FRW", "depth": "DE + FRW", "both": "WE + DE + FRW"},

@@ -1,8 +1,8 @@
 """Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP."""
 
-from analysis.beyond import LifelongTable
+from analysis.lifelong_table import LifelongTable
 
-ENTRY = LifelongTable(
+EXHIBIT = LifelongTable(
     label="table:lifelong_metrics",
     caption="Forgetting, transfer and efficiency after the last domain.",
     blocks={},

@@ -2,7 +2,7 @@
 
 from analysis.downstream import ScoreTable
 
-ENTRY = ScoreTable(
+EXHIBIT = ScoreTable(
     label="table:table2",
     caption="Downstream score (F1, %) on each domain's task after the last domain.",
     blocks={

@@ -2,7 +2,7 @@
 
 from analysis.pretraining import PerplexityTable
 
-ENTRY = PerplexityTable(
+EXHIBIT = PerplexityTable(
     label="table:table1",
     caption="Average perplexity (AP) and average increased perplexity (AP⁺) after each domain under the same budget.",
     blocks={

@@ -1,8 +1,8 @@
 """Beyond the paper: on how many stages a method is how near to the best."""
 
-from analysis.beyond import ProfileFigure
+from analysis.profile_figure import ProfileFigure
 
-ENTRY = ProfileFigure(
+EXHIBIT = ProfileFigure(
     label="fig:performance_profile",
     caption="Share of stages (from the second on, over all suites) on which a row's AP is within a factor of the best.",
     blocks={},

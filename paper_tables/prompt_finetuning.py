@@ -2,7 +2,7 @@
 
 from analysis.downstream import PromptTable
 
-ENTRY = PromptTable(
+EXHIBIT = PromptTable(
     label="table:table5",
     caption="Downstream score (F1, %) after the last domain, fine-tuned with different domain prompts.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import SimilarityFigure
 
-ENTRY = SimilarityFigure(
+EXHIBIT = SimilarityFigure(
     label="fig:similarity",
     caption=(
         "Average representational similarity (ARS) of each model and its ancestors, minus a KL divergence: the nearer "

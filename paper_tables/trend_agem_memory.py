@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:hyper_gem",
     caption="AP and AP⁺ of A-GEM for different memory sizes; the band spans the seeds.",
     blocks={"agem_memory": "Growing from BERT L6_D384 to L12_D768"},

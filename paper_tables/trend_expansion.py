@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:expansion",
     caption="AP and AP⁺ when growing in width, in depth and in both; the band spans the seeds.",
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:FRW",
     caption="AP and AP⁺ with and without function recovering warm-up (FRW) and noise (δN); the band spans the seeds.",
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},

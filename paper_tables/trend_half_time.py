@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:few_time",
     caption="AP and AP⁺ with half the train wall time from the second domain on; the band spans the seeds.",
     blocks={"half_time": "Half train wall time"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:hyper_mas",
     caption="AP and AP⁺ of MAS for different λ; the band spans the seeds.",
     blocks={"mas_lambda": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:prompt",
     caption="AP and AP⁺ with and without domain prompts (PT); the band spans the seeds.",
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},

@@ -2,7 +2,7 @@
 
 from analysis.trends import TrendFigure
 
-ENTRY = TrendFigure(
+EXHIBIT = TrendFigure(
     label="fig:few_memory",
     caption="AP and AP⁺ with a memory of 34M tokens a domain; the band spans the seeds.",
     blocks={"small_memory": "Smaller memory"},

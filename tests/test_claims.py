@@ -9,22 +9,22 @@ import pytest
 import methods
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, ZERO, Claim
-from analysis.frames import Study
-from analysis.numbers import PROMPT_ROWS, Key, Numbers, as_printed, measured
+from analysis.measurements import PROMPT_ROWS, Key, Measurements, as_printed, measured
 from analysis.printed import slug
 from analysis.scorecard import scorecard
+from analysis.study import Study
 from analysis.verdicts import METRICS, compare, judge
 from benchmark.records import load_runs
 from benchmark.settings.suite_files import load_suite, suite_names
 from tests.support import synthetic
 
-ENTRIES = {name: paper_tables.load(name) for name in paper_tables.names()}
-NOTHING = Numbers("", 0)
+EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}
+NOTHING = Measurements("", 0)
 
 
-def numbers(**rows: list[list[float]]) -> Numbers:
+def numbers(**rows: list[list[float]]) -> Measurements:
     """AP after each of two stages: row = one [first, last] a seed."""
-    made = Numbers("s", 2)
+    made = Measurements("s", 2)
     for row, seeds in rows.items():
         for seed, values in enumerate(seeds):
             for stage, value in enumerate(values):
@@ -88,7 +88,7 @@ def test_what_is_not_there_is_not_judged_and_what_is_missing_is_not_decidable():
 def test_claims_are_about_rows_that_the_paper_has(claim):
     """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only draws or tells."""
     only_drawn = claim.metric in ("area", "positive", "ARS", "fall", "attention")
-    paper = as_printed(ENTRIES[claim.table].printed, next(iter(ENTRIES[claim.table].blocks)))
+    paper = as_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
     gains = compare(claim, paper)
     assert claim.metric in METRICS
     assert only_drawn or (gains is not None and gains.size)
@@ -97,8 +97,8 @@ def test_claims_are_about_rows_that_the_paper_has(claim):
 def test_the_papers_own_numbers_bear_its_claims_out():
     """Oracle: the paper's text. On GPT one number does not: PNN's AP after the fourth domain is below ELLE's."""
     for claim in CLAIMS:
-        for block in ENTRIES[claim.table].blocks:
-            gains = compare(claim, as_printed(ENTRIES[claim.table].printed, block))
+        for block in EXHIBITS[claim.table].blocks:
+            gains = compare(claim, as_printed(EXHIBITS[claim.table].printed, block))
             if gains is not None and gains.size:
                 bound = np.abs(gains).max() <= claim.within if claim.within is not None else (gains > claim.by).all()
                 assert bound == (not (claim is CLAIMS[0] and block == "gpt_base")), (claim.text, block, gains)
@@ -140,7 +140,7 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
 
 def test_every_row_of_a_claim_is_in_a_suite_or_in_the_paper(monkeypatch):
     """Oracle: the suites' own rows and the printed tables'; a claim about any other name is never decided."""
-    names = {slug(value.row) for entry in ENTRIES.values() for value in entry.printed} | {slug(ZERO)}
+    names = {slug(value.row) for exhibit in EXHIBITS.values() for value in exhibit.printed} | {slug(ZERO)}
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
     for name in suite_names():
         names |= {slug(row.name) for row in methods.rows(load_suite(name))}
@@ -152,7 +152,7 @@ def test_every_row_of_a_claim_is_in_a_suite_or_in_the_paper(monkeypatch):
 def test_scorecard_of_synthetic_runs(demo):
     """Oracle: how the records are made: ELLE learns fastest, PNN never forgets, 1 in 1000 gradients conflicts; ARS is
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each stage."""
-    table = scorecard(demo, ENTRIES)
+    table = scorecard(demo, EXHIBITS)
     rows = {row.stub[0]: [cell.text for cell in row.cells] for block in table.blocks for row in block.rows}
     titles = ["Pre-training", "Downstream", "Similarity of a stream's models"]
     assert [block.title for block in table.blocks] == titles, "no row of the ablation here"
@@ -174,10 +174,12 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
     import scipy.stats
 
     ends = demo.ends[demo.ends["stage"] == 4].groupby("row")["ap"].mean()
-    final = [v for v in ENTRIES["main_pretraining"].printed if (v.block, v.stage, v.metric) == ("bert_base", "5", "AP")]
+    final = [
+        v for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == ("bert_base", "5", "AP")
+    ]
     printed = {v.row: v.value for v in final}
     tau = scipy.stats.kendalltau([ends[row] for row in PAPER], [printed[row] for row in PAPER]).statistic
-    (note,) = (note for note in scorecard(demo, ENTRIES).notes if "final AP" in note)
+    (note,) = (note for note in scorecard(demo, EXHIBITS).notes if "final AP" in note)
     assert f"is {tau:.2f}, 95% interval" in note
 
 

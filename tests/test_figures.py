@@ -9,7 +9,7 @@ import pytest
 
 import paper_tables
 from analysis import figures
-from analysis.frames import Study
+from analysis.study import Study
 from benchmark.records import load_runs
 from tests.support import synthetic
 
@@ -19,7 +19,7 @@ KINDS = [
     "performance_profile",
     "representational_similarity",
     "attention_patterns",
-]  # one entry of each kind of figure
+]  # one exhibit of each kind of figure
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):
-    """Oracle: the entry's rows, which are rows of the paper's ablation (table:table3)."""
+    """Oracle: the exhibit's rows, which are rows of the paper's ablation (table:table3)."""
     printed = paper_tables.load("ablation_pretraining").printed
     ablation = list(dict.fromkeys(value.row for value in printed))
     for name in ("trend_expansion", "trend_frw_noise", "trend_prompt"):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import methods
-from analysis.frames import Study
+from analysis.study import Study
 from benchmark import records
 from benchmark.instruments.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.settings.config import digest

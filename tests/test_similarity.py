@@ -19,7 +19,7 @@ import methods
 import paper_tables
 import run_all
 from analysis import attention, similarity
-from analysis.frames import Study
+from analysis.study import Study
 from benchmark import records
 from benchmark.data.vocabulary import MASK
 from benchmark.instruments import run_models

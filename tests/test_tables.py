@@ -10,8 +10,20 @@ import numpy as np
 import pytest
 
 import paper_tables
-from analysis.frames import Study
-from analysis.tables import Block, Cell, Column, Row, Table, latex, mark_best, number, to_csv, to_latex, to_markdown
+from analysis.study import Study
+from analysis.tables import (
+    Block,
+    Cell,
+    Column,
+    Table,
+    TableRow,
+    latex,
+    mark_best,
+    number,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError
 from tests.support import synthetic
@@ -49,11 +61,11 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
             assert cell.sd == pytest.approx(np.std(expected, ddof=1))
 
 
-def test_the_unigram_row_is_a_reference_and_never_best(tmp_path):
+def test_the_unigram_row_does_not_compete(tmp_path):
     """Oracle: the unigram perplexity in the run's own line."""
     (block,) = paper_tables.load("main_pretraining").build(study(tmp_path)).blocks
     last = block.rows[-1]
-    assert last.reference and not any(cell.best for cell in last.cells)
+    assert not last.competes and not any(cell.best for cell in last.cells)
     assert {cell.mean for cell in last.cells if cell.values} == {synthetic.UNIGRAM}
 
 
@@ -143,9 +155,9 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
     data = study(tmp_path, seeds=3)
     table = paper_tables.load("main_downstream").build(data)
     (block,) = table.blocks
-    assert [row.stub[0] for row in block.rows if not row.reference] == list(synthetic.METHODS)
+    assert [row.stub[0] for row in block.rows if row.competes] == list(synthetic.METHODS)
     for row in block.rows:
-        if not row.reference:
+        if row.competes:
             prompt = "right" if row.stub[0] == "ELLE" else "none"
             expected = [scores_by_definition(data, row.stub[0], 4, d, prompt) for d, _ in synthetic.DOMAINS]
             for cell, values in zip(row.cells, expected, strict=False):
@@ -153,7 +165,7 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
             by_seed = np.array(expected).reshape(5, 3, 2).mean(axis=(0, 2))
             assert row.cells[-1].values == pytest.approx(by_seed)
             assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
-    baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if row.reference}
+    baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if not row.competes}
     assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
 
 
@@ -226,12 +238,12 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
 @pytest.mark.parametrize("name", [n for n in paper_tables.names() if paper_tables.load(n).kind == "table"])
 def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
     """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
-    entry = paper_tables.load(name)
-    expected = sorted((v.corrected or v.printed).replace("-", "−") for v in entry.printed)
-    table = entry.build(Study("none", []), "printed")
+    exhibit = paper_tables.load(name)
+    expected = sorted((v.corrected or v.printed).replace("-", "−") for v in exhibit.printed)
+    table = exhibit.build(Study("none", []), "printed")
     shown = [cell.number for block in table.blocks for row in block.rows for cell in row.cells if cell.number]
     assert sorted(text.replace("-", "−") for text in shown) == expected
-    assert len(table.notes) == sum(bool(v.corrected) for v in entry.printed)
+    assert len(table.notes) == sum(bool(v.corrected) for v in exhibit.printed)
 
 
 def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_path):
@@ -249,19 +261,22 @@ def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_pat
 
 
 def test_several_suites_are_blocks_in_the_papers_order(tmp_path):
-    """Oracle: the order in the entry; suites that the paper does not have are left out beside those that it has."""
+    """Oracle: the order in the exhibit; suites that the paper does not have are left out beside those that it has."""
     for suite in ("gpt_base", "other", "bert_base"):
         synthetic.write(tmp_path, suite, seeds=1, rows=[("ER", "er", {})])
     runs = [run for suite in ("gpt_base", "other", "bert_base") for run in load_runs(tmp_path, suite)]
-    entry = paper_tables.load("main_pretraining")
-    assert [block.title for block in entry.build(Study("all", runs)).blocks] == [
-        entry.blocks["bert_base"],
-        entry.blocks["gpt_base"],
+    exhibit = paper_tables.load("main_pretraining")
+    assert [block.title for block in exhibit.build(Study("all", runs)).blocks] == [
+        exhibit.blocks["bert_base"],
+        exhibit.blocks["gpt_base"],
     ]
 
 
 def small_table(text: str = "Naive") -> Table:
-    rows = (Row((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())), Row(("b",), (Cell((4.0,)), Cell(missing=True))))
+    rows = (
+        TableRow((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())),
+        TableRow(("b",), (Cell((4.0,)), Cell(missing=True))),
+    )
     columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
     return Table(
         "t", "table:t", "A caption", ("Method",), columns, (mark_best(Block("One", rows), columns),), ("A note",)
@@ -272,12 +287,12 @@ def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none
     """Oracle: by hand, on the numbers as they are shown."""
 
     def best(values, lower):
-        rows = tuple(Row(("",), (Cell((value,)),), reference=value == 0) for value in values)
+        rows = tuple(TableRow(("",), (Cell((value,)),), competes=value != 0) for value in values)
         return [row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows]
 
     assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
     assert best([2, 1, 3], False) == [False, False, True]
-    assert best([0, 1, 3], True) == [False, True, False], "a reference row does not compete"
+    assert best([0, 1, 3], True) == [False, True, False], "the first row does not compete"
     assert best([1, 1, 1], True) == [False] * 3
 
 
@@ -314,10 +329,10 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
     for name in paper_tables.names():
-        entry = paper_tables.load(name)
-        if entry.kind == "table":
-            body += entry.render(Study("demo", load_runs(tmp_path, "demo")), "both")["tex"].decode() + "\\clearpage\n"
-            body += entry.render(Study("demo", []), "printed")["tex"].decode() + "\\clearpage\n"
+        exhibit = paper_tables.load(name)
+        if exhibit.kind == "table":
+            body += exhibit.render(Study("demo", load_runs(tmp_path, "demo")), "both")["tex"].decode() + "\\clearpage\n"
+            body += exhibit.render(Study("demo", []), "printed")["tex"].decode() + "\\clearpage\n"
     packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,amssymb,graphicx}"
     source = "\\documentclass{article}\n" + packages + "\n\\begin{document}\n" + body + "\\end{document}\n"
     (tmp_path / "t.tex").write_text(source, encoding="utf-8")
@@ -341,8 +356,8 @@ def test_an_unknown_entry_is_refused_with_the_choices():
 
 
 def test_entries_have_what_a_reader_needs():
-    """Oracle: every file in paper_tables is an entry with a caption, a label of its own, and headed blocks."""
-    entries = [paper_tables.load(name) for name in paper_tables.names()]
-    assert len({entry.label for entry in entries}) == len(entries)
-    assert all(entry.caption.endswith(".") and all(entry.blocks.values()) for entry in entries)
-    assert all(entry.blocks for entry in entries if entry.printed)
+    """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and headed blocks."""
+    exhibits = [paper_tables.load(name) for name in paper_tables.names()]
+    assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
+    assert all(exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits)
+    assert all(exhibit.blocks for exhibit in exhibits if exhibit.printed)

@@ -1,31 +1,30 @@
-"""What the paper does not measure: transfer, efficiency, and how often a method is nearly the best."""
+"""The table of what the paper does not measure: forgetting in nats, transfer, and efficiency."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
-from analysis import figures, metrics, notes
-from analysis.entry import Entry, TableEntry, View
-from analysis.frames import Curve, Study
-from analysis.tables import Block, Cell, Column, Row, Table, mark_best
+from analysis import metrics, notes
+from analysis.exhibits import TableExhibit, View
+from analysis.study import Curve, Study
+from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 
-REFERENCE = "ER"
+TARGET = "ER"
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
     Column("log AP⁺", lower=True),
     Column("Forward transfer", lower=False),
     Column("Mean AP", lower=True),
-    Column(f"Seconds to {REFERENCE}'s AP", lower=True),
-    Column(f"Tokens to {REFERENCE}'s AP", lower=True),
+    Column(f"Seconds to {TARGET}'s AP", lower=True),
+    Column(f"Tokens to {TARGET}'s AP", lower=True),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class LifelongTable(TableEntry):
+class LifelongTable(TableExhibit):
     """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
@@ -36,14 +35,14 @@ class LifelongTable(TableEntry):
             "log AP⁺ and transfer in nats. log AP⁺ with the sign turned is backward transfer; forward transfer is how "
             "much better than by its unigram distribution a domain is predicted before its own stage. Mean AP: over "
             f"the budget from the second domain on. Seconds and tokens: charged in the last stage until its AP is "
-            f"{REFERENCE}'s final one, mean of the seeds that get there."
+            f"{TARGET}'s final one, mean of the seeds that get there."
         )
         suites = self.suites(study)
         return self.table(COLUMNS, blocks, [notes.seeds(study, suites), about, *notes.missing(blocks, suites)], view)
 
     def _block(self, study: Study, suite: str) -> Block:
         curves = study.curves(suite)
-        targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == REFERENCE}
+        targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         unigram = study.unigram(suite)
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
@@ -71,39 +70,12 @@ def _measure(curve: Curve, unigram: list[float], target: float) -> tuple[float, 
     )
 
 
-def _row(label: str, runs: list[tuple[float, ...]]) -> Row:
+def _row(label: str, runs: list[tuple[float, ...]]) -> TableRow:
     cells = map(_cell, zip(*runs, strict=True), COLUMNS) if runs else (Cell(missing=True) for _ in COLUMNS)
-    return Row((label,), tuple(cells))
+    return TableRow((label,), tuple(cells))
 
 
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     found = tuple(value for value in values if not np.isnan(value))
     digits = 3 if "log" in column.name or "transfer" in column.name else 0 if "Tokens" in column.name else 2
     return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileFigure(Entry):
-    """Performance profiles: on how many stages of how many suites is a method's AP within a factor of the best."""
-
-    kind: ClassVar[Literal["table", "figure"]] = "figure"
-
-    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        later = study.ends[study.ends["stage"] > 0]
-        costs = later.groupby(["suite", "stage", "row"], sort=False)["ap"].mean().unstack("row")
-        costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
-        with figures.look():
-            figure, [[axis]] = figures.panels(1, 1, width=5.2, height=2.8)
-            axis.set_xlabel("AP, as a multiple of the best row's")
-            axis.set_ylabel("Share of stages")
-            if costs.empty:
-                axis.text(0.5, 0.5, "no finished stage yet", ha="center", transform=axis.transAxes)
-            else:
-                widest = float(np.nanmax(costs.div(costs.min(axis=1), axis=0)))
-                ratios = np.linspace(1, min(max(widest, 1.05) * 1.02, 5), 200)
-                for index, (row, line) in enumerate(
-                    zip(costs, metrics.performance_profile(costs, ratios), strict=True)
-                ):
-                    style = figures.line_style(index) | {"marker": ""}
-                    axis.plot(ratios, line, label=row, drawstyle="steps-post", **style)
-            return figures.finish(figure, axis)

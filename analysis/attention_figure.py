@@ -11,16 +11,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import figures
-from analysis.entry import Entry, View
-from analysis.frames import Study
+from analysis.exhibits import Exhibit, View
 from analysis.printed import slug
+from analysis.study import Study
 
 CELL, LEFT, RIGHT, TOP, BOTTOM = 0.85, 0.45, 1.05, 0.3, 0.1  # inches
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionFigure(Entry):
+class AttentionFigure(Exhibit):
     """One row of pictures a model, one column a lineage of heads, of the first seed of the row named `row`.
 
     A picture shows for each query (from top to bottom) the columns that it attends to, each picture from 0 to its own
@@ -29,14 +29,14 @@ class AttentionFigure(Entry):
     """
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
-    looks: ClassVar[Literal["", "similarity", "attention"]] = "attention"
+    model_measure: ClassVar[Literal["", "similarity", "attention"]] = "attention"
     row: str
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         found = study.attentions[study.attentions["suite"] == self.suites(study)[0]]
         found = found[found["row"].map(slug) == slug(self.row)]
         found = found[found["seed"] == found["seed"].min()].sort_values("stage")
-        with figures.look():
+        with figures.style():
             shown = found[found["heads"].map(len) > 0]
             if shown.empty:
                 return figures.to_files(_nothing(found))

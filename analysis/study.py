@@ -65,18 +65,18 @@ class Study:
     @cached_property
     def similarities(self) -> pd.DataFrame:
         """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
-        return self._looks("similarity", ["ars"])
+        return self._model_measure("similarity", ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        frame = self._looks("attention", ["own", "others", "heads", "maps"])
+        frame = self._model_measure("attention", ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
             frame[name] = [np.mean(np.array(values, float)) if values else np.nan for values in frame[name]]
         return frame
 
-    def _looks(self, kind: str, columns: list[str]) -> pd.DataFrame:
-        """The records of what looks into models."""
+    def _model_measure(self, kind: str, columns: list[str]) -> pd.DataFrame:
+        """The records of one kind that a measure of the models wrote."""
         names = [*columns, "reason"]
         lines = [
             (*_run(run), stage, *(line[name] for name in names))
@@ -94,7 +94,7 @@ class Study:
         return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
-        """Of each run of a suite that finished, by row and seed: its evaluations as arrays, by column."""
+        """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
         frame = self.evaluations[self.evaluations["suite"] == suite]
         columns = {name: frame[name].to_numpy() for name in _CURVE}
         found = {}

@@ -1,4 +1,4 @@
-"""What a file of `paper_tables/` holds: an entry says what one table or figure of the paper shows."""
+"""Exhibits, which is what journals call tables and figures together: each file of `paper_tables/` declares one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from analysis.frames import Study
 from analysis.printed import PrintedValue
+from analysis.study import Study
 from analysis.tables import FORMATS, Block, Column, Table
 from benchmark.records import RunRecords
 
@@ -15,11 +15,11 @@ View = Literal["ours", "printed", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Shared by all kinds. `blocks`: the paper's suites that the entry shows, each with its heading.
+class Exhibit:
+    """What one table or figure shows. `blocks` are the paper's suites that it shows, each with its heading.
 
-    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`. `looks`: where the
-    records of training are not enough, the module of `analysis` whose `measure` looks into models for more.
+    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`. Where the records of
+    training are not enough, `model_measure` names the module of `analysis` whose `measure` reads models for more.
     """
 
     caption: str
@@ -28,18 +28,18 @@ class Entry:
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
     kind: ClassVar[Literal["table", "figure"]] = "table"
-    looks: ClassVar[Literal["", "similarity", "attention"]] = ""
+    model_measure: ClassVar[Literal["", "similarity", "attention"]] = ""
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         """The content of each file, by its suffix."""
         raise NotImplementedError
 
     def suites(self, study: Study) -> list[str]:
-        """The study's suites that the entry shows: those of the paper, or all if none of them is one of these."""
+        """The study's suites that the exhibit shows: those of the paper, or all if none of them is one of these."""
         return [suite for suite in self.blocks if suite in study.suites] or study.suites
 
     def heading(self, study: Study, suite: str) -> str:
-        """Of a suite's block: the paper's where the suite is one of the paper's, else what the runs did."""
+        """The heading of a suite's block: the paper's for a suite of the paper, else what the runs did."""
         return self.blocks.get(suite) or growth(study.of(suite)[0])
 
     def printed_block(self, study: Study, suite: str) -> str:
@@ -54,8 +54,8 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableEntry(Entry):
-    """An entry that renders as LaTeX, CSV and Markdown."""
+class TableExhibit(Exhibit):
+    """An exhibit that renders as LaTeX, CSV and Markdown."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
         """The table of a study's runs; view "printed" shows the paper's numbers, "both" the two side by side."""

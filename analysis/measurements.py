@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis import metrics
-from analysis.frames import Study
 from analysis.printed import PrintedValue, slug
+from analysis.study import Study
 
 AVERAGE = "AVG"
 LAST = -1
@@ -25,7 +25,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Numbers:
+class Measurements:
     """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0."""
 
     suite: str
@@ -45,10 +45,10 @@ class Numbers:
         self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
 
 
-def measured(study: Study, suite: str) -> Numbers:
+def measured(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs."""
     domains = [domain["name"] for domain in study.of(suite)[0].domains]
-    numbers = Numbers(suite, len(domains), tuple(domains))
+    numbers = Measurements(suite, len(domains), tuple(domains))
     ends = study.ends[study.ends["suite"] == suite]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         numbers.put("AP", row, stage, seed, ap)
@@ -61,11 +61,11 @@ def measured(study: Study, suite: str) -> Numbers:
     return numbers
 
 
-def as_printed(values: Iterable[PrintedValue], block: str) -> Numbers:
+def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
     chosen = [(v, v.value) for v in values if v.block == block and v.stage]
     columns = tuple(dict.fromkeys(v.column for v, _ in chosen if v.column != AVERAGE))
-    numbers = Numbers(block, max((int(v.stage) for v, _ in chosen), default=0), columns)
+    numbers = Measurements(block, max((int(v.stage) for v, _ in chosen), default=0), columns)
     for v, value in chosen:
         if value is not None:
             score = v.metric == "F1"
@@ -75,7 +75,7 @@ def as_printed(values: Iterable[PrintedValue], block: str) -> Numbers:
     return numbers
 
 
-def _put_areas(numbers: Numbers, study: Study, suite: str) -> None:
+def _put_areas(numbers: Measurements, study: Study, suite: str) -> None:
     """Mean height of the AP curve from the second domain on, of runs that finished."""
     for (row, seed), curve in study.curves(suite).items():
         later = curve["stage"] > 0
@@ -83,7 +83,7 @@ def _put_areas(numbers: Numbers, study: Study, suite: str) -> None:
         numbers.put("area", row, numbers.stages - 1, seed, area)
 
 
-def _put_scores(numbers: Numbers, study: Study, suite: str) -> None:
+def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
     final = scores[scores["stage"] == numbers.stages - 1]
@@ -99,7 +99,7 @@ def _put_scores(numbers: Numbers, study: Study, suite: str) -> None:
                     numbers.put("score", row, stage, seed, value, str(column))
 
 
-def _put_products(numbers: Numbers, study: Study, suite: str) -> None:
+def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
     """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
     for run in study.of(suite):
         last = {}
@@ -116,7 +116,7 @@ def _put_products(numbers: Numbers, study: Study, suite: str) -> None:
             numbers.put("positive", run.row, numbers.stages - 1, run.seed, share)
 
 
-def _put_similarities(numbers: Numbers, study: Study, suite: str) -> None:
+def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
     """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
     ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
