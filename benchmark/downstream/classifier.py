@@ -26,6 +26,7 @@ from benchmark.data.vocabulary import BOS, EOS, PAD
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import lora, progressive
+from benchmark.models.dropout import use_fast_dropout
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
 
@@ -104,7 +105,7 @@ class Checkpoint:
             if (self.folder / kind.FILE).is_file():
                 return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
         with _quiet():  # that the head is new is no news
-            return AutoModelForSequenceClassification.from_pretrained(
+            network = AutoModelForSequenceClassification.from_pretrained(
                 self.folder,
                 num_labels=len(labels),
                 id2label=dict(enumerate(labels)),
@@ -113,6 +114,8 @@ class Checkpoint:
                 dtype=torch.float32,
                 local_files_only=True,
             )
+        use_fast_dropout(network)
+        return network
 
 
 class ColumnClassifier(nn.Module):

@@ -29,6 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmark.atomic import whole_folder
 from benchmark.data.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
+from benchmark.models.dropout import use_fast_dropout
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -62,6 +63,7 @@ class LanguageModel(nn.Module):
         `labels`.
         """
         self.network = network
+        use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
 

@@ -1,0 +1,123 @@
+"""Dropout on a CPU: what it drops, what decides it, and attention with it."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.models import LanguageModel, build, dropout
+from benchmark.models.dropout import Dropout, attention, drop
+
+ARCHITECTURES = ("bert", "bert_preln", "gpt")
+
+
+def model(architecture: str, p: float = 0.1) -> LanguageModel:
+    torch.manual_seed(1)
+    return build(architecture, 2, 32, Vocabulary(60, ("a", "b")), 18, head_size=16, dropout=p).train()
+
+
+TOKENS, DOMAINS = torch.arange(4, 4 + 3 * 17).view(3, 17), torch.zeros(3, dtype=torch.long)
+POSITIONS = torch.arange(1, 9).expand(3, 8)
+
+
+def logits(one: LanguageModel) -> torch.Tensor:
+    return one(TOKENS, DOMAINS, POSITIONS)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drops_a_share_and_scales_the_rest(p, dtype):
+    """Oracle: a binomial number of zeros (six standard deviations), all others 1 / (1 - p); the mean stays."""
+    torch.manual_seed(0)
+    ones = torch.ones(1000, 1000, dtype=dtype)
+    dropped = drop(ones, p).double()
+    zeros = (dropped == 0).double().mean().item()
+    assert abs(zeros - p) < 6 * math.sqrt(p * (1 - p) / ones.numel()) + 1 / dropout.LEVELS
+    rest = dropped[dropped != 0]
+    assert rest.min() == rest.max() and abs(rest[0] * (1 - p) - 1) < (1e-4 if dtype == torch.float32 else 4e-3)
+    neighbours = ((dropped[:, 1:] == 0) & (dropped[:, :-1] == 0)).double().mean().item()
+    assert abs(neighbours - p * p) < 6 * math.sqrt(p * p / ones.numel())  # each apart from the next
+
+
+def test_the_gradient_has_the_same_mask():
+    """Oracle: d (m x) / d x = m."""
+    x = torch.rand(50, 60).add_(0.5).requires_grad_()
+    dropped = drop(x, 0.3)
+    dropped.sum().backward()
+    torch.testing.assert_close(x.grad, (dropped / x).detach())
+
+
+def test_the_seed_decides_and_nothing_is_dropped_in_evaluation():
+    """Oracle: torch's own dropout does the same: equal seeds, equal masks."""
+    layer, x = Dropout(0.5), torch.ones(400)
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        draws.append(torch.stack([layer(x), layer(x)]))
+    assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0][0], draws[0][1])
+    assert layer.eval()(x) is x
+    assert drop(x, 0.0) is x and drop(x, 1e-9) is x
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_network_drops_where_transformers_does(architecture, monkeypatch):
+    """Oracle: transformers' own network with torch's dropout, both with the same masks."""
+    fast = model(architecture)
+    plain = copy.deepcopy(fast)
+    for module in list(plain.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, Dropout):
+                setattr(module, name, torch.nn.Dropout(child.p))
+    plain.network.set_attn_implementation("eager")
+
+    def every_other(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        if not training:
+            return x
+        kept = torch.arange(x.numel()).view(x.shape) % 7 > 0
+        return x * kept / (1 - p)
+
+    monkeypatch.setattr(F, "dropout", every_other)
+    monkeypatch.setattr(dropout, "drop", every_other)
+    expected = plain.predict(plain.network.base_model(TOKENS).last_hidden_state, POSITIONS)
+    torch.testing.assert_close(logits(fast), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(logits(fast.eval()), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_is_that_of_the_formula(causal, groups, monkeypatch):
+    """Oracle: torch's scaled_dot_product_attention; here the mask drops nothing."""
+    monkeypatch.setattr(dropout, "drop", lambda shares, p: shares)
+    query, key, value = (torch.randn(2, heads, 9, 8, dtype=torch.float64) for heads in (4, 4 // groups, 4 // groups))
+    module = torch.nn.Identity()
+    found, _ = attention(module, query, key, value, None, dropout=0.1, is_causal=causal)
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=groups > 1)
+    torch.testing.assert_close(found.transpose(1, 2), expected)
+    if not causal:
+        padding = torch.ones(2, 1, 9, 9, dtype=torch.bool)
+        padding[0, :, :, 6:] = False
+        for mask in (padding, torch.zeros(2, 1, 9, 9, dtype=torch.float64).masked_fill(~padding, -1e300)):
+            found, _ = attention(module, query, key, value, mask, dropout=0.1, is_causal=False)
+            expected = F.scaled_dot_product_attention(query, key, value, padding, enable_gqa=groups > 1)
+            torch.testing.assert_close(found.transpose(1, 2), expected)
+
+
+def test_torch_draws_no_mask(monkeypatch):
+    """Oracle: the calls of `bernoulli_` that torch's profiler counts in a training step: none."""
+    one = model("gpt")
+    with torch.profiler.profile() as profile:
+        logits(one).sum().backward()
+    assert not [event.key for event in profile.key_averages() if "bernoulli" in event.key]
+
+
+def test_a_checkpoint_stays_plain(tmp_path):
+    """Oracle: what transformers itself writes: no trace of the attention's name."""
+    one = model("gpt")
+    one.network.save_pretrained(tmp_path)
+    assert dropout.ATTENTION not in (tmp_path / "config.json").read_text()
