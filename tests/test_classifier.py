@@ -27,6 +27,7 @@ from benchmark.downstream.tasks import Example, TaskData, metric
 from benchmark.models import build
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
+from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
 from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 
@@ -34,7 +35,7 @@ from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, sav
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("checkpoints")
-    return {kind: save(base / kind, kind) for kind in ("gpt", "bert", "bert_preln")}
+    return {kind: save(base / kind, kind) for kind in names()}
 
 
 # What goes in
@@ -126,7 +127,16 @@ def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp
 # The classifier
 
 
-@pytest.mark.parametrize("kind", ["gpt", "bert", "bert_preln"])
+def head_by_hand(model, encoded):
+    """What transformers' classifiers do with the body's outputs for one row without padding."""
+    hidden = encoded.last_hidden_state
+    if hasattr(model, "score"):
+        return model.score(hidden[:, -1])
+    pooled = getattr(encoded, "pooler_output", None)
+    return model.classifier(hidden if pooled is None else pooled)
+
+
+@pytest.mark.parametrize("kind", names())
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = Checkpoint(folders[kind]), data_of(8, 6)
@@ -139,12 +149,11 @@ def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, 
         together = trainer._logits(rows, np.arange(6))
         for index, row in enumerate(rows.tokens):
             ids = torch.tensor([row])
-            hidden = model.base_model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-            by_hand = model.score(hidden[:, -1]) if kind == "gpt" else model.classifier(hidden)
+            by_hand = head_by_hand(model, model.base_model(ids, attention_mask=torch.ones_like(ids)))
             torch.testing.assert_close(together[index : index + 1], by_hand, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["gpt", "bert", "bert_preln"])
+@pytest.mark.parametrize("kind", names())
 def test_the_head_on_a_column_is_transformers_own(folders, kind):
     """Oracle: the sequence classifier of transformers with the same weights."""
 
@@ -159,7 +168,9 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
     checkpoint = Checkpoint(folders[kind])
     theirs = checkpoint.classifier(("a", "b", "c"), "two").eval()
     ours = ColumnClassifier(Encoder(theirs.base_model), checkpoint.config, 3).eval()
-    ours.head.load_state_dict((theirs.score if kind == "gpt" else theirs.classifier).state_dict())
+    last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
+    found = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}
+    ours.head.load_state_dict(found)
     ids = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, PAD, PAD]])
     mask = (ids != PAD).long()
     with torch.no_grad():

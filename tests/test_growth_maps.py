@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmark.models import architectures
 from benchmark.models.growth import grow
 from benchmark.models.growth_exact import Exact
-from benchmark.models.growth_layout import Affine, places
+from benchmark.models.growth_layout import places
 from benchmark.models.growth_width import Fpi
+from benchmark.models.layout import Affine
 from tests.support.small_networks import FAMILIES, difference, network
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "fpi.json"
@@ -34,13 +36,13 @@ def tensor(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def average_expansion(old: int, new: int, eps: float) -> Exact:
-    return Exact(old, new, 1, torch.Generator().manual_seed(0), eps, post_norm=False)
+def average_expansion(old: int, new: int) -> Exact:
+    return Exact(old, new, 1, torch.Generator().manual_seed(0), post_norm=False)
 
 
 def test_average_expansion_of_a_layer_norm() -> None:
     """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as epsilon."""
-    wide = average_expansion(6, 8, 1e-5)
+    wide = average_expansion(6, 8)
     norm = wide.norm(Affine(tensor(GAIN), tensor(BIAS)))
     eps = 1e-5 * wide.eta**2
     assert wide.eta == pytest.approx(0.8660254037844386, abs=1e-15) and eps == pytest.approx(7.5e-6)
@@ -95,7 +97,7 @@ def test_all_reference_numbers() -> None:
     old_output = F.linear(tensor(expected["layer_norm"]["y"]), following.weight)
     for size in (8, 12):
         wanted = expected["layer_norm"][str(size)]
-        wide = average_expansion(6, size, norm["eps"])
+        wide = average_expansion(6, size)
         grown = wide.norm(Affine(tensor(norm["gamma"]), tensor(norm["beta"])))
         eps = norm["eps"] * wide.eta**2
         kept = 6 * wide.copies  # beyond them any gain will do
@@ -227,10 +229,8 @@ def test_fpi_depth_is_a_plain_copy(family: str) -> None:
     new, record = grow(old, 3, 16, mode="fpi")
     assert record.case == "approximate"
     by_hand = copy.deepcopy(old)
-    stack = by_hand.base_model.h if family == "gpt2" else by_hand.base_model.encoder.layer
+    architecture = architectures.of(old.config.model_type)
+    stack = architecture.layers(by_hand)
     layers = torch.nn.ModuleList(copy.deepcopy(stack[source]) for source in record.layer_sources)
-    if family == "gpt2":
-        by_hand.base_model.h = layers
-    else:
-        by_hand.base_model.encoder.layer = layers
+    by_hand.base_model.set_submodule(architecture.stack, layers)
     assert difference(by_hand, new) < 1e-9

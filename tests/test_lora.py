@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 import methods
 from benchmark import records
@@ -17,7 +18,7 @@ from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.conformance import Lab
 from benchmark.models import LanguageModel, build, load, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
-from benchmark.models.transformer import ARCHITECTURES
+from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
 from benchmark.training.run import stage_of
 
@@ -57,26 +58,25 @@ def tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def changed(model: LoraModel, domain: int) -> LanguageModel:
-    """The plain model with W + B A for the weights of a domain."""
-    one = copy.deepcopy(plain(model.architecture)).eval()
-    state = dict(one.network.named_modules())
-    kinds = ("query", "key", "value", "dense", "c_attn", "c_proj", "c_fc")
-    names = [name for name in state if name.split(".")[-1] in kinds and "lm_head" not in name]
-    for name, adapter in zip(names, model.adapters[domain - 1], strict=True):
+def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
+    """The plain model with W + B A for the weights of a domain: the matrices of its numbered modules, the layers."""
+    one = plain(architecture).eval()
+    numbered = [module for name, module in one.network.named_modules() if re.search(r"\.\d+\.", name)]
+    maps = [module for module in numbered if getattr(module, "weight", None) is not None and module.weight.dim() == 2]
+    for module, adapter in zip(maps, model.adapters[domain - 1], strict=True):
         change = adapter.up.weight @ adapter.down.weight
-        state[name].weight.data += change.T if model.architecture == "gpt" else change
+        module.weight.data += change.T if isinstance(module, Conv1D) else change
     return one
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_adapters_are_a_change_of_weights(architecture: str) -> None:
     """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is the plain model."""
     model = adapted(architecture).eval()
     tokens, positions = rows()
     assert torch.equal(model(tokens, of(0), positions), plain(architecture).eval()(tokens, of(0), positions))
     for domain in (1, 2):
-        expected = changed(model, domain)(tokens, of(domain), positions)
+        expected = changed(model, architecture, domain)(tokens, of(domain), positions)
         torch.testing.assert_close(model(tokens, of(domain), positions), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -168,7 +168,7 @@ def test_training_is_one_graph() -> None:
     torch.testing.assert_close(compiled(tokens, of(2), positions), model(tokens, of(2), positions))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     """Oracle: the model before saving, bit for bit; as a Hugging Face folder, it is the frozen model."""
     model = adapted(architecture).eval()
@@ -183,7 +183,7 @@ def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     assert torch.equal(frozen(tokens, of(0), positions), model(tokens, of(0), positions))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_a_network_to_fine_tune(architecture: str, tmp_path) -> None:
     """Oracle: the model's hidden states with the domain's adapters; padding at the right changes nothing."""
     model = adapted(architecture).eval()

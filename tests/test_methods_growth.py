@@ -11,7 +11,8 @@ import methods
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
-from benchmark.models.growth_layout import Place, places
+from benchmark.models.growth_layout import places
+from benchmark.models.layout import Place
 
 LINEARS = ("query", "key", "value", "output", "up", "down")
 

@@ -24,7 +24,7 @@ from benchmark.models.progressive import (
     ProgressiveModel,
     load_column,
 )
-from benchmark.models.transformer import ARCHITECTURES
+from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
 from benchmark.training.run import stage_of
 
@@ -189,7 +189,7 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
     np.testing.assert_allclose(adapter(list(earlier)).detach().numpy(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_columns_are_transformers_with_laterals_added(architecture: str) -> None:
     """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of each layer, and to
     what the last layer puts out."""
@@ -198,8 +198,7 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
     heard: list[list[Tensor]] = []
     for k, one in enumerate(model.columns):
         levels: list[Tensor] = []
-        body = one.network.base_model
-        layers = list(body.h if architecture == "gpt" else body.encoder.layer)
+        layers = list(one.architecture.layers(one.network))
 
         def add(level: int, hidden: Tensor, k: int = k, levels: list = levels) -> Tensor:
             levels.append(hidden)
@@ -211,7 +210,7 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
             for i, layer in enumerate(layers)
         ]
         handles.append(layers[-1].register_forward_hook(lambda _, args, out, add=add: add(2, out)))
-        offset = 0 if architecture == "gpt" else 2
+        offset = one.network.config.max_position_embeddings - one.sequence_length
         with torch.no_grad():
             logits = one.network(tokens, position_ids=torch.arange(11)[None] + offset).logits
         for handle in handles:
@@ -222,7 +221,7 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) -> None:
     """Oracle: the plain language model, to the last bit, so that AP+ is exactly 0."""
     model = column(architecture).eval()
@@ -318,10 +317,10 @@ def test_parameters_of_the_released_code(kind: str, millions: float) -> None:
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     """Oracle: the model before saving, bit for bit; each column's folder is a Hugging Face model."""
-    model = progressive(architecture, kind="adapter" if architecture == "gpt" else "linear").eval()
+    model = progressive(architecture, kind="linear" if "bert" in architecture else "adapter").eval()
     model.save(tmp_path / "model", tokenizer())
     model.save(tmp_path / "model", tokenizer())  # over what is there
     loaded = load(tmp_path / "model")
@@ -331,7 +330,7 @@ def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
         assert torch.equal(loaded(tokens, domains, positions), model(tokens, domains, positions))
     assert not loaded.training and loaded.state_dict().keys() == model.state_dict().keys()
     assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
-    family = AutoModelForCausalLM if architecture == "gpt" else AutoModelForMaskedLM
+    family = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
     for index, one in enumerate(model.columns):
         network = family.from_pretrained(tmp_path / "model" / f"column_{index}")
         assert all(torch.equal(t, network.state_dict()[name]) for name, t in one.network.state_dict().items())
@@ -339,7 +338,7 @@ def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     assert Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).token_to_id("<domain:news>") == 41
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", names())
 def test_a_column_to_fine_tune(architecture: str, tmp_path) -> None:
     """Oracle: the model's hidden states in the domain's column; padding at the right changes nothing."""
     model = progressive(architecture).eval()

@@ -18,14 +18,13 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 from transformers.utils import logging as transformers_logging
 
 from benchmark.data.corpus import DataError
-from benchmark.data.vocabulary import BOS, EOS, PAD
+from benchmark.data.vocabulary import BOS, EOS
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
-from benchmark.models import lora, progressive
+from benchmark.models import architectures, lora, progressive
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
@@ -57,8 +56,7 @@ class Checkpoint:
         self.seen = self.domains if seen is None else list(seen)
         self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
-        offset = 0 if self.config.model_type == "gpt2" else PAD + 1  # where RoBERTa's positions begin
-        self.length = self.config.max_position_embeddings - offset
+        self.length = architectures.of(self.config.model_type).length(self.config)
         self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}
 
     def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
@@ -97,9 +95,10 @@ class Checkpoint:
         return truncate(encoded, self.length - 2 - len(encoded))  # `<s>`, prompt, and a `</s>` after each
 
     def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
-        """A model with a new head: (B, T) ids and mask -> `.logits` (B, C). BERT's reads `<s>`, GPT's the last token.
+        """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
-        A model with a column (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`.
+        A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
+        for each domain is fine-tuned with those of `domain`.
         """
         for kind in (progressive, lora):
             if (self.folder / kind.FILE).is_file():
@@ -123,11 +122,10 @@ class ColumnClassifier(nn.Module):
 
     def __init__(self, encoder: nn.Module, config: Any, classes: int) -> None:
         super().__init__()
-        self.encoder, self.last = encoder, config.model_type == "gpt2"
+        architecture = architectures.of(config.model_type)
+        self.encoder, self.last = encoder, not architecture.masked
         config.num_labels = classes
-        self.head = (
-            nn.Linear(config.hidden_size, classes, bias=False) if self.last else RobertaClassificationHead(config)
-        )
+        self.head = architecture.classifier(config)
         for module in self.head.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=config.initializer_range)

@@ -158,7 +158,7 @@ def _loss(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
     device = next(model.parameters()).device
     tokens, domains = tokens.to(device), domains.to(device)
     columns = torch.arange(1, tokens.shape[1], device=device)
-    if model.architecture == "gpt":
+    if not model.masked:
         passes = [(tokens, columns - 1, columns)]
     else:
         chosen = [columns[first::MASKED_EVERY] for first in range(min(MASKED_EVERY, len(columns)))]

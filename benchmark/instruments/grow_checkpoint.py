@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmark.atomic import whole_folder
 from benchmark.data import corpus
+from benchmark.models import architectures
 from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError, Domain
@@ -83,7 +84,8 @@ def _rows_of_text(checkpoint: Path, network: PreTrainedModel, text: Path) -> tup
     rows = min(ROWS, len(ids) // columns)
     if rows < 2:
         raise ConfigError(f"--text {text} has {len(ids)} tokens; give at least {2 * columns}")
-    mask = None if network.config.model_type == "gpt2" else tokenizer.mask_token_id
+    masked = architectures.of(network.config.model_type).masked
+    mask = tokenizer.mask_token_id if masked else None
     return torch.tensor(ids[: rows * columns]).view(rows, columns), mask
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models.growth_advanced import Aki
-from benchmark.models.growth_exact import Exact, silence_copies
-from benchmark.models.growth_layout import Place, enlarged, epsilon, head_activation, is_post_norm, places
+from benchmark.models.growth_exact import Calibration, Exact, silence_copies
+from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, places
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_width import Fpi, Width
+from benchmark.models.layout import Place
 from benchmark.settings.config import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]
@@ -56,7 +57,7 @@ def grow(
     seed: int = 0,
     calibration: Tensor | None = None,
 ) -> tuple[PreTrainedModel, GrowthRecord]:
-    """A larger copy of a BERT, RoBERTa, pre-LN RoBERTa or GPT-2 language model; the given one stays as it is.
+    """A larger copy of a language model of a known architecture; the given one stays as it is.
 
     Heads keep their size, the FFN its multiple of the hidden size, dropout, dtype, device and the rest of the
     configuration stay as they are. torch's global random state is neither used nor changed.
@@ -75,40 +76,41 @@ def grow(
     Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
     """
     found = places(network)
-    config = network.config
-    old_layers, old_size = config.num_hidden_layers, config.hidden_size
     _check(network, layers, hidden_size, mode, noise, copy, copied)
-
     generator = torch.Generator().manual_seed(seed)
-    plan = plan_layers(old_layers, layers, copy, copied, generator)
-    head_size, eps = old_size // config.num_attention_heads, epsilon(network)
-    width: Width
-    if mode == "fpi":
-        width = Fpi(old_size, hidden_size, head_size, generator, noise)
-    elif mode == "aki":
-        width = Aki(old_size, hidden_size, head_size, generator)
+    plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
+    if mode == "exact":
+        states = None if found.head is None else calibration
+        width: Width = _exact(network, hidden_size, generator, states)
     else:
-        states = _states(network, calibration) if found.head is not None and hidden_size % old_size else None
-        post_norm, activation = is_post_norm(network), head_activation(network)
-        width = Exact(old_size, hidden_size, head_size, generator, eps, post_norm, activation, states)
-        eps *= width.eta**2
+        sizes = (network.config.hidden_size, hidden_size, _head_size(network), generator)
+        width = Fpi(*sizes, noise) if mode == "fpi" else Aki(*sizes)
 
     weights, heads = width.network(found.map(Place.read), plan.sources)
     if mode == "exact":
-        weights.layers = silence_copies(weights.layers, plan, is_post_norm(network))
-    grown = enlarged(network, layers, hidden_size, eps)
+        weights.layers = silence_copies(weights.layers, plan, architecture_of(network).post_norm)
+    grown = enlarged(network, layers, hidden_size, epsilon(network) * width.variance)
     for place, affine in zip(places(grown).parts(), weights.parts(), strict=True):
         place.write(affine)
 
     case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
-    record = GrowthRecord(plan.sources, plan.is_copy, heads, plan.copied, case, note)
-    return grown, record
+    return grown, GrowthRecord(plan.sources, plan.is_copy, heads, plan.copied, case, note)
 
 
-def _states(network: PreTrainedModel, calibration: Tensor | None) -> Tensor | None:
+def _exact(network: PreTrainedModel, hidden_size: int, generator: torch.Generator, calibration: Tensor | None) -> Exact:
+    architecture, old_size = architecture_of(network), network.config.hidden_size
+    fit = None
+    if calibration is not None and hidden_size % old_size:
+        fit = Calibration(_states(network, calibration), architecture.activation(network), epsilon(network))
+    return Exact(old_size, hidden_size, _head_size(network), generator, architecture.post_norm, fit)
+
+
+def _head_size(network: PreTrainedModel) -> int:
+    return network.config.hidden_size // network.config.num_attention_heads
+
+
+def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
     """Hidden states (n, S) that enter the LM head for token ids (B, T), in float64."""
-    if calibration is None:
-        return None
     training = network.training
     try:
         rows = calibration[: -(-_CALIBRATION_STATES // calibration.shape[1])].to(network.device)
@@ -123,7 +125,7 @@ def _case(
 ) -> tuple[Literal["exact", "closest", "approximate"], str]:
     deeper = layers > network.config.num_hidden_layers
     whole = hidden_size % network.config.hidden_size == 0
-    bert, post_norm = network.config.model_type != "gpt2", is_post_norm(network)
+    has_head, post_norm = places(network).head is not None, architecture_of(network).post_norm
     if mode != "exact":
         wider = hidden_size > network.config.hidden_size
         reasons = [
@@ -137,7 +139,7 @@ def _case(
             if holds
         ]
         return ("approximate", "; ".join(reasons)) if reasons else ("exact", "every unit is there equally often")
-    if not bert or (whole and not (post_norm and deeper)):
+    if not has_head or (whole and not (post_norm and deeper)):
         return "exact", "average expansion; new layers add nothing yet" if deeper else "average expansion"
     reasons = []
     if not whole:
@@ -160,7 +162,7 @@ def _check(
     network: PreTrainedModel, layers: int, hidden_size: int, mode: str, noise: float, copy: str, copied: Sequence[int]
 ) -> None:
     config = network.config
-    head_size = config.hidden_size // config.num_attention_heads
+    head_size = _head_size(network)
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
         raise ConfigError(f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width")
@@ -180,7 +182,6 @@ def _check(
         )
     if any(not 0 <= layer < config.num_hidden_layers for layer in copied):
         raise ConfigError(f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}")
-    if layers > config.num_hidden_layers and getattr(config, "scale_attn_by_inverse_layer_idx", False):
-        raise ConfigError(
-            "cannot insert layers: this GPT-2 divides attention by the layer's index; grow its width only"
-        )
+    fixed_depth = architecture_of(network).fixed_depth(config)
+    if layers > config.num_hidden_layers and fixed_depth:
+        raise ConfigError(f"cannot insert layers into this network: {fixed_depth}; grow its width only")

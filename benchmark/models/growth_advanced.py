@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmark.models.growth_layout import Affine, Layer, Network
 from benchmark.models.growth_width import Fpi
+from benchmark.models.layout import Affine, Layer, Network
 
 
 class Aki(Fpi):

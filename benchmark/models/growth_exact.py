@@ -16,27 +16,40 @@ they are fitted to keep that LayerNorm's mean and variance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.growth_layout import Affine, Layer
 from benchmark.models.growth_maps import LayerPlan
 from benchmark.models.growth_width import Width
+from benchmark.models.layout import Affine, Layer
 
 Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the extra units of BERT's LM head are fitted on.
+
+    Attributes:
+        states: (n, S) hidden states that enter the head, in float64.
+        activation: of the head.
+        eps: of its LayerNorm.
+    """
+
+    states: Tensor
+    activation: Activation
+    eps: float
 
 
 class Exact(Width):
     """LayerNorm average expansion.
 
     Args:
-        eps: of the old network's LayerNorms.
         post_norm: whether the residual stream is normalised.
-        activation: of BERT's LM head.
-        states: (n, S) hidden states that enter that head, to fit its extra units on; None leaves them copies.
+        calibration: of BERT's LM head; None leaves its extra units copies.
     """
 
     def __init__(
@@ -45,19 +58,16 @@ class Exact(Width):
         new: int,
         head_size: int,
         generator: torch.Generator,
-        eps: float,
         post_norm: bool,
-        activation: Activation = F.gelu,
-        states: Tensor | None = None,
+        calibration: Calibration | None = None,
     ):
         super().__init__(old, new, head_size, generator)
-        self.eps = eps
         self.post_norm = post_norm
-        self.activation = activation
-        self.states = states
+        self.calibration = calibration
         self.copies, self.extra = divmod(new, old)
         self.hidden = torch.arange(old).repeat(self.copies)
         self.eta = (self.copies * old / new) ** 0.5
+        self.variance = self.eta**2
         # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is odd)
         self.signs = torch.tensor([1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64)
 
@@ -115,8 +125,8 @@ class Exact(Width):
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
         extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
-        if self.extra and self.states is not None:
-            extra, scale = fit_head(head, extra, self.activation, self.states, self.copies, self.eps)
+        if self.extra and self.calibration is not None:
+            extra, scale = fit_head(head, extra, self.copies, self.calibration)
         units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
         outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
         last = self.last_norm(norm)
@@ -134,15 +144,14 @@ class Exact(Width):
         return torch.cat([rows[self.hidden], rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])])
 
 
-def fit_head(
-    head: Affine, extra: Affine, activation: Activation, states: Tensor, copies: int, eps: float
-) -> tuple[Affine, float]:
+def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration) -> tuple[Affine, float]:
     """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale of its gain.
 
     Least squares between the old and the new normalised units over hidden states (n, S), by L-BFGS in float64. With
     m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
     (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
     """
+    states, activation, eps = calibration.states, calibration.activation, calibration.eps
     units = activation(F.linear(states, head.weight, head.bias))
     old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
     eta = (copies * old / new) ** 0.5
@@ -194,7 +203,9 @@ def _pass_on(previous: Layer[Affine], copy: Layer[Affine]) -> None:
     copy.attention_norm = previous.ffn_norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
 
 
-def _absorb(norm: Affine, linear: Affine) -> Affine:
+def _absorb(norm: Affine | None, linear: Affine) -> Affine:
+    if norm is None:
+        return linear
     return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
 
 

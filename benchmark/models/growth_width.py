@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmark.models.growth_layout import Affine, Layer, Network
 from benchmark.models.growth_maps import blocks, counts, expansion
+from benchmark.models.layout import Affine, Layer, Network
 
 
 class Width:
@@ -18,7 +18,12 @@ class Width:
     Args:
         old, new: S and T.
         head_size: attention heads are copied whole, with one map for query, key, value and output of a layer.
+
+    Attributes:
+        variance: what it multiplies the variance that norms see by.
     """
+
+    variance = 1.0
 
     def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator):
         self.old = old
@@ -29,12 +34,8 @@ class Width:
     def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
         """The wide network with the layers `sources`, and for each of them the old head of each new head."""
         layers, heads = zip(*(self.layer(network.layers[source]) for source in sources), strict=True)
-        embedding_norm, final_norm, head, head_norm = (
-            network.embedding_norm,
-            network.final_norm,
-            network.head,
-            network.head_norm,
-        )
+        embedding_norm, final_norm = network.embedding_norm, network.final_norm
+        head, head_norm = network.head, network.head_norm
         if head is None or head_norm is None:
             final_norm = final_norm and self.last_norm(final_norm)
         else:
@@ -57,7 +58,7 @@ class Width:
         attention = blocks(heads, self.head_size)
         ffn = expansion(inner, inner * self.new // self.old, self.generator)
         wide = Layer(
-            self.norm(layer.attention_norm),
+            layer.attention_norm and self.norm(layer.attention_norm),
             self.reading(layer.query, attention),
             self.reading(layer.key, attention),
             self.reading(layer.value, attention),

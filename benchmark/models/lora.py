@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
@@ -86,14 +85,14 @@ class LoraModel(LanguageModel):
         super().__init__(model.network, model.vocabulary)
         self.adapters = nn.ModuleList()
         self._active = 0  # 0: the network alone
-        for index, module in enumerate(linear_maps(model.network)):
+        for index, module in enumerate(linear_maps(model)):
             module.forward = partial(self._linear, index, module, module.forward)
         self.train(model.training)
 
     def add(self, rank: int) -> None:
         """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
         self.requires_grad_(False)
-        new = nn.ModuleList(Adapter(*_sizes(module), rank) for module in linear_maps(self.network))
+        new = nn.ModuleList(Adapter(*_sizes(module), rank) for module in linear_maps(self))
         self.adapters.append(new.to(next(self.parameters()).device))
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
@@ -120,11 +119,10 @@ class LoraModel(LanguageModel):
         save_file(self.adapters.state_dict(), folder / FILE)
 
 
-def linear_maps(network: PreTrainedModel) -> list[Any]:
+def linear_maps(model: LanguageModel) -> list[Any]:
     """The linear maps of the transformer layers, in order."""
-    body: Any = network.base_model
-    layers = body.h if network.config.model_type == "gpt2" else body.encoder.layer
-    return [module for module in layers.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    layers = model.architecture.layers(model.network)
+    return [module for layer in layers for module in layer.modules() if isinstance(module, (nn.Linear, Conv1D))]
 
 
 def load(folder: Path | str) -> LoraModel:
@@ -142,7 +140,7 @@ class MergedEncoder(nn.Module):
 
     def __init__(self, model: LoraModel, adapters: Iterable[Any]) -> None:
         super().__init__()
-        for module, adapter in zip(linear_maps(model.network), adapters, strict=False):
+        for module, adapter in zip(linear_maps(model), adapters, strict=False):
             adapter.merge(module)
         self.network = model.network.requires_grad_()
 

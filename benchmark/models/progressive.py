@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -146,7 +145,7 @@ class ProgressiveModel(LanguageModel):
         self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
     ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
         """What a column puts out at each level, L + 1 times (B, T, D), and its final norm."""
-        hidden, layers, finish = _parts(self._column(column).network, tokens, mask)
+        hidden, layers, finish = self._column(column).unrolled(tokens, mask)
         levels = [hidden]
         for level, layer in enumerate(layers):
             levels.append(layer(self._receive(column, level, levels[-1], heard)))
@@ -237,17 +236,3 @@ def domain_index(folder: Path, domain: str) -> int:
     if domain not in domains:
         raise ConfigError(f"{folder}: no domain {domain!r}; there are {', '.join(domains)}")
     return domains.index(domain)
-
-
-def _parts(
-    network: Any, tokens: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Sequence[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]:
-    """The embeddings (B, T, D) of tokens (B, T), the layers, and what follows the last of them before the head."""
-    body = network.base_model
-    columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-    if network.config.model_type == "gpt2":  # causal: what is padded at the right is never seen
-        return body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f
-    embedded = body.embeddings(tokens, position_ids=columns + transformer.POSITION_OFFSET)
-    attended = None if mask is None else mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
-    layers = [partial(layer, attention_mask=attended) for layer in body.encoder.layer]
-    return embedded, layers, getattr(body, "LayerNorm", nn.Identity())

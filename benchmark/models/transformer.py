@@ -1,4 +1,4 @@
-"""BERT and GPT language models on transformers modules; a checkpoint is a plain Hugging Face folder.
+"""Language models on transformers modules; a checkpoint is a plain Hugging Face folder.
 
 Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a row, K predicted
 positions of a row, D hidden size, V vocabulary, V_text its part without prompts.
@@ -15,37 +15,25 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    GPT2Config,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaPreLayerNormConfig,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from benchmark.atomic import whole_folder
-from benchmark.data.vocabulary import BOS, EOS, PAD, SPECIAL_TOKENS, Vocabulary
+from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.models import architectures
+from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
-
-ARCHITECTURES = {"bert": "roberta", "bert_preln": "roberta-prelayernorm", "gpt": "gpt2"}
-"""Our name -> `model_type` of transformers."""
-
-POSITION_OFFSET = PAD + 1  # RoBERTa numbers positions from here
 
 
 class LanguageModel(nn.Module):
     """A transformers language model with the domain prompts of ELLE; logits only where something is predicted.
 
     Attributes:
-        network: RobertaForMaskedLM ("bert"), RobertaPreLayerNormForMaskedLM ("bert_preln") or GPT2LMHeadModel ("gpt");
-            `set_network` replaces it.
+        network: transformers' language model; `set_network` replaces it.
+        architecture: the record of what the network is.
         vocabulary: its layout; the network has `vocabulary.size` rows.
         prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set at any time.
     """
@@ -63,14 +51,10 @@ class LanguageModel(nn.Module):
         `labels`.
         """
         self.network = network
+        self.architecture: Architecture = architectures.of(network.config.model_type)
         use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
-
-    @property
-    def architecture(self) -> str:
-        """A key of ARCHITECTURES."""
-        return next(ours for ours, theirs in ARCHITECTURES.items() if theirs == self.network.config.model_type)
 
     @property
     def layers(self) -> int:
@@ -83,12 +67,12 @@ class LanguageModel(nn.Module):
     @property
     def masked(self) -> bool:
         """Whether it predicts masked tokens; else the next one."""
-        return self.architecture != "gpt"
+        return self.architecture.masked
 
     @property
     def sequence_length(self) -> int:
         """Columns of a row that it has positions for: `<s>`, the prompt and the text."""
-        return self.network.config.max_position_embeddings - (POSITION_OFFSET if self.masked else 0)
+        return self.architecture.length(self.network.config)
 
     @property
     def parameters_count(self) -> int:
@@ -113,18 +97,26 @@ class LanguageModel(nn.Module):
         return self.head(hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
-        tokens = self.with_prompts(tokens, domains)
-        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        body: Any = self.network.base_model
-        if self.network.config.model_type != "gpt2":
-            return body(tokens, position_ids=columns + POSITION_OFFSET).last_hidden_state
-        # Block by block: GPT2Model.forward looks for packed sequences in the position ids, which costs a
-        # synchronisation a step and, under torch.compile, attention without the fast causal kernels.
-        hidden = body.drop(body.wte(tokens) + body.wpe(columns))
-        for block in body.h:
-            hidden = block(hidden)
-        return body.ln_f(hidden)
+        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without.
+
+        Raises ConfigError for rows with more columns than the network has positions for.
+        """
+        hidden, layers, finish = self.unrolled(self.with_prompts(tokens, domains))
+        for layer in layers:
+            hidden = layer(hidden)
+        return finish(hidden)
+
+    def unrolled(self, tokens: Tensor, mask: Tensor | None = None) -> Unrolled:
+        """The forward pass in steps for tokens (B, T); `mask` (B, T) is False where there is padding.
+
+        Raises ConfigError for rows with more columns than the network has positions for.
+        """
+        if tokens.shape[1] > self.sequence_length:
+            raise ConfigError(
+                f"rows of {tokens.shape[1]} columns for a network that has positions for {self.sequence_length}: "
+                "cut the text, or take a model that was trained on longer rows"
+            )
+        return self.architecture.unroll(self.network, tokens, mask)
 
     def with_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
@@ -135,7 +127,7 @@ class LanguageModel(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""
-        logits = self.network.lm_head(hidden)
+        logits = self.architecture.head(self.network, hidden)
         if logits.shape[-1] != self.vocabulary.text:
             raise ValueError(
                 f"the network puts out {logits.shape[-1]} logits for a text vocabulary of {self.vocabulary.text}: "
@@ -185,46 +177,14 @@ def build(
 
     Raises ConfigError for an unknown architecture and a hidden size that is not a multiple of the head size.
     """
-    if architecture not in ARCHITECTURES:
-        raise ConfigError(f"unknown architecture {architecture!r}; choose from {', '.join(ARCHITECTURES)}")
+    record = architectures.load(architecture)
     if layers < 1 or hidden_size < 1 or hidden_size % head_size:
         raise ConfigError(
             f"no {architecture} with {layers} layers of hidden size {hidden_size}: there must be a layer, and the "
             f"hidden size must be a multiple of the head size {head_size}"
         )
-    special: dict[str, Any] = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
-    config: PreTrainedConfig
-    if architecture == "gpt":
-        config = GPT2Config(
-            vocab_size=vocabulary.size,
-            n_positions=sequence_length,
-            n_embd=hidden_size,
-            n_layer=layers,
-            n_head=hidden_size // head_size,
-            resid_pdrop=dropout,
-            embd_pdrop=dropout,
-            attn_pdrop=dropout,
-            activation_function="gelu_pytorch_tanh",  # GPT-2's, in one operator
-            **special,
-        )
-        network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-    else:
-        family = RobertaConfig if architecture == "bert" else RobertaPreLayerNormConfig
-        config = family(
-            vocab_size=vocabulary.size,
-            max_position_embeddings=sequence_length + POSITION_OFFSET,
-            hidden_size=hidden_size,
-            num_hidden_layers=layers,
-            num_attention_heads=hidden_size // head_size,
-            intermediate_size=4 * hidden_size,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            **special,
-        )
-        network = AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa")
-    return LanguageModel(network, vocabulary, prompts)
+    shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, hidden_size // head_size, dropout)
+    return LanguageModel(record.build(shape), vocabulary, prompts)
 
 
 def load(folder: Path | str) -> LanguageModel:
@@ -249,7 +209,7 @@ def load(folder: Path | str) -> LanguageModel:
 
 
 def load_network(folder: Path | str) -> PreTrainedModel:
-    """Any BERT, RoBERTa or GPT-2-type language model in a Hugging Face folder, in evaluation mode.
+    """The language model of a known architecture in any Hugging Face folder, in evaluation mode.
 
     Raises ConfigError when there is no such folder or the architecture is another one.
     """
@@ -257,11 +217,10 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
     model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    if model_type not in ("bert", "roberta", "roberta-prelayernorm", "gpt2"):
-        raise ConfigError(
-            f"{folder}: unknown architecture {model_type!r}; known are bert, roberta, roberta-prelayernorm and gpt2"
-        )
-    family = AutoModelForCausalLM if model_type == "gpt2" else AutoModelForMaskedLM
+    try:
+        family: Any = architectures.of(model_type).family(model_type)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
     return family.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
 
 

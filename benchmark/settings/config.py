@@ -13,11 +13,12 @@ import difflib
 import hashlib
 import json
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from benchmark.errors import UserError
+from benchmark.settings.architecture_names import known, names
 from benchmark.settings.base import Settings
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
@@ -107,8 +108,8 @@ class Size(Settings):
 class Model(Settings):
     """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first."""
 
-    architecture: Literal["bert", "bert_preln", "gpt"] = Field(
-        "bert", description="the network; see docs/how_it_works.md"
+    architecture: Annotated[str, AfterValidator(known)] = Field(
+        "bert", description="the network; see docs/how_it_works.md", json_schema_extra={"enum": [*names()]}
     )
     ladder: tuple[Size, ...] = Field(description="one size a domain, none smaller than the one before")
     head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")

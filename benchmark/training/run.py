@@ -20,7 +20,7 @@ import torch
 from benchmark import records
 from benchmark.atomic import sweep
 from benchmark.data.tokens import Corpus, prepare
-from benchmark.models import LanguageModel, build, load
+from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.settings.config import RunConfig, Size, digest, per_stage
 from benchmark.store import Store
 from benchmark.training import checkpoint
@@ -40,8 +40,8 @@ def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] |
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
-    """The batches of a run: GPT predicts every token, all others masked ones."""
-    return Stream(corpus, config.data, config.model.architecture != "gpt", config.seed)
+    """The batches of a run; its architecture says whether every token is predicted or masked ones."""
+    return Stream(corpus, config.data, architectures.load(config.model.architecture).masked, config.seed)
 
 
 def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:

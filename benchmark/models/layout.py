@@ -1,0 +1,128 @@
+"""One view of the weights of every architecture, so that what works on them is written once.
+
+Matrices are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D is transposed, and a matrix
+that several maps share counts as several. Shapes: D hidden size, F feed-forward size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass
+class Layer(Generic[T]):
+    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums.
+
+    What an architecture does not have is None.
+    """
+
+    attention_norm: T | None
+    query: T
+    key: T
+    value: T
+    output: T
+    ffn_norm: T
+    up: T  # (F, D)
+    down: T  # (D, F)
+
+    def map(self, function: Callable[[T], U]) -> Layer[U]:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        mapped: dict[str, Any] = {name: part and function(part) for name, part in parts.items()}
+        return Layer(**mapped)
+
+    def parts(self) -> Iterator[T]:
+        parts = (getattr(self, field.name) for field in fields(self))
+        return (part for part in parts if part is not None)
+
+
+@dataclass
+class Network(Generic[T]):
+    """A language model with an LM head, from input to output. What an architecture does not have is None."""
+
+    tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
+    embedding_norm: T | None
+    layers: list[Layer[T]]
+    final_norm: T | None  # pre-LN: of the residual
+    head: T | None  # BERT: dense, GELU, then
+    head_norm: T | None
+    decoder: T  # (V, D)
+
+    def map(self, function: Callable[[T], U]) -> Network[U]:
+        def optional(part: T | None) -> U | None:
+            return None if part is None else function(part)
+
+        return Network(
+            [function(table) for table in self.tables],
+            optional(self.embedding_norm),
+            [layer.map(function) for layer in self.layers],
+            optional(self.final_norm),
+            optional(self.head),
+            optional(self.head_norm),
+            function(self.decoder),
+        )
+
+    def parts(self) -> Iterator[T]:
+        ends = [*self.tables, self.embedding_norm, self.final_norm, self.head, self.head_norm, self.decoder]
+        yield from (part for part in ends if part is not None)
+        for layer in self.layers:
+            yield from layer.parts()
+
+
+@dataclass
+class Affine:
+    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (0) of a table.
+
+    The bias is empty where there is none.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an Affine stands in a network.
+
+    `rows`: the indices of its rows in a matrix that several maps share; None where the matrix is its own.
+    """
+
+    module: nn.Module
+    rows: Tensor | None = None
+
+    def read(self) -> Affine:
+        """A copy in float64, so that sums over many copies cost no precision."""
+        weight, bias = self._whole()
+        if self.rows is not None:
+            weight, bias = weight[self.rows], bias[self.rows[: len(bias)]]
+        return Affine(weight.double().cpu().clone(), bias.double().cpu().clone())
+
+    @torch.no_grad()
+    def write(self, affine: Affine) -> None:
+        weight, bias = self._whole()
+        if self.rows is None:
+            weight.copy_(affine.weight)
+            bias.copy_(affine.bias)
+        else:
+            weight[self.rows] = affine.weight.to(weight)
+            bias[self.rows[: len(bias)]] = affine.bias.to(bias)
+
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        module: Any = self.module
+        weight, bias = module.weight.detach(), getattr(module, "bias", None)
+        bias = weight.new_empty(0) if bias is None else bias.detach()
+        return (weight.T if isinstance(module, Conv1D) else weight), bias
+
+
+def stacked(module: Any, parts: int) -> list[Place]:
+    """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
+    rows = module.weight.shape[1 if isinstance(module, Conv1D) else 0]
+    return [Place(module, indices) for indices in torch.arange(rows).chunk(parts)]

@@ -1,0 +1,67 @@
+"""An architecture that the project does not have: StarCoder2, with rotary positions, LayerNorms and biases."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Starcoder2Config, Starcoder2ForCausalLM
+
+from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.layout import Layer, Network, Place
+
+
+def configuration(shape: Shape) -> Starcoder2Config:
+    return Starcoder2Config(
+        **shape.common(),
+        num_key_value_heads=shape.heads,
+        intermediate_size=4 * shape.hidden_size,
+        max_position_embeddings=shape.columns,
+        residual_dropout=shape.dropout,
+        embedding_dropout=shape.dropout,
+        attention_dropout=shape.dropout,
+        tie_word_embeddings=True,
+    )
+
+
+def unroll(network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+    body = network.model
+    hidden = body.embed_tokens(tokens)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+    rotations = body.rotary_emb(hidden, positions)
+    layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+    return Unrolled(hidden, layers, body.norm)
+
+
+def places(network: Any) -> Network[Place]:
+    body = network.model
+    layers = [
+        Layer[Any](
+            attention_norm=layer.input_layernorm,
+            query=layer.self_attn.q_proj,
+            key=layer.self_attn.k_proj,
+            value=layer.self_attn.v_proj,
+            output=layer.self_attn.o_proj,
+            ffn_norm=layer.post_attention_layernorm,
+            up=layer.mlp.c_fc,
+            down=layer.mlp.c_proj,
+        )
+        for layer in body.layers
+    ]
+    return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
+
+
+ARCHITECTURE = Architecture(
+    families=(Starcoder2ForCausalLM,),
+    masked=False,
+    post_norm=False,
+    widths=("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    epsilon="norm_epsilon",
+    stack="layers",
+    configuration=configuration,
+    unroll=unroll,
+    head=lambda network, hidden: network.lm_head(hidden),
+    places=places,
+)

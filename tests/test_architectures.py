@@ -1,0 +1,107 @@
+"""The seam of architectures: each is one file that all other files ask; one from outside works as those inside do."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.downstream.classifier import Checkpoint
+from benchmark.downstream.finetune import score
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.models import architectures, load
+from benchmark.models.growth import grow
+from benchmark.settings import architecture_names
+from benchmark.settings.config import ConfigError
+from benchmark.training.evaluate import perplexities
+from tests.support.toy_task import SETTINGS, TASK, data_of, save
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("benchmark", "methods", "analysis", "paper_tables")
+OUTSIDE = Path(__file__).parent / "support" / "architectures"
+
+
+@pytest.fixture
+def toy() -> Iterator[str]:
+    """The name of an architecture whose file lies outside of the project."""
+    architecture_names.FOLDERS.append(str(OUTSIDE))
+    yield "starcoder2"
+    architecture_names.FOLDERS.remove(str(OUTSIDE))
+    sys.modules.pop("benchmark.models.architectures.starcoder2", None)
+
+
+def test_one_from_outside_is_a_choice_like_those_inside(toy: str) -> None:
+    """Oracle: the words a user needs: the misspelt name, the near one, all choices."""
+    choices = "bert, bert_original, bert_preln, gpt"
+    with pytest.raises(ValueError, match=f"'starcoder'; did you mean 'starcoder2'\\? choose from {choices}.*, {toy}"):
+        tiny_config("naive", "starcoder")
+    assert tiny_config("naive", toy).model.architecture == toy
+    with pytest.raises(ConfigError, match="'mamba'; choose from bert"):
+        architectures.load("mamba")
+
+
+def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:
+    """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps the function."""
+    lab = Lab("elle_exact", methods.build, tmp_path)
+    run = lab.run(lab.config(toy), "run")
+    run.train()
+    for index, key in enumerate(run.keys):
+        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        evaluations = [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
+        domain = run.config.domains[index].name
+        assert evaluations[-1][domain] < 400  # of a uniform guess
+        assert index == 0 or next(line for line in lines if line["kind"] == "done")["growth"]["case"] == "exact"
+    model = load(run.store.stage(run.keys[-1]) / "model").double()
+    assert (model.layers, model.hidden_size) == (2, 32)
+    tokens = torch.arange(4, 24).view(2, 10)
+    larger: Any = grow(model.network, 3, 48)[0]
+    with torch.no_grad():
+        before = model.network(tokens).logits
+        torch.testing.assert_close(larger(tokens).logits[..., : before.shape[-1]], before, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["lora", "pnn", "ewc"])
+def test_one_from_outside_has_columns_adapters_and_row_gradients(toy: str, method: str, tmp_path: Path) -> None:
+    """Oracle: loaded from its folder, the last model has the perplexities in the records."""
+    lab = Lab(method, methods.build, tmp_path)
+    run = lab.run(lab.config(toy), "run")
+    run.train()
+    folder = run.store.stage(run.keys[-1])
+    lines = records.read_stage(folder / "records.jsonl")
+    recorded = [line["perplexity"] for line in lines if line["kind"] == "evaluation"][-1]
+    assert perplexities(load(folder / "model"), run.stream, ALONE) == pytest.approx(recorded, rel=1e-6)
+
+
+def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
+    """Oracle: a task that one word decides: far above chance after a few epochs."""
+    checkpoint = Checkpoint(save(tmp_path / "model", toy))
+    assert checkpoint.length == 16
+    assert score(checkpoint, TASK, data_of(), "right", 0, SETTINGS)["test"] > 0.95
+
+
+FILES = [*ROOT.glob("*.py"), *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]
+GENERAL = {"PreTrainedConfig", "PreTrainedModel", "PreTrainedTokenizerFast", "SequenceClassifierOutput", "Conv1D"}
+GENERAL |= {"AutoConfig", "AutoModelForSequenceClassification", "AutoTokenizer", "logging"}
+
+
+def test_no_other_file_asks_for_an_architecture_by_name() -> None:
+    """Oracle: the text of all files: none compares with a name or a model type, and none imports one's classes."""
+    names = set(architecture_names.names())
+    names |= {model_type for name in names for model_type in architectures.load(name).model_types}
+    for path in FILES:
+        if "architectures" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare | ast.Match | ast.Dict):
+                asked = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & names
+                assert not asked, f"{path}:{node.lineno} asks for {asked}"
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "transformers":
+                special = {alias.name for alias in node.names} - GENERAL
+                assert not special, f"{path}:{node.lineno} imports {special}"
