@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from benchmark import records
 
@@ -17,6 +17,18 @@ class NamedRun(Protocol):
 
     @property
     def id(self) -> str: ...
+
+
+class Heartbeat(TypedDict):
+    """How far a run in progress is, in a file that always says the last; other processes read it."""
+
+    stage: int
+    domain: str
+    phase: str
+    fraction: float  # of the stage's budget, 0 to 1
+    seconds: float  # charged in this stage
+    tokens_per_second: float
+    time: float  # when this was written, in seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class Store:
     def run_file(self, config: NamedRun) -> Path:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
-    def beacon(self, config: NamedRun) -> Path:
-        """Where a run in progress says how far it is."""
+    def heartbeat(self, config: NamedRun) -> Path:
+        """The file of the run's Heartbeat."""
         return self.run_file(config).with_suffix(".json")
 
     def stage_done(self, key: str) -> bool:
@@ -45,7 +57,7 @@ class Store:
 
 
 def recorded_stages(config: NamedRun, store: Store) -> list[str]:
-    """Keys of the stages of a run that has started, else nothing."""
+    """The keys of the stages of a run that has started; none of one that has not."""
     path = store.run_file(config)
     lines = records.read(path) if path.exists() else []
     return next((line["stages"] for line in reversed(lines) if line["kind"] == "run"), [])

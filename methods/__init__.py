@@ -9,12 +9,13 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.settings.config import ConfigError, Row, Suite, validation_message
+from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, validation_message
+from benchmark.settings.suite_files import expand
 from benchmark.training.method import LifelongMethod
 
 
@@ -78,3 +79,9 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
             known = ", ".join(dict.fromkeys(row.method for row in resolved))
             raise ConfigError(f"--methods {name}: suite {suite.name!r} has no such row; it has {known}")
     return [row for row in resolved if not only or row.method in only]
+
+
+def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
+    """The runs of a suite, of the rows of these methods and of these seeds; without names and seeds, all of them."""
+    kept = {row.name for row in rows(suite, only)}  # each keeps its place in the suite, and so its colour
+    return [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]

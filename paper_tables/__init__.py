@@ -9,11 +9,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from analysis.exhibits import Exhibit
+from analysis.exhibits import Exhibit, View
 from analysis.printed import read_printed
-from benchmark.settings.config import ConfigError
+from benchmark.records import load_runs, not_started
+from benchmark.settings.config import ConfigError, RunConfig, Suite
+from benchmark.store import Store
 
 _FOLDER = Path(__file__).parent
 
@@ -36,3 +39,38 @@ def load(name: str) -> Exhibit:
         raise ConfigError(f"no table or figure {name!r}. {hint}There are {', '.join(names())}")
     exhibit: Exhibit = importlib.import_module(f"paper_tables.{name}").EXHIBIT
     return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
+
+
+def measures(suite: Suite) -> tuple[Callable[[RunConfig, Store], None], ...]:
+    """What the suite's tables and figures need of its models besides records: the `measure` of modules of `analysis`.
+
+    Raises ConfigError for a name that is neither a table nor a figure.
+    """
+    modules = dict.fromkeys(load(name).model_measure for name in suite.tables)
+    return tuple(importlib.import_module(f"analysis.{name}").measure for name in modules if name)
+
+
+def write_report(
+    suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path, view: View = "ours"
+) -> None:
+    """Render the tables of suites from the records below `runs`, and print the tables and the paths of all files.
+
+    They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
+    """
+    from analysis.render import render  # pandas and matplotlib take seconds
+
+    chosen = []
+    for suite, configs in suites:
+        known = {run.id: run for run in load_runs(runs, suite.name)}
+        found = [known.get(config.id) or not_started(config.description()) for config in configs]
+        # a record says the place that its row had in the suite of that day
+        chosen += [
+            dataclasses.replace(run, row_index=config.row_index) for run, config in zip(found, configs, strict=True)
+        ]
+    name = "+".join(suite.name for suite, _ in suites)
+    tables = dict.fromkeys(table for suite, _ in suites for table in suite.tables)
+    written = render(name, chosen, [load(table) for table in tables], catalogue(), out / name, view)
+    for path in written:
+        if path.suffix == ".md":
+            print(path.read_text(encoding="utf-8"))
+    print("\n".join(f"wrote {path}" for path in written))

@@ -27,6 +27,7 @@ LOOKS_INTO_MODELS = {"analysis.similarity", "analysis.attention"}
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 WITHOUT_TORCH = (
     *("benchmark.settings.config", "benchmark.settings.suite_files", "benchmark.records", "benchmark.store"),
+    *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.render", "paper_tables", "run_all"),
 )
 CLOCKS = {
@@ -45,7 +46,7 @@ READS_A_CLOCK = {
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
     "benchmark.instruments.speed": "measures steps",
     "benchmark.instruments.conformance": "how long each check took",
-    "benchmark.jobs.planning": "how old a sign of life is",
+    "benchmark.jobs.survey": "how old a sign of life is",
 }
 
 

@@ -21,6 +21,7 @@ from transformers import (
 
 import run_all
 from benchmark import records
+from benchmark.settings.command_line import command_line
 from tests.support import tiny_suite
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +90,7 @@ def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
     """Oracle: the suite's order, however its rows came to be trained."""
     suite = str(place / "tiny.toml")
     for only, expected in (("er", [1]), ("", [0, 1])):
-        options = run_all.command_line().parse_args(["report", suite, "--methods", only])
+        options = command_line("", ["local"]).parse_args(["report", suite, "--methods", only])
         assert [config.row_index for config in run_all.read_suite(options, suite)[1]] == expected
 
 

@@ -14,9 +14,10 @@ import pytest
 
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.jobs import launch, snapshot
-from benchmark.jobs.launch import SlurmJob, StopSignals
-from benchmark.jobs.slurm_process import PREEMPTION
+from benchmark.jobs.slurm import job, snapshot
+from benchmark.jobs.slurm.job import SlurmJob
+from benchmark.jobs.slurm.process import PREEMPTION
+from benchmark.jobs.stop_signals import StopSignals
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
 
@@ -27,7 +28,7 @@ def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
     """Oracle: the files themselves; another byte is another snapshot, and a changed snapshot is noticed."""
     kept = snapshot.take(tmp_path)
     assert snapshot.take(tmp_path) == kept and snapshot.digest(kept) == kept.name
-    for name in ("benchmark/jobs/launch.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
+    for name in ("benchmark/jobs/slurm/job.py", "methods/elle.py", "run_all.py", "benchmark/suites/demo.toml"):
         assert (kept / name).read_bytes() == (ROOT / name).read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
     with (kept / "methods" / "er.py").open("a") as file:
@@ -37,7 +38,7 @@ def test_a_snapshot_is_the_code(tmp_path, monkeypatch) -> None:
 
 HELD = """
 import json, signal, sys
-from benchmark.jobs.slurm_process import PREEMPTION
+from benchmark.jobs.slurm.process import PREEMPTION
 came = []
 signal.signal(PREEMPTION, lambda *_: came.append(1))
 before = list(came)
@@ -55,10 +56,10 @@ def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
     (tmp_path / "benchmark" / "__init__.py").write_text("raise ImportError")
     begin = f"import os, signal, sys; os.kill(os.getpid(), {int(signal.SIGUSR2)}); import runpy; "
     patched = tmp_path / "code" / "process.py"
-    text = (code / "benchmark" / "jobs" / "slurm_process.py").read_text()
+    text = (code / "benchmark" / "jobs" / "slurm" / "process.py").read_text()
     patched.write_text(
         text.replace("    runpy.run_module", f"    {begin}runpy.run_module").replace(
-            "str(Path(__file__).parents[2])", repr(str(code))
+            "str(Path(__file__).parents[3])", repr(str(code))
         )
     )
     done = subprocess.run(
@@ -74,7 +75,7 @@ def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
 
 
 def test_stop_signals() -> None:
-    """Noted, not obeyed at once; a second Ctrl-C insists; work that does not look up is stopped at once."""
+    """They are noted, not obeyed at once; a second Ctrl-C insists; work that does not poll is stopped at once."""
     outside = signal.getsignal(signal.SIGINT)
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
         assert not asked()
@@ -95,7 +96,7 @@ class Place:
         self.folder, self.calls = folder, []
         self.fails: Exception | None = None
         code = snapshot.take(folder / "code")
-        monkeypatch.setattr(launch, "ROOT", code)
+        monkeypatch.setattr(job, "ROOT", code)
         slurm = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
         for name, value in {
             **{f"SLURM_{name}": value for name, value in slurm.items()},
@@ -124,9 +125,9 @@ class Place:
 
 
 class Signalled:
-    """Work that gets signals, and does not see them before it looks up."""
+    """Work that gets signals, and does not see them before it polls."""
 
-    looks_up = True
+    polls = True
 
     def __init__(self, place: Place, *numbers: int) -> None:
         self.place, self.numbers = place, numbers
@@ -174,7 +175,7 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
 
     place.run(Signalled(place))
     with pytest.raises(ArithmeticError):
-        fails.looks_up = False  # type: ignore[attr-defined]
+        fails.polls = False  # type: ignore[attr-defined]
         place.run(fails)
     done, failed = [line for line in place.said() if line["kind"] == "ended"]
     assert done["state"] == "done"
@@ -182,7 +183,7 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
 
 
 def test_changed_code_is_refused(place: Place) -> None:
-    (launch.ROOT / "run_all.py").write_text("")
+    (job.ROOT / "run_all.py").write_text("")
     with pytest.raises(UserError, match="is not what was submitted"):
         place.run(Signalled(place))
     assert place.said()[-1]["state"] == "failed"

@@ -13,10 +13,12 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.jobs import job_files, planning, slurm
-from benchmark.jobs.launch import Training
-from benchmark.jobs.planning import Survey
-from benchmark.jobs.submit import Submission
+from benchmark.jobs.executors.slurm import SlurmExecutor
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import to_train
+from benchmark.jobs.slurm import commands, job_files
+from benchmark.jobs.status import different_hardware
+from benchmark.jobs.training_graph import training_graph
 from benchmark.settings import suite_files
 from benchmark.settings.config import ConfigError
 from benchmark.settings.slurm_settings import Slurm
@@ -107,7 +109,7 @@ def test_shared_stages_are_a_tree(lab: Lab) -> None:
     """Oracle: drawn by hand. Three of four share stage a; two of these b and c as well."""
     lab.write('{ method = "naive", name = "1" }', *(f'{{ method = "naive", name = "{i}" }}' for i in "234"))
     keys = {"1": "abcd", "2": "abce", "3": "axyz", "4": "wxyz"}
-    tasks = job_files.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
+    tasks = training_graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
     told = [(task.config.row, task.last_stage, task.after, "".join(task.stages)) for task in tasks]
     assert told == [
         ("1", 0, None, "a"),
@@ -117,7 +119,7 @@ def test_shared_stages_are_a_tree(lab: Lab) -> None:
         ("3", None, "stage-a", "xyz"),
         ("4", None, None, "wxyz"),
     ]
-    trained = job_files.graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
+    trained = training_graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
     assert [task.after for task in trained] == [None, "stage-c", "stage-c", None, None]
 
 
@@ -158,9 +160,9 @@ STARTED = {"kind": "started", "node": "n1", "gpus": None, "restarts": 0}
 @pytest.mark.parametrize(
     ("lines", "queue", "sacct", "state", "detail"),
     [
-        ([], {"7": slurm.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
-        ([STARTED], {"7": slurm.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
-        ([STARTED, STARTED], {"7": slurm.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
+        ([], {"7": commands.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
+        ([STARTED], {"7": commands.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
+        ([STARTED, STARTED], {"7": commands.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
         ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
         ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),
         ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
@@ -170,14 +172,14 @@ STARTED = {"kind": "started", "node": "n1", "gpus": None, "restarts": 0}
 )
 def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detail) -> None:
     """Who failed by its own fault is failed; what the cluster or a user ended is interrupted, and `run` goes on."""
-    monkeypatch.setattr(slurm, "queue", lambda: queue)
-    monkeypatch.setattr(slurm, "endings", lambda ids: {key: sacct[key] for key in ids if key in sacct})
+    monkeypatch.setattr(commands, "queue", lambda: queue)
+    monkeypatch.setattr(commands, "endings", lambda ids: {key: sacct[key] for key in ids if key in sacct})
     write_job(lab, "Naive", *lines)
     found = lab.states()["Naive"]
     assert (found.state, found.job.id, found.restarts) == (state, "7", max(0, lines.count(STARTED) - 1))
     assert detail in found.detail
-    retried = [one.config.row for one in planning.to_train(lab.states().values(), retry_failed=True)]
-    left = [one.config.row for one in planning.to_train(lab.states().values(), retry_failed=False)]
+    retried = [one.config.row for one in to_train(lab.states().values(), retry_failed=True)]
+    left = [one.config.row for one in to_train(lab.states().values(), retry_failed=False)]
     assert ("Naive" in retried) == (state in ("failed", "interrupted")) and ("Naive" in left) == (
         state == "interrupted"
     )
@@ -185,7 +187,7 @@ def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detai
 
 def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog) -> None:
     """A machine outside the cluster still says what the records know."""
-    monkeypatch.setattr(slurm, "queue", lambda: (_ for _ in ()).throw(slurm.SlurmError("no answer")))
+    monkeypatch.setattr(commands, "queue", lambda: (_ for _ in ()).throw(commands.SlurmError("no answer")))
     write_job(lab, "Naive", STARTED, {"kind": "ended", "state": "failed", "error": "why"})
     assert lab.call("status") == 1
     assert "no answer" in caplog.text
@@ -215,7 +217,7 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str) -> None:
         records.append(Store(lab.runs).run_file(one), run)
         stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": machine}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
-    told = planning.different_hardware(Store(lab.runs), list(lab.states().values()))
+    told = different_hardware(Store(lab.runs), list(lab.states().values()))
     flagged = "! wall times cannot be compared, hardware differs: 4 x A100 (Naive); 4 x V100 beside others (ER)"
     assert told == ([flagged] if unit == "seconds" else [])
 
@@ -239,7 +241,7 @@ def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
     """Oracle: the contract: the others would else wait for it, or it for them, as it writes what they look at."""
     config = lab.config("Naive")
     corpus_of(config, Store(lab.runs))
-    Training(config, methods.build, lab.runs)(Agreed(0, 1, torch.device("cpu")), lambda: False)
+    TrainRun(config, methods.build, lab.runs)(Agreed(0, 1, torch.device("cpu")), lambda: False)
     assert not (lab.runs / "stages").exists()
 
 
@@ -255,25 +257,19 @@ def test_a_job_that_nobody_noted_is_no_job_of_the_suite(lab: Lab) -> None:
 
 
 def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:
-    monkeypatch.setattr(slurm, "queue", lambda: {})
-    suite = load_suite(str(lab.file), {"slurm.nodes": 3})
-    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs))
+    monkeypatch.setattr(commands, "queue", lambda: {})
+    plan = lab.plan({"slurm.nodes": 3})
     with pytest.raises(ConfigError, match="batch_size 8 cannot be split over 3 processes"):
-        Submission(suite, survey.store, methods.build, report=None).submit(survey.states())
+        SlurmExecutor(plan.suite, plan.store).execute(plan)
 
 
-def test_a_shared_stage_is_scored_of_a_run_that_never_started(lab: Lab, monkeypatch) -> None:
+def test_a_shared_stage_is_scored_of_a_run_that_never_started(lab: Lab) -> None:
     """Oracle: the plan: ER has no records, but its first stage is Naive's, which is trained: one job scores it."""
     assert lab.call("run", "--methods", "naive") == 0
-    sent: list[list[Any]] = []
-    monkeypatch.setattr(slurm, "queue", dict)
-    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
     changes = {"finetuning.stages": "every", "tasks": [{"name": "t", "domain": "sea", "docstrings": {}}]}
-    suite = load_suite(str(lab.file), changes)
-    survey = Survey(suite, [one for one in lab.configs() if one.row == "ER"], methods.build, Store(lab.runs))
-    Submission(suite, survey.store, methods.build, report=None).submit(survey.states())
-    assert [order.name.rpartition("-")[2] for order in sent[2]] == ["wood", "sea"]
-    assert [bool(order.needs) for order in sent[2]] == [False, True]
+    scores = [job for job in lab.plan(changes, rows=["ER"]).jobs() if job.kind == "score"]
+    assert [job.name.rpartition("-")[2] for job in scores] == ["wood", "sea"]
+    assert [bool(job.needs) for job in scores] == [False, True]
 
 
 def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:

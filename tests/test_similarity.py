@@ -17,20 +17,18 @@ from torch import Tensor, nn
 
 import methods
 import paper_tables
-import run_all
 from analysis import attention, similarity
 from analysis.study import Study
 from benchmark import records
 from benchmark.data.vocabulary import MASK
 from benchmark.instruments import run_models
 from benchmark.instruments.conformance import Lab, tiny_config
-from benchmark.jobs import slurm
-from benchmark.jobs.planning import Survey
-from benchmark.jobs.submit import Submission
+from benchmark.jobs.executors.slurm import SlurmExecutor
+from benchmark.jobs.plan import PlannedJob
+from benchmark.jobs.slurm import job_files
 from benchmark.models import load
 from benchmark.settings.config import Data, RunConfig
-from benchmark.settings.suite_files import load_suite, parse_set
-from benchmark.store import Store
+from benchmark.settings.suite_files import parse_set
 from benchmark.training.batch import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
@@ -295,46 +293,35 @@ def test_a_run_measures_what_its_tables_need(suite: slurm_lab.Lab) -> None:
     ]
 
 
-def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, monkeypatch, capsys) -> None:
+def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, capsys) -> None:
     """Oracle: the plan in words; one job a run, which needs that run's success, and none when it was done."""
     assert suite.call("run", "--dry-run", "--executor", "slurm", "--set", TABLES) == 0
     assert "tiny:similarity-... of the models of each run" in capsys.readouterr().out
-    sent: list[list[Any]] = []
-    monkeypatch.setattr(slurm, "queue", dict)
-    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
-    settings = load_suite(str(suite.file), dict([parse_set(TABLES)]))
-    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
-    submission = Submission(settings, survey.store, methods.build, None, run_all.measures_of(settings))  # type: ignore[arg-type]
-    submission.submit(survey.states())
-    _, training, scores, measuring = sent
-    assert [order.name for order in measuring] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
-    assert [order.needs for order in measuring] == [(config.id,) for config in suite.configs()] and not scores
-    assert {order.key for order in training} >= {config.id for config in suite.configs()}
-    work = pickle.loads(pickle.dumps(measuring[1].work))
+    jobs = suite.plan(dict([parse_set(TABLES)])).jobs()
+    measuring = [job for job in jobs if job.kind == "measure"]
+    assert [job.name for job in measuring] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
+    assert [job.needs for job in measuring] == [(config.id,) for config in suite.configs()]
+    assert {job.key for job in jobs if job.kind == "train"} >= {config.id for config in suite.configs()}
+    assert not any(job.kind == "score" for job in jobs)
+    work = pickle.loads(pickle.dumps(measuring[1].payload))
     assert work.measures == (similarity.measure, attention.measure) and work.config == suite.configs()[1]
 
 
-def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab, monkeypatch) -> None:
+def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab) -> None:
     """Oracle: the rule: a job that ended before a model was trained says nothing of it; one that ended later does."""
-    sent: list[list[Any]] = []
-    monkeypatch.setattr(slurm, "queue", dict)
-    settings = load_suite(str(suite.file), dict([parse_set(TABLES)]))
-    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
-    submission = Submission(settings, survey.store, methods.build, None, run_all.measures_of(settings))  # type: ignore[arg-type]
-    monkeypatch.setattr(Submission, "_send", lambda self, orders, parameters: sent.append(list(orders)))
+
+    def measuring() -> list[PlannedJob]:
+        plan = suite.plan(dict([parse_set(TABLES)]))
+        return [job for job in plan.jobs(SlurmExecutor(plan.suite, plan.store).jobs()) if job.kind == "measure"]
 
     def ended(number: int) -> None:
         job = {"id": str(number), "key": naives, "name": "", "run": None, "after": [], "needs": [], "log": ""}
         for line in ({"kind": "job", **job, "exclusive": False}, {"kind": "ended", "state": "done"}):
-            records.append(submission.folder / f"{number}.jsonl", line)
+            records.append(job_files.folder_of(suite.runs, "tiny") / f"{number}.jsonl", line)
 
-    submission.submit(survey.states())
-    naives = sent[-1][0].key
+    naives = measuring()[0].key
     ended(7)
     assert suite.call("run", "--set", 'tables=["main_pretraining"]') == 0
-    survey = Survey(settings, suite.configs(), methods.build, Store(suite.runs))
-    submission.submit(survey.states())
-    assert [order.name for order in sent[-1]] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
+    assert [job.name for job in measuring()] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
     ended(8)
-    submission.submit(survey.states())
-    assert [order.name for order in sent[-1]] == ["tiny:similarity-elle-s0"]
+    assert [job.name for job in measuring()] == ["tiny:similarity-elle-s0"]

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from benchmark import records
-from benchmark.jobs import slurm
+from benchmark.jobs.slurm import commands
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
 from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_task, write_texts
 
@@ -54,7 +54,7 @@ def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
     with submitting(copy_code(folder / "code")):
         yield lab
         subprocess.run(["scancel", "--me"], check=True)
-        wait_until(lambda: not slurm.queue())
+        wait_until(lambda: not commands.queue())
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[Lab]:
         lab.wait_for_mid_stage("limited")
         job = lab.job("limited").id
         scontrol("update", f"JobId={job}", "EndTime=now+60")  # Slurm looks every 30 s, and signals 50 s before
-        wait_until(lambda: slurm.queue()[job].waits)
+        wait_until(lambda: commands.queue()[job].waits)
         scontrol("update", f"JobId={job}", "TimeLimit=60")
         lab.let_go("limited")
-        wait_until(lambda: not slurm.queue())
+        wait_until(lambda: not commands.queue())
         yield lab
 
 
@@ -114,18 +114,22 @@ def test_a_failure_is_told(sweep: Lab, capsys) -> None:
     capsys.readouterr()
     assert sweep.call("status") == 1
     told = capsys.readouterr().out
-    assert failed["error"] in told and sweep.job("trips").log in told
+    assert failed["error"] in told and sweep.job("trips").submitted["log"] in told
     assert "ended without a word (FAILED); 1 of 2 stages done" in told
 
 
 def test_shared_stages_come_first_and_once(sweep: Lab) -> None:
     """Data, then the first stage of all five, then each of them, then the tables; as jobs of one array."""
     prepare, stage, *runs, report = sweep.jobs()
-    assert stage.after == [prepare.id]
-    assert all(run.after == [prepare.id, stage.id] for run in runs) and len(runs) == 5
-    assert report.after == [stage.id, *(run.id for run in runs)]
+    assert stage.submitted["after"] == [prepare.id]
+    assert all(run.submitted["after"] == [prepare.id, stage.id] for run in runs) and len(runs) == 5
+    assert report.submitted["after"] == [stage.id, *(run.id for run in runs)]
     for job in (stage, *runs):
-        assert all(before.end["time"] <= job.starts[0]["time"] for before in (prepare, stage) if before.id in job.after)
+        assert all(
+            before.end["time"] <= job.starts[0]["time"]
+            for before in (prepare, stage)
+            if before.id in job.submitted["after"]
+        )
     assert {job.array for job in runs} == {stage.array} != {report.array}
     assert sweep.count("Naive", "stage", index=0) == 1
     assert {sweep.keys(row)[0] for row in sweep.states()} == {sweep.keys("Naive")[0]}
@@ -166,9 +170,9 @@ def test_preemption_and_changed_code(lab: Lab) -> None:
     job = lab.job("x").id
     urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
     subprocess.run(urgent, check=True, capture_output=True)
-    wait_until(lambda: job in slurm.queue() and slurm.queue()[job].waits)
+    wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
     lab.let_go("x")
-    (lab.folder / "code" / "benchmark" / "stage.py").write_text("this is no Python")
+    (lab.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
     state = lab.wait_for("x", "done")
     assert (state.job.id, state.restarts) == (job, 1)
     assert_as_if_undisturbed(lab, "x", resumed=1)
@@ -179,7 +183,7 @@ def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
     lab.write("x").tell("x", "slow")
     lab.submit()
     lab.wait_for_mid_stage("x")
-    node = lab.job("x").node
+    node = lab.states()["x"].job.history.node
     cluster.kill_node(node)
     try:
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
@@ -188,7 +192,7 @@ def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
     finally:
         cluster.start_node(node)
         scontrol("update", f"NodeName={node}", "State=RESUME")
-    assert state.restarts == 1 and state.job.node != node
+    assert state.restarts == 1 and state.job.history.node != node
     assert_as_if_undisturbed(lab, "x", resumed=1)
 
 
@@ -204,11 +208,13 @@ def test_two_nodes_of_two_processes(lab: Lab) -> None:
     lab.wait_for("Naive", "done")
     lab.wait_for("trips", "failed")
     scores = {job.name: job for job in lab.jobs() if "score" in job.name}
-    assert scores["tiny:score-naive-s0-sea"].needs == [lab.job("Naive").id]
-    wait_until(lambda: not any(job.id in slurm.queue() for job in scores.values()))
+    assert scores["tiny:score-naive-s0-sea"].submitted["needs"] == [lab.job("Naive").id]
+    wait_until(lambda: not any(job.id in commands.queue() for job in scores.values()))
     [score] = records.read(lab.runs / "scores" / f"{lab.keys('Naive')[-1]}.jsonl")
     assert score["task"] == "fish"
-    assert slurm.endings([scores["tiny:score-trips-s0-sea"].id]) == {scores["tiny:score-trips-s0-sea"].id: "CANCELLED"}
+    assert commands.endings([scores["tiny:score-trips-s0-sea"].id]) == {
+        scores["tiny:score-trips-s0-sea"].id: "CANCELLED"
+    }
     [failed] = [line for line in lab.run_lines("trips") if line["kind"] == "failed"]
     assert failed["rank"] == 3 and "tripped" in failed["traceback"]
     assert lab.stage("Naive")[0]["provenance"]["world_size"] == 4
@@ -222,10 +228,10 @@ def test_who_submits_may_die_and_cancel(lab: Lab) -> None:
     """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on."""
     lab.write("x").tell("x", "slow")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slurm, "release", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(commands, "release", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
         assert lab.submit() == 130
     [held] = lab.jobs()
-    assert slurm.queue()[held.id].reason == "JobHeldUser"
+    assert commands.queue()[held.id].reason == "JobHeldUser"
     process = subprocess.Popen(
         [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm", "--wait")],
         cwd=lab.folder / "code",
@@ -238,7 +244,7 @@ def test_who_submits_may_die_and_cancel(lab: Lab) -> None:
     process.communicate()
     assert lab.states()["x"].state == "running" and lab.job("x").id == held.id
     lab.call("cancel")
-    assert lab.wait_for("x", "interrupted").detail == "saved and ended by SIGTERM"
+    assert lab.wait_for("x", "interrupted").detail == "saved and ended by SIGTERM; 1 of 2 stages done"
     lab.let_go("x")
     lab.submit()
     assert lab.wait_for("x", "done").job.id != held.id
@@ -250,4 +256,4 @@ def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
     lab.write("x", slurm="gpus_per_node = 1\nnodes = 1")
     lab.submit()
     state = lab.wait_for("x", "failed")
-    assert state.job.starts[0]["gpus"] == "0" and "torch finds none" in state.detail
+    assert lab.job("x").starts[0]["gpus"] == "0" and "torch finds none" in state.detail

@@ -1,1 +1,1 @@
-"""What is to run and what has run: plans, states, this machine and Slurm."""
+"""From a suite to work that is done: the plan of what is missing, the executors that do it, and the states of runs."""

@@ -1,13 +1,20 @@
-"""Showing a suite's state: once, or until no job is left."""
+"""The text of `status`: a suite's state, once or until no job is left."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 
-from benchmark.jobs.planning import Survey, notes, table
+from benchmark.jobs.states import RunState
+from benchmark.jobs.survey import Survey, stage_lines
+from benchmark.jobs.training_graph import label
+from benchmark.settings.config import Suite
+from benchmark.settings.units import UNITS, duration
+from benchmark.store import Store, recorded_stages
 
-SECONDS = 5.0  # between two questions to Slurm
+SECONDS = 5.0  # between two questions to executors
 
 
 def show(survey: Survey) -> int:
@@ -26,3 +33,46 @@ def watch(survey: Survey) -> int:
         if not survey.under_way():
             return failed
         time.sleep(SECONDS)
+
+
+def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) -> str:
+    """A line for each run, and then other lines."""
+    rows = [("run", "state", "job", "node", "charged", "", "log")]
+    for one in states:
+        detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
+        job, node, log = (one.job.id, one.job.history.node, one.job.history.log) if one.job else ("", "", "")
+        rows.append((label(one.config), one.state, job, node, duration(one.trained.seconds), detail, log))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    counts = Counter(one.state for one in states)
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *others])
+
+
+def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
+    """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
+    others = [job for job in survey.jobs.values() if not job.run and job.under_way]
+    running = [job for job in others if job.state == "running"]
+    found = [f"{job.name}  running  {job.id}  {job.history.node}" for job in running]
+    if len(running) < len(others):
+        found.append(f"{len(others) - len(running)} other jobs wait")
+    for job in survey.failed_jobs():
+        found.append(f"{job.name}  failed  {job.id}  {job.detail}; log {job.history.log}")
+    return [*found, *different_hardware(survey.store, states)]
+
+
+def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:
+    """A warning if runs under a budget of wall time did not have the same machines to themselves."""
+    rows: dict[str, list[str]] = {}
+    for one in states:
+        for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
+            for line in stage_lines(store, key, "stage")[-1:]:
+                machine = line["provenance"]["hardware"]
+                name = f"{machine['count']} x {machine['device']}"
+                name += " beside others" if machine.get("exclusive") is False else ""
+                rows.setdefault(name, []).append(one.config.row)
+    if len(rows) < 2:
+        return []
+    parts = [f"{name} ({', '.join(dict.fromkeys(labels))})" for name, labels in rows.items()]
+    return [f"! wall times cannot be compared, hardware differs: {'; '.join(parts)}"]

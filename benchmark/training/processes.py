@@ -1,6 +1,6 @@
 """The processes that train one run together, and the device each of them uses.
 
-One process unless a launcher (torchrun, or `benchmark/jobs/launch.py` inside a Slurm job) has set the usual variables
+One process unless a launcher (torchrun, or benchmark/jobs/slurm/job.py in a Slurm job) has set the usual variables
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmark.settings.units import duration
+from benchmark.store import Heartbeat
 from benchmark.training.clock import Clock
 from benchmark.training.method import Stage
 
@@ -17,11 +18,11 @@ from benchmark.training.method import Stage
 class Line:
     """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten.
 
-    `beacon` is a file that always says the same in JSON, for `status`.
+    `heartbeat` is a file that always says the same in JSON, for `status`.
     """
 
-    def __init__(self, name: str, beacon: Path | None = None, out: TextIO | None = None) -> None:
-        self.name, self.out, self._beacon = name, out or sys.stderr, beacon
+    def __init__(self, name: str, heartbeat: Path | None = None, out: TextIO | None = None) -> None:
+        self.name, self.out, self._heartbeat = name, out or sys.stderr, heartbeat
         self._live = self.out.isatty()
         self._next = 0.0
         self._width = 0
@@ -41,12 +42,19 @@ class Line:
             + (f"loss {loss:,.3f}  " if loss is not None else "")
             + f"{duration(left)} left of the stage"
         )
-        if self._beacon:
-            where = {"stage": stage.index, "domain": stage.domains[stage.index], "phase": phase, "fraction": fraction}
-            charged = {"seconds": clock.seconds, "tokens_per_second": rate, "time": time.time()}
-            beside = self._beacon.with_suffix(".part")
-            beside.write_text(json.dumps({**where, **charged}), encoding="utf-8")
-            os.replace(beside, self._beacon)
+        if self._heartbeat:
+            heartbeat = Heartbeat(
+                stage=stage.index,
+                domain=stage.domains[stage.index],
+                phase=phase,
+                fraction=fraction,
+                seconds=clock.seconds,
+                tokens_per_second=rate,
+                time=time.time(),
+            )
+            beside = self._heartbeat.with_suffix(".part")
+            beside.write_text(json.dumps(heartbeat), encoding="utf-8")
+            os.replace(beside, self._heartbeat)
 
     def finish(self, text: str) -> None:
         self._print(f"{self.name}  {text}")

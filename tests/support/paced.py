@@ -25,13 +25,13 @@ class Paced:
 
     def loss(self, learner, batch):
         if self.watching:
-            self._look(learner.world.rank)
+            self._obey(learner.world.rank)
             if self.log:
                 with open(self.log, "ab") as file:
                     file.write(b".")
         return super().loss(learner, batch)
 
-    def _look(self, rank):
+    def _obey(self, rank):
         if not os.path.exists(self.gate):
             return
         what, *more = Path(self.gate).read_text().split()

@@ -16,11 +16,14 @@ import torch
 from safetensors.torch import load_file
 
 import methods
+import paper_tables
 import run_all
 from benchmark import records
-from benchmark.jobs import job_files, slurm, snapshot
-from benchmark.jobs.launch import train_here
-from benchmark.jobs.planning import RunState, Survey
+from benchmark.jobs.executors.local import train_here
+from benchmark.jobs.plan import Plan, Tables
+from benchmark.jobs.slurm import commands, job_files, snapshot
+from benchmark.jobs.states import RunState
+from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
@@ -156,15 +159,23 @@ class Lab:
         [config] = [config for config in self.configs() if config.row == row]
         return config
 
+    def plan(self, overrides: dict[str, Any] | None = None, rows: list[str] | None = None) -> Plan:
+        """What `run` would do for these rows, default all, with these overrides of the suite."""
+        suite = load_suite(str(self.file), overrides)
+        configs = [config for config in self.configs() if rows is None or config.row in rows]
+        survey = Survey(suite, configs, methods.build, Store(self.runs))
+        tables = Tables(paper_tables.measures(suite), paper_tables.write_report, self.folder / "report")
+        return Plan(suite, survey.states(), methods.build, survey.store, tables)
+
     def states(self) -> dict[str, RunState]:
         """By row."""
         survey = Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
         return {state.config.row: state for state in survey.states()}
 
-    def jobs(self) -> list[jobs.Job]:
+    def jobs(self) -> list[job_files.Job]:
         return job_files.read(job_files.folder_of(self.runs, "tiny"))
 
-    def job(self, row: str) -> jobs.Job:
+    def job(self, row: str) -> job_files.Job:
         """The last one of a row."""
         return [job for job in self.jobs() if job.run == self.config(row).id][-1]
 
@@ -213,5 +224,5 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {slurm.queue()}")
+            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {commands.queue()}")
         time.sleep(0.05)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from benchmark.jobs import slurm
-from benchmark.jobs.job_files import Job
+from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.job_files import Job
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_texts
@@ -61,7 +61,7 @@ class Chaos:
 
     def run(self) -> None:
         self.lab.submit()
-        while slurm.queue():
+        while commands.queue():
             for row, (evaluations, disturb) in list(self.plan.items()):
                 job = self.running(row)
                 if job and self.lab.count(row, "evaluation") >= evaluations:
@@ -71,7 +71,7 @@ class Chaos:
                     del self.plan[row]
             time.sleep(0.2)
         self.lab.submit("--retry-failed")  # those whose process was killed
-        wait_until(lambda: not slurm.queue())
+        wait_until(lambda: not commands.queue())
 
     def running(self, row: str) -> Job | None:
         config = self.lab.config(row)
@@ -89,17 +89,19 @@ class Chaos:
         processes.kill(pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted))
 
     def lose_node(self, job: Job) -> None:
-        self.cluster.kill_node(job.node)
-        subprocess.run(["scontrol", "update", f"NodeName={job.node}", "State=DOWN", "Reason=chaos"], check=True)
-        self.cluster.start_node(job.node)
-        subprocess.run(["scontrol", "update", f"NodeName={job.node}", "State=RESUME"], check=True)
+        self.cluster.kill_node(job.starts[-1]["node"])
+        subprocess.run(
+            ["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=DOWN", "Reason=chaos"], check=True
+        )
+        self.cluster.start_node(job.starts[-1]["node"])
+        subprocess.run(["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=RESUME"], check=True)
 
     def preempt(self, job: Job) -> None:
         """An urgent job takes all of the node."""
         urgent = [
             "sbatch",
             "--partition=main",
-            f"--nodelist={job.node}",
+            f"--nodelist={job.starts[-1]['node']}",
             "--exclusive",
             "--wrap=true",
             "--output=/dev/null",

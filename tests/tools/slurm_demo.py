@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmark.jobs import job_files
+from benchmark.jobs.slurm import job_files
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import wait_until
 
@@ -27,10 +27,10 @@ def run_all(command: str, *more: str) -> None:
 def running() -> job_files.Job | None:
     """A run that trains: it has said how far it is."""
     found = job_files.read(job_files.folder_of(RUNS, "demo"))
-    return next((job for job in found if job.run and job.starts and not job.end and beacon(job).exists()), None)
+    return next((job for job in found if job.run and job.starts and not job.end and heartbeat(job).exists()), None)
 
 
-def beacon(job: job_files.Job) -> Path:
+def heartbeat(job: job_files.Job) -> Path:
     return RUNS / "suites" / "demo" / f"{job.run}.json"
 
 

@@ -1,6 +1,6 @@
 """What each process of a Slurm job starts with: it holds back a signal that may come too early, and runs submitit.
 
-The command is `python SNAPSHOT/benchmark/jobs/slurm_process.py -u -m submitit... FOLDER`; submitit appends the options,
+The command is `python SNAPSHOT/benchmark/jobs/slurm/process.py -u -m submitit... FOLDER`; submitit appends the options,
 which are those of Python itself, and this does their work.
 """
 
@@ -16,7 +16,7 @@ PREEMPTION = getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, [PREEMPTION])
     # The snapshot this file lies in comes first, before an installed package, and the current folder is not searched.
-    sys.path[0] = str(Path(__file__).parents[2])
+    sys.path[0] = str(Path(__file__).parents[3])
     _, unbuffered, dash_m, module, *sys.argv[1:] = sys.argv
     assert (unbuffered, dash_m) == ("-u", "-m"), (unbuffered, dash_m)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

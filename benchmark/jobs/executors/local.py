@@ -1,0 +1,84 @@
+"""This machine, and whatever processes torchrun has started here: runs are trained one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmark.downstream.scoring import load_tasks, score_runs
+from benchmark.jobs.payloads import PrepareData, TrainRun
+from benchmark.jobs.plan import Plan
+from benchmark.jobs.states import JobState
+from benchmark.jobs.stop_signals import StopSignals
+from benchmark.settings.config import RunConfig, Suite
+from benchmark.store import Store
+from benchmark.training.processes import join
+from benchmark.training.run import Build
+from benchmark.training.stage import Stopped
+
+
+class LocalExecutor:
+    """Returns when everything is done. It has no jobs of its own: runs under way are known by their locks."""
+
+    gpus = 0
+
+    def __init__(self, suite: Suite, store: Store) -> None:
+        self.suite, self.store = suite, store
+
+    def describe(self, plan: Plan) -> list[str]:
+        return []
+
+    def execute(self, plan: Plan) -> int:
+        """Train, score, measure, render. Raises KeyboardInterrupt when asked to stop, after a checkpoint."""
+        leads = int(os.environ.get("RANK", 0)) == 0
+        if leads:
+            load_tasks(self.suite, self.store)  # what is wrong with them is said now, not after days of training
+        failed = train_here([state.config for state in plan.wanted], plan.build, self.store.root)
+        unscored = 0
+        if leads:
+            unscored = score_runs(self.suite, plan.configs, self.store.root)
+            for config in plan.configs:
+                for measure in plan.tables.measures:
+                    measure(config, self.store)
+            plan.tables.render([(self.suite, plan.configs)], self.store.root, plan.tables.out)
+        if failed:
+            print(f"{len(failed)} runs failed; `run_all.py status {self.suite.name}` says why", file=sys.stderr)
+        if unscored:
+            print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
+        return int(bool(failed or plan.left_out or unscored))
+
+    def jobs(self) -> list[JobState]:
+        return []
+
+    def cancel(self) -> int:
+        return 0
+
+
+def train_here(configs: Iterable[RunConfig], build: Build, runs: Path) -> list[RunConfig]:
+    """Train runs one after the other: under a wall-time budget they would slow each other. Returns those that failed.
+
+    Raises KeyboardInterrupt when asked to stop, after a checkpoint.
+    """
+    failed = []
+    with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+        for config in world.agree(list(configs)):  # records may have changed since another process read them
+            if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
+                PrepareData(config, runs)(world, asked_to_stop)
+            try:
+                TrainRun(config, build, runs)(world, asked_to_stop)
+            except Stopped:
+                raise KeyboardInterrupt from None
+            except Exception:  # it is in the run's records, and said in its line: the other runs go on
+                if world.size > 1:
+                    raise
+                failed.append(config)
+                logging.debug(traceback.format_exc())
+    return failed
+
+
+EXECUTOR = LocalExecutor

@@ -1,0 +1,119 @@
+"""What jobs do: callables that are the same in this process and in a Slurm job, where they arrive pickled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from benchmark.downstream.scoring import load_tasks, score_stage
+from benchmark.instruments.run_models import Measure
+from benchmark.settings.config import RunConfig, Suite
+from benchmark.store import Store
+from benchmark.training.processes import World
+from benchmark.training.progress import Line, Silent
+from benchmark.training.run import Build, Run, corpus_of
+from benchmark.training.stage import Stopped
+
+RenderReport = Callable[[Sequence[tuple[Suite, Sequence[RunConfig]]], Path, Path], None]  # suites, runs, out
+
+
+class Payload(Protocol):
+    """What a job does. If it `polls`, it calls `asked_to_stop` every now and then, and raises Stopped if so."""
+
+    polls: ClassVar[bool]
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """Train what is missing of a run, or of its stages up to `last_stage`.
+
+    Raises Stopped after a checkpoint when asked to stop, and whatever went wrong; both can be continued by another
+    call. Errors are in the run's records.
+    """
+
+    config: RunConfig
+    build: Build
+    runs: Path
+    last_stage: int | None = None
+    polls: ClassVar[bool] = True
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        config, store = self.config, Store(self.runs)
+        name = f"{config.suite}: {config.row}, seed {config.seed}"
+        line = Line(name, store.heartbeat(config)) if world.leads else Silent()
+        try:
+            method = lambda: self.build(config.method, config.options)  # noqa: E731
+            run = Run(config, method, store, world, line, asked_to_stop)
+            [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
+            if done:
+                line.finish("done before")
+                return
+            run.train(self.last_stage)
+        except Stopped:
+            line.finish("stopped; goes on from its checkpoint")
+            raise
+        except Exception as error:
+            line.finish(f"failed: {error}")
+            raise
+        line.finish("done" if self.last_stage is None else "shared stages done")
+
+
+@dataclass(frozen=True)
+class PrepareData:
+    """Tokenise the text of a run's domains."""
+
+    config: RunConfig
+    runs: Path
+    polls: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        corpus_of(self.config, Store(self.runs), lambda text: print(text, file=sys.stderr))
+
+
+@dataclass(frozen=True)
+class ScoreModel:
+    """Fine-tune and score the model that a run has after a stage."""
+
+    suite: Suite
+    config: RunConfig
+    stage: int
+    runs: Path
+    polls: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        store = Store(self.runs)
+        score_stage(self.suite, self.config, self.stage, load_tasks(self.suite, store), store)
+
+
+@dataclass(frozen=True)
+class MeasureModels:
+    """Measure what tables need of the models that a run has."""
+
+    measures: tuple[Measure, ...]
+    config: RunConfig
+    runs: Path
+    polls: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        for measure in self.measures:
+            measure(self.config, Store(self.runs))
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """Render tables and figures from the records that there are; `render` is handed in by who may import it."""
+
+    render: RenderReport
+    suite: Suite
+    configs: tuple[RunConfig, ...]
+    runs: Path
+    out: Path
+    polls: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        self.render([(self.suite, self.configs)], self.runs, self.out)

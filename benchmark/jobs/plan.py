@@ -1,0 +1,187 @@
+"""The plan of a suite: the jobs that its tables still need, and for which others each of them waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from benchmark import records
+from benchmark.downstream.scoring import scored_stages
+from benchmark.instruments.run_models import Measure
+from benchmark.jobs.payloads import MeasureModels, Payload, PrepareData, RenderReport, ScoreModel, TrainRun, WriteReport
+from benchmark.jobs.states import JobState, RunState
+from benchmark.jobs.training_graph import Segment, label, training_graph
+from benchmark.settings.config import RunConfig, Suite, digest
+from benchmark.store import Store
+from benchmark.training.run import Build, stage_keys
+
+UNPREPARED = "unprepared"  # stands for the corpus in stage keys that only have to differ or agree
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job: what it does, and for which others it waits. Jobs of equal keys do the same."""
+
+    key: str
+    kind: Literal["prepare", "train", "score", "measure", "report"]
+    name: str
+    payload: Payload
+    run: str | None = None  # the id of the run that it trains to its end
+    after: tuple[str, ...] = ()  # keys of jobs that must have ended, where they are planned or under way
+    needs: tuple[str, ...] = ()  # keys of jobs that must have succeeded
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a suite's tables want besides training; handed in, because jobs must not import the rooms of tables."""
+
+    measures: tuple[Measure, ...]
+    render: RenderReport
+    out: Path
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an executor is given. `states` are those of all runs that the tables show."""
+
+    suite: Suite
+    states: Sequence[RunState]
+    build: Build
+    store: Store
+    tables: Tables
+    retry_failed: bool = False
+
+    @property
+    def configs(self) -> tuple[RunConfig, ...]:
+        return tuple(state.config for state in self.states)
+
+    @property
+    def wanted(self) -> list[RunState]:
+        """The runs to train."""
+        return to_train(self.states, self.retry_failed)
+
+    @property
+    def left_out(self) -> int:
+        """How many failed runs are left as they are."""
+        return 0 if self.retry_failed else sum(state.state == "failed" for state in self.states)
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The training that is missing; what runs share once and first."""
+        done = {state.config.id: state.trained.stages for state in self.wanted}
+        runs = [(state.config, self.keys[state.config.id]) for state in self.wanted]
+        return training_graph(runs, lambda config, stage: done[config.id] > stage)
+
+    @cached_property
+    def keys(self) -> dict[str, list[str]]:
+        """A key of each stage of each run by the run's id; they agree where stages are shared."""
+        return {config.id: plan_keys(config, self.build) for config in self.configs}
+
+    @cached_property
+    def _trainers(self) -> dict[str, str]:
+        """The key of the job that trains a stage, by the stage's."""
+        return {stage: segment.key for segment in self.segments for stage in segment.stages}
+
+    def jobs(self, known: Sequence[JobState] = ()) -> list[PlannedJob]:
+        """All jobs that are neither over nor under way by what is `known`, each after those that it waits for.
+
+        They prepare data, train, score, measure, and then render a report of what there is.
+        """
+        under_way = [job.key for job in known if job.under_way]
+        planned = [*self._preparing(), *self._training(), *self._scoring(known), *self._measuring(known)]
+        new = [job for job in planned if job.key not in under_way]
+        if not new:
+            return []
+        before = (key for key in (*under_way, *(job.key for job in new)) if key.partition("-")[0] not in AT_THE_ENDS)
+        payload = WriteReport(
+            self.tables.render, self.suite, self.configs, self.store.root.absolute(), self.tables.out.absolute()
+        )
+        return [*new, PlannedJob("report", "report", f"{self.suite.name}:report", payload, after=tuple(before))]
+
+    def _preparing(self) -> list[PlannedJob]:
+        """One for each corpus that is not tokenised."""
+        runs = {data_key(state.config): state.config for state in self.wanted if not state.trained.prepared}
+        name, folder = f"{self.suite.name}:prepare", self.store.root.absolute()
+        return [PlannedJob(key, "prepare", name, PrepareData(config, folder)) for key, config in runs.items()]
+
+    def _training(self) -> list[PlannedJob]:
+        """One for each segment.
+
+        However those before it end: if they fail, it does their work, from their last checkpoint, and if it fails too
+        it says why in its own records. If it needed their success, it would end and say nothing.
+        """
+        jobs = []
+        for segment in self.segments:
+            payload = TrainRun(segment.config, self.build, self.store.root.absolute(), segment.last_stage)
+            run = segment.config.id if segment.last_stage is None else None
+            after = (data_key(segment.config), *([segment.after] if segment.after else []))
+            jobs.append(PlannedJob(segment.key, "train", segment.name, payload, run, after))
+        return jobs
+
+    def _scoring(self, known: Sequence[JobState]) -> list[PlannedJob]:
+        """One for each model that is to be scored and has been or will be trained, shared ones once."""
+        settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
+        jobs: dict[str, PlannedJob] = {}
+        for state in self.states:
+            config = state.config
+            for stage in scored_stages(self.suite, config):
+                model = self.keys[config.id][stage]
+                key = f"score-{model}-{settings}"
+                name = f"{self.suite.name}:score-{label(config)}-{config.domains[stage].name}"
+                payload = ScoreModel(self.suite, config, stage, self.store.root.absolute())
+                if (needs := self._trained_by(model, state, stage, key, known)) is not None:
+                    jobs.setdefault(key, PlannedJob(key, "score", name, payload, needs=needs))
+        return list(jobs.values())
+
+    def _measuring(self, known: Sequence[JobState]) -> list[PlannedJob]:
+        """One for the models of each run that has been or will be trained to its end."""
+        settings = digest([measure.__module__ for measure in self.tables.measures])
+        jobs: dict[str, PlannedJob] = {}
+        for state in self.states if self.tables.measures else []:
+            config, stage = state.config, len(state.config.domains) - 1
+            model = self.keys[config.id][stage]
+            key = f"similarity-{model}-{settings}"
+            name = f"{self.suite.name}:similarity-{label(config)}"
+            payload = MeasureModels(self.tables.measures, config, self.store.root.absolute())
+            if (needs := self._trained_by(model, state, stage, key, known)) is not None:
+                jobs.setdefault(key, PlannedJob(key, "measure", name, payload, needs=needs))
+        return list(jobs.values())
+
+    def _trained_by(
+        self, model: str, state: RunState, stage: int, key: str, known: Sequence[JobState]
+    ) -> tuple[str, ...] | None:
+        """The keys of jobs that will train a stage's model for job `key`: none if it is trained.
+
+        None stands for no job: there will be no model, or the job is over.
+        """
+        if state.trained.stages > stage:
+            return None if self._is_over(key, state.trained.keys[stage], known) else ()
+        return (self._trainers[model],) if model in self._trainers else None
+
+    def _is_over(self, key: str, stage: str, known: Sequence[JobState]) -> bool:
+        """Whether a job has worked on the model that this stage has now, and is not to be submitted again."""
+        since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"]
+        over = [job for job in known if job.key == key and (job.history.ended or 0) > since]
+        return any(job.state == "done" or not self.retry_failed for job in over)
+
+
+AT_THE_ENDS = ("data", "report")  # what begins the keys of jobs that a report does not wait for
+
+
+def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
+    """The runs that `run` is to train: not those that are done or under way, and failed ones only when asked."""
+    wanted = ("todo", "interrupted", "failed") if retry_failed else ("todo", "interrupted")
+    return [state for state in states if state.state in wanted]
+
+
+def plan_keys(config: RunConfig, build: Build) -> list[str]:
+    """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
+    return stage_keys(config, build(config.method, config.options), UNPREPARED)
+
+
+def data_key(config: RunConfig) -> str:
+    """A hash of what a corpus is made from."""
+    return f"data-{digest(config.model_dump(mode='json', include={'domains', 'tokenizer', 'data'}))}"

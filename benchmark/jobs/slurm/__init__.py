@@ -1,0 +1,1 @@
+"""What the Slurm executor is made of: its commands, its job files, and a job from the inside."""

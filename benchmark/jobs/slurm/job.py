@@ -1,0 +1,113 @@
+"""A job of Slurm from the inside: what submitit runs in each of its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import submitit
+import torch
+from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
+
+from benchmark import records
+from benchmark.errors import UserError
+from benchmark.jobs.payloads import Payload
+from benchmark.jobs.slurm import snapshot
+from benchmark.jobs.slurm.process import PREEMPTION
+from benchmark.jobs.stop_signals import StopSignals
+from benchmark.training.processes import join, node
+from benchmark.training.provenance import ROOT
+from benchmark.training.stage import Stopped
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What submitit runs in every process of a job: a payload, its signals, and what it has to say.
+
+    On the signal of a time limit or a preemption all processes stop after the same step, one of them having saved a
+    checkpoint, and only then submitit's own handler is called, which queues the job again. (It would be called in the
+    middle of a step, and only in one process, so it is put aside.) After SIGTERM alone the job just ends: someone
+    cancelled it.
+    """
+
+    payload: Payload
+    folder: Path  # of the suite's job files
+    gpus: bool
+    exclusive: bool | str
+
+    def __call__(self) -> None:
+        place = TorchDistributedEnvironment()
+        # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
+        place.export(set_cuda_visible_devices=False, overwrite=True)
+        if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
+        file = self.folder / f"{submitit.JobEnvironment().job_id}.jsonl"
+        signals = StopSignals(PREEMPTION, signal.SIGTERM, at_once=not self.payload.polls)
+        try:
+            with signals, _deliver(PREEMPTION):
+                if place.rank == 0:
+                    self._start(file)
+                self._check()
+                with join() as world:
+                    self.payload(dataclasses.replace(world, exclusive=self.exclusive), signals)
+        except Stopped:
+            self._leave(file, signals, place.rank)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            _end(file, "failed", error=text, traceback=traceback.format_exc(), rank=place.rank)
+            raise
+        if place.rank == 0:
+            _end(file, "done")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Called by submitit before it queues the job again, which ends this process: not before it is done, please."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return DelayedSubmission(self)
+
+    def _start(self, file: Path) -> None:
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        records.append(file, {"kind": "started", "node": node(), "gpus": gpus, "restarts": restarts})
+
+    def _check(self) -> None:
+        if snapshot.digest(ROOT) != ROOT.name:
+            raise UserError(f"the code in {ROOT} is not what was submitted: cancel the suite and run it again")
+        if self.gpus and not torch.cuda.is_available():
+            raise UserError(
+                f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
+            )
+
+    def _leave(self, file: Path, signals: StopSignals, rank: int) -> None:
+        if rank == 0 and signals.came[:1] == [PREEMPTION]:
+            try:
+                signals.before[PREEMPTION](PREEMPTION, None)
+            except Exception as error:
+                why = f"saved, but cannot be queued again from {node()} ({error}): `run` goes on"
+                _end(file, "stopped", error=why)
+                raise
+        elif rank == 0:
+            _end(file, "stopped", error="saved and ended by SIGTERM")
+            sys.exit(128 + signal.SIGTERM)
+        sys.exit(0)
+
+
+@contextlib.contextmanager
+def _deliver(number: int) -> Iterator[None]:
+    """Receive a signal that is else held back: `process.py` does so until there is a handler, we do at the end."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+
+
+def _end(file: Path, state: str, **values: Any) -> None:
+    records.append(file, {"kind": "ended", "state": state, **values})

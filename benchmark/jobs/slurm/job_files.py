@@ -1,0 +1,121 @@
+"""The job files of a suite: which jobs were submitted to Slurm, and what they said.
+
+Each job has a file `runs/suites/<suite>/jobs/<id>.jsonl` (one writer a file: appending from several machines at once is
+not safe on every file system), begun by who submits it and continued by the job itself:
+
+    job       what was submitted, see Submitted
+    released  (its name and dependencies are set)
+    started   at each start, so that a second one means that it was queued again, see Started
+    ended     why it ended, see Ended
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+from benchmark import records
+from benchmark.jobs.states import History
+
+
+class Submitted(TypedDict):
+    """What was submitted: ids of Slurm, except for `key` (what the job does) and `run` (whose training it ends)."""
+
+    id: str
+    key: str
+    name: str
+    run: str | None
+    after: list[str]  # jobs that must have ended before
+    needs: list[str]  # jobs that must have succeeded before
+    log: str
+    exclusive: bool | str
+    time: float
+
+
+class Started(TypedDict):
+    node: str
+    gpus: str | None  # CUDA_VISIBLE_DEVICES
+    restarts: int
+    time: float
+
+
+class _Error(TypedDict, total=False):
+    error: str
+    traceback: str
+    rank: int
+
+
+class Ended(_Error):
+    state: Literal["done", "stopped", "failed"]
+    time: float
+
+
+@dataclass
+class Job:
+    """One job that was submitted, and what it has said."""
+
+    submitted: Submitted
+    released: bool = False
+    starts: list[Started] = field(default_factory=list)
+    end: Ended | None = None  # why it ended, as it said itself since its last start
+
+    @property
+    def id(self) -> str:
+        return self.submitted["id"]
+
+    @property
+    def key(self) -> str:
+        return self.submitted["key"]
+
+    @property
+    def name(self) -> str:
+        return self.submitted["name"]
+
+    @property
+    def run(self) -> str | None:
+        return self.submitted["run"]
+
+    @property
+    def array(self) -> str:
+        """The id without the number of the array's task."""
+        return self.id.partition("_")[0]
+
+    def history(self, ended: float | None = None) -> History:
+        """When and where it was."""
+        nodes = tuple(start["node"] for start in self.starts)
+        return History(self.submitted["log"], self.submitted["time"], nodes, ended)
+
+
+def folder_of(runs: Path, suite: str) -> Path:
+    """The folder of a suite's job files, below the folder of `--runs`."""
+    return runs / "suites" / suite / "jobs"
+
+
+def read(folder: Path) -> list[Job]:
+    """The jobs of a suite in the order of submission."""
+    found = filter(None, map(read_one, folder.glob("*.jsonl")))
+    return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
+
+
+def read_one(path: Path) -> Job | None:
+    """The job of one file; None if whoever submitted it was killed before saying so, and only the job itself wrote."""
+    lines = records.read(path)
+    first = next((line for line in lines if line["kind"] == "job"), None)
+    if first is None:
+        return None
+    job = Job(cast(Submitted, _fields(first)))
+    for line in lines:
+        if line["kind"] == "released":
+            job.released = True
+        elif line["kind"] == "started":
+            job.starts.append(cast(Started, _fields(line)))
+            job.end = None
+        # the first process that fails is the cause, the others follow from it
+        elif line["kind"] == "ended" and job.end is None:
+            job.end = cast(Ended, _fields(line))
+    return job
+
+
+def _fields(line: records.Record) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "kind"}

@@ -1,0 +1,77 @@
+"""The command line: which commands there are and what they take; run_all.py says what they do. No torch here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmark.settings.suite_files import suite_names
+
+Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
+
+
+def command_line(description: str, executors: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of `run_all.py`. `executors`: what `--executor` offers."""
+    parser = argparse.ArgumentParser(
+        prog="run_all.py", description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(name: str, help: str, parents: Sequence[argparse.ArgumentParser] = ()) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help, parents=parents)
+        sub.set_defaults(command=name)
+        return sub
+
+    _commands_of_suites(add, executors)
+    _commands_of_methods_and_models(add)
+    return parser
+
+
+def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
+    suites = f"{', '.join(suite_names())}, or a .toml file"
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("suite", nargs="?", default="demo", help=suites)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    common.add_argument("--out", type=Path, default=Path("report"), help="tables and figures (default: report)")
+    common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
+    common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
+    common.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override, e.g. budget.amount=60"
+    )
+
+    sub = add("run", "train what is missing, then report (the default)", [one, common])
+    sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, and what is done; run nothing")
+    sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
+    sub.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
+    sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
+    add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
+    sub = add("report", "render tables and figures from the records that exist", [common])
+    sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
+    views = ("ours", "printed", "both")
+    sub.add_argument("--view", choices=views, default="ours", help="tables with our numbers, the paper's, or both")
+    sub = add("status", "the state of each run", [one, common])
+    sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
+    add("cancel", "end the suite's jobs; what is trained stays", [one, common])
+    sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
+    sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
+    sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")
+
+
+def _commands_of_methods_and_models(add: Add) -> None:
+    sub = add("check", "does a method in methods/ keep the promises of the interface?")
+    sub.add_argument("method")
+    sub = add("evaluate", "perplexity of a checkpoint on your text")
+    sub.add_argument("checkpoint", type=Path, help="a folder written by a run: runs/stages/KEY/model")
+    sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
+    sub.add_argument("--domain", help="whose prompt or column to use; 'auto' picks one (default: the last)")
+    sub.add_argument("--json", action="store_true", help="print one JSON object")
+    sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
+    sub.add_argument("checkpoint", type=Path, help="a BERT, RoBERTa or GPT-2 type Hugging Face folder")
+    sub.add_argument("--layers", type=int, required=True)
+    sub.add_argument("--width", type=int, required=True, help="the new hidden size")
+    sub.add_argument("--out", type=Path, required=True)
+    sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
+    sub.add_argument("--text", type=Path, help="fits what cannot be exact to this text")
+    sub.add_argument("--seed", type=int, default=0)
