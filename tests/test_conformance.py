@@ -57,8 +57,9 @@ class Greedy(LifelongMethod):
         return model
 
     def adjust_gradients(self, learner, memory):
-        self.calls = getattr(self, "calls", 0) + 1
-        if self.how == "state":  # depends on what a resume does not restore
+        learner.record(steps=learner.metrics.get("steps", 0) + 1)
+        if self.how == "state" and learner.metrics["steps"] > 1:  # depends on what a resume does not restore
+            self.calls = getattr(self, "calls", 0) + 1
             learner.parameters[0].grad.mul_(self.calls % 3)
 
 

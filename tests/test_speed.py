@@ -12,7 +12,7 @@ import methods
 from benchmark import records
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import ALONE, STEPS, Lab
-from benchmark.instruments.speed import Cost, Stepper, measure, table
+from benchmark.instruments.speed import Cost, measure, table
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.settings.suite_files import load_suite
@@ -21,6 +21,8 @@ from benchmark.training import step_times
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.run import stage_keys, stage_of
+from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.tiny_suite import write
 
@@ -49,7 +51,8 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
     run = lab.run(config, "run")
     stage = stage_of(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
-    stepper = Stepper(config, stage, run.stream, LifelongMethod(), model, Phase("adapt"), 0, ALONE)
+    inputs = StageInputs(config, stage, run.stream, LifelongMethod(), model, ALONE)
+    stepper = Stepper(inputs, Phase("adapt"), 0)
     expected = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
     assert stepper.flops() == pytest.approx(expected, rel=0.01)
 
@@ -86,8 +89,8 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     flops = []
     for _ in range(2):
         _, one = next(stages)
-        [phase] = one.method.phases(one.stage)
-        flops.append(Stepper(config, one.stage, run.stream, one.method, one.model, phase, 0, ALONE).flops())
+        [phase] = one.inputs.method.phases(one.inputs.stage)
+        flops.append(Stepper(one.inputs, phase, 0).flops())
     if second is None:
         d, columns, layers = 16, config.data.text_length + 1, 1
         frozen = 2 * layers * (12 * d * d + 2 * columns * d)
@@ -204,9 +207,9 @@ def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
     model = stage.build(config.model.ladder[0])
     before = [parameter.clone() for parameter in model.parameters()]
     for number, (phase, expected) in enumerate(zip(method.phases(stage), [[look], adapt], strict=True)):
-        stepper = Stepper(config, stage, run.stream, method, model, phase, number, ALONE)
+        stepper = Stepper(StageInputs(config, stage, run.stream, method, model, ALONE), phase, number)
         method.calls.clear()
-        stepper.step()
+        stepper.step(0)
         assert method.calls == expected
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
@@ -217,9 +220,9 @@ def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
     run = lab.run(lab.config(), "run")
     prepared = speed.stages(lab.config(), lab.build, run.stream, ALONE)
     (_, first) = next(prepared)
-    first.method.calls.append("first stage")
+    first.inputs.method.calls.append("first stage")
     (_, second) = next(prepared)
-    assert second.method is not first.method and second.method.calls == ["first stage"]
+    assert second.inputs.method is not first.inputs.method and second.inputs.method.calls == ["first stage"]
 
 
 def test_costs_of_a_suite(tmp_path) -> None:

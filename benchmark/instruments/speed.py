@@ -19,14 +19,11 @@ import torch
 from benchmark.data.tokens import Corpus
 from benchmark.models import LanguageModel
 from benchmark.settings.config import Budget, RunConfig
-from benchmark.training.flops import count_flops
-from benchmark.training.learner import Learner
-from benchmark.training.loader import Loader
-from benchmark.training.method import LifelongMethod, Phase, Stage
-from benchmark.training.optimization import new_optimizer
+from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.run import Build, stage_keys, stage_of, stream_of
-from benchmark.training.stage import get_state, set_state
+from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
 
@@ -52,52 +49,14 @@ class Cost:
         return self.measured / self.predicted - 1 if self.predicted else math.nan
 
 
-class Stepper:
-    """Takes steps of a phase as the loop does, at a learning rate of 0."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        stage: Stage,
-        stream: Stream,
-        method: LifelongMethod,
-        model: LanguageModel,
-        phase: Phase,
-        phase_index: int,
-        world: World,
-    ) -> None:
-        training = config.training
-        self.method, self.model, self.training, self.world = method, model, training, world
-        self.learner = Learner(model, method.loss, training, world)
-        self.optimizer = new_optimizer(self.learner.parameters, training) if phase.trains else None
-        self.loader = Loader(stream, stage, phase, phase_index, training, world, method)
-        self.taken = 0
-
-    def step(self) -> float:
-        """Its seconds, the slowest process's."""
-        self.world.synchronize()
-        began = time.perf_counter()
-        torch.manual_seed(self.loader.seed(self.taken))
-        batches, memory = self.loader.get(self.taken)
-        if self.optimizer:
-            self.learner.accumulate(batches)
-            self.method.adjust_gradients(self.learner, memory)
-            if self.training.clip:
-                torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
-            self.optimizer.step()
-        else:
-            self.method.observe(self.learner, batches)
-        self.world.synchronize()
-        self.taken += 1
-        return self.world.maximum(time.perf_counter() - began)[0]
-
-    def flops(self) -> float:
-        """Of one step of this process, uncompiled."""
-        compiled, self.training = self.learner, self.training.model_copy(update={"compile": False})
-        self.learner = Learner(self.model, self.method.loss, self.training, self.world)
-        flops = count_flops(self.step)
-        self.learner = compiled
-        return flops
+def seconds_of(stepper: Stepper, step: int) -> float:
+    """How long a step takes at a learning rate of 0, the slowest process's time."""
+    world = stepper.inputs.world
+    world.synchronize()
+    began = time.perf_counter()
+    stepper.step(step)
+    world.synchronize()
+    return world.maximum(time.perf_counter() - began)[0]
 
 
 def measure(
@@ -120,7 +79,7 @@ def measure(
         times = []
         for key, one in stages(config, build, stream, world):
             if key not in known:
-                say(f"{config.row}, stage {one.stage.index + 1} of {len(config.domains)}")
+                say(f"{config.row}, stage {one.inputs.stage.index + 1} of {len(config.domains)}")
                 known[key] = one.measure(pairs)
             shared, measured = known[key]
             costs += [replace(cost, row=config.row) for cost in shared]
@@ -131,46 +90,43 @@ def measure(
 
 @dataclass
 class Prepared:
-    """A stage as a run would begin it, and Naive's model beside it."""
+    """A stage as a run would begin it, how long that took, and Naive's model beside it."""
 
-    config: RunConfig
-    stage: Stage
-    stream: Stream
-    method: LifelongMethod
-    model: LanguageModel
-    naive: LanguageModel
+    inputs: StageInputs
     set_up: float
-    world: World
+    naive: LanguageModel
 
     def measure(self, pairs: int) -> tuple[list[Cost], StageTimes]:
-        common = (self.config, self.stage, self.stream)
-        naive = Stepper(*common, LifelongMethod(), self.naive, Phase("adapt"), 0, self.world)
+        inputs, stage = self.inputs, self.inputs.stage
+        naive = Stepper(replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0)
         costs = []
-        for number, phase in enumerate(self.method.phases(self.stage)):
+        for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
-            one = Stepper(*common, self.method, self.model, phase, number, self.world)
+            one = Stepper(inputs, phase, number)
             predicted = one.flops() / naive.flops()
-            for _ in range(WARM_UP):
-                one.step()
-                before = naive.step()
-            seconds, ratios = [], []
-            for _ in range(pairs):  # each step of the method stands between two of Naive's
-                mine, after = one.step(), naive.step()
-                seconds.append(mine)
-                ratios.append(2 * mine / (before + after))
-                before = after
+            seconds, ratios = _in_turns(one, naive, pairs)
+            domain = stage.domains[stage.index]
+            median = statistics.median
             costs.append(
-                Cost(
-                    row=self.config.row,
-                    stage=self.stage.index,
-                    domain=self.stage.domains[self.stage.index],
-                    phase=phase.name,
-                    seconds=statistics.median(seconds),
-                    measured=statistics.median(ratios),
-                    predicted=predicted,
-                )
+                Cost(inputs.config.row, stage.index, domain, phase.name, median(seconds), median(ratios), predicted)
             )
+            one.close()
+        naive.close()
         return costs, StageTimes(self.set_up, {cost.phase: cost.seconds for cost in costs})
+
+
+def _in_turns(one: Stepper, naive: Stepper, pairs: int) -> tuple[list[float], list[float]]:
+    """Seconds of steps of the first, and ratios to the steps of the second that stand before and after."""
+    for step in range(WARM_UP):
+        seconds_of(one, step)
+        before = seconds_of(naive, step)
+    seconds, ratios = [], []
+    for step in range(WARM_UP, WARM_UP + pairs):
+        mine, after = seconds_of(one, step), seconds_of(naive, step)
+        seconds.append(mine)
+        ratios.append(2 * mine / (before + after))
+        before = after
+    return seconds, ratios
 
 
 def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
@@ -183,17 +139,18 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     model = first.build(first.ladder[0])
     naive = copy.deepcopy(model).to(world.device).train()
     for index, key in enumerate(keys):
-        stage = stage_of(config, index, stream)
         method, state = build(config.method, config.options), get_state(method)
         set_state(method, state)
-        torch.manual_seed(stage.seed)
-        model.to(world.device).train()
+        inputs = StageInputs(config, stage_of(config, index, stream), stream, method, model, world)
+        torch.manual_seed(inputs.stage.seed)
+        model.to(world.device)
         world.synchronize()
         began = time.perf_counter()
-        model = method.start_stage(model, stage).to(world.device).train()
+        inputs.begin()
         world.synchronize()
         set_up = world.maximum(time.perf_counter() - began)[0]
-        yield key, Prepared(config, stage, stream, method, model, naive, set_up, world)
+        model = inputs.model
+        yield key, Prepared(inputs, set_up, naive)
 
 
 def table(costs: Sequence[Cost], machine: dict[str, Any]) -> str:

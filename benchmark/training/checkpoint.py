@@ -6,20 +6,32 @@ are functions of the step and need no state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from benchmark.atomic import whole_file
 
 
-def save(path: Path, content: dict[str, Any]) -> None:
+class Checkpoint(TypedDict):
+    """A stage between two of its steps."""
+
+    position: dict[str, Any]  # `stage.Position`
+    charged: dict[str, float]  # by unit
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any] | None  # None in a phase that does not train
+    state: dict[str, Any]  # what the method names in its `state`
+    metrics: dict[str, float]
+
+
+def save(path: Path, content: Checkpoint | Mapping[str, Any]) -> None:
     """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
     with whole_file(path) as file:
-        torch.save(content, file)
+        torch.save(dict(content), file)
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+def load(path: Path, device: torch.device | str = "cpu") -> Any:
     """What `save` wrote, or None if there is nothing. Only plain data is read back, never code."""
     return torch.load(path, map_location=device, weights_only=True) if path.exists() else None

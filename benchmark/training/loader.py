@@ -6,11 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from benchmark.settings.config import Training
 from benchmark.training.batch import Batch
-from benchmark.training.method import LifelongMethod, Phase, Stage
-from benchmark.training.processes import World
-from benchmark.training.stream import Stream, random_bits
+from benchmark.training.method import Phase
+from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.stream import random_bits
 
 Step = tuple[list[Batch], list[Batch]]  # the batch, and the second one, from memory, that the phase asked for
 
@@ -21,20 +20,12 @@ class Loader:
     The next step is made in a thread meanwhile, unless the method steers the replay by what it has just seen.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        stage: Stage,
-        phase: Phase,
-        phase_index: int,
-        training: Training,
-        world: World,
-        method: LifelongMethod,
-    ) -> None:
+    def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
+        training, stage, stream, world = inputs.config.training, inputs.stage, inputs.stream, inputs.world
         if training.batch_size % world.size:
             raise ValueError(f"training.batch_size {training.batch_size} cannot be split over {world.size} processes")
         self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
-        self._batch_size, self._world, self._method = training.batch_size, world, method
+        self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
         self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
         if 0 < self._memory_rows < world.size:
@@ -67,6 +58,10 @@ class Loader:
         ]
         device = self._world.device
         return [part.to(device) for part in batch], [part.to(device) for part in memory]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
 
     def _micro_batches(self, rows: int) -> list[np.ndarray]:
         """This process's rows: every world-size-th, so that all have their share of new and memory rows."""

@@ -6,7 +6,7 @@ second of a stage belongs to one of its phases, so nothing that a method does es
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -105,3 +105,14 @@ class LifelongMethod:
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False."""
+
+
+def get_state(method: LifelongMethod) -> dict[str, Any]:
+    """What of a method outlives a step."""
+    return {name: getattr(method, name) for name in method.state}
+
+
+def set_state(method: LifelongMethod, state: Mapping[str, Any]) -> None:
+    """Put back what `get_state` returned."""
+    for name in method.state:
+        setattr(method, name, state[name])

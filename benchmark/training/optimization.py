@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -36,3 +37,19 @@ def scheduled(schedule: str, done: float, warmup: float) -> float:
         return math.sqrt(warmup / done) if warmup else 1.0
     assert schedule == "cosine", schedule
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate in a phase that lasts from `begin` to `end` of what its stage spends."""
+
+    schedule: str
+    peak: float
+    warmup: float  # share of the phase
+    begin: float
+    end: float
+
+    def at(self, spent: float, step_cost: float) -> float:
+        """The rate of a step that begins when `spent` is spent: that of its middle, if it costs `step_cost`."""
+        length = max(self.end - self.begin, step_cost) or 1.0  # a budget may be shorter than a step
+        return self.peak * scheduled(self.schedule, (spent + step_cost / 2 - self.begin) / length, self.warmup)

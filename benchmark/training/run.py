@@ -24,10 +24,11 @@ from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.settings.config import RunConfig, Size, digest, per_stage
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import LifelongMethod, Stage, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
-from benchmark.training.stage import Progress, StageRun, Stopped, get_state, set_state
+from benchmark.training.stage import Progress, StageRun, Stopped
+from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream, random_bits
 
@@ -212,18 +213,8 @@ class Run:
                 values["data"] = {domain.name: domain.info for domain in self.corpus.domains}
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
-        training = StageRun(
-            self.config,
-            stage,
-            self.stream,
-            method,
-            model,
-            self.world,
-            folder / "checkpoint.pt",
-            record,
-            self.asked_to_stop,
-            self.progress,
-        )
+        inputs = StageInputs(self.config, stage, self.stream, method, model, self.world)
+        training = StageRun(inputs, folder / "checkpoint.pt", record, self.asked_to_stop, self.progress)
         model = training.run()
         if self.world.leads:
             model.save(folder / "model", self.corpus.tokenizer)

@@ -1,0 +1,91 @@
+"""One training step, the same in the loop, in its warm-up and where steps are timed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from benchmark.training.flops import count_flops
+from benchmark.training.learner import Learner
+from benchmark.training.loader import Loader
+from benchmark.training.method import Phase, get_state, set_state
+from benchmark.training.optimization import new_optimizer
+from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.unchanged import unchanged
+
+
+class Stepper:
+    """Takes the steps of one phase, the `number`-th of its stage (from 0). `close` it when the phase is over."""
+
+    def __init__(self, inputs: StageInputs, phase: Phase, number: int) -> None:
+        self.inputs, self.phase, self.number = inputs, phase, number
+        self.method, self.training = inputs.method, inputs.config.training
+        self.learner = Learner(inputs.model, self.method.loss, self.training, inputs.world)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.loader = Loader(self.inputs, self.phase, self.number)
+        self.optimizer = new_optimizer(self.learner.parameters, self.training) if self.phase.trains else None
+
+    def step(self, step: int, learning_rate: float = 0.0) -> Tensor:
+        """Take the `step`-th step of the phase (from 0).
+
+        Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
+        """
+        torch.manual_seed(self.loader.seed(step))  # dropout: a function of the step, nothing to checkpoint
+        batches, memory = self.loader.get(step)
+        if self.optimizer is None:
+            self.method.observe(self.learner, batches)
+            return torch.zeros(())
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        loss = self.learner.accumulate(batches)
+        self.method.adjust_gradients(self.learner, memory)
+        if self.training.clip:
+            torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
+        self.optimizer.step()
+        return loss
+
+    def warm_up(self) -> float:
+        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs.
+
+        Raises SideEffect if the step leaves something behind that the method does not name in its `state`.
+        """
+        model, device = self.inputs.model, self.inputs.world.device
+        tensors = [*model.parameters(), *model.buffers()]
+        gpus = [device] if device.type == "cuda" else []
+        with unchanged("the warm-up step", self.method, model), torch.random.fork_rng(gpus):
+            # in main memory: a GPU may have room for a step, and for no more
+            saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+            state = copy.deepcopy(get_state(self.method))
+            flops = self.flops()
+            if self.training.compile:
+                self.step(0)
+            set_state(self.method, state)
+            with torch.no_grad():
+                for tensor, before in zip(tensors, saved, strict=True):
+                    tensor.copy_(before)
+                    tensor.grad = None
+        self.learner.metrics = {}
+        self.close()
+        self._begin()
+        return flops
+
+    def flops(self) -> float:
+        """Take the first step and count its FLOPs, over all processes.
+
+        Nothing is compiled: the counter sees operators, not kernels.
+        """
+        learner = self.learner
+        if self.training.compile:
+            eager = self.training.model_copy(update={"compile": False})
+            self.learner = Learner(self.inputs.model, self.method.loss, eager, self.inputs.world)
+        flops = count_flops(lambda: self.step(0)) * self.inputs.world.size
+        self.learner = learner
+        return flops
+
+    def close(self) -> None:
+        """End the thread that makes batches."""
+        self.loader.close()

@@ -1,0 +1,128 @@
+"""Proof that code had no effect: what a method and its model hold is compared before and after.
+
+A method could else do its work where the clock stands still. What cannot be seen from the method is not compared:
+memory that only a closure holds, files, other processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmark.errors import UserError
+from benchmark.training.method import LifelongMethod, get_state
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class SideEffect(UserError):
+    """A method did something where it must not, as the clock does not charge it there."""
+
+
+@contextmanager
+def unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
+    """Raise SideEffect unless method and model hold at the end of the block what they held at its beginning."""
+    before = contents(method, model)
+    yield
+    after = contents(method, model)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if changed:
+        raise SideEffect(
+            f"{where} of {type(method).__name__} has changed {', '.join(changed[:3])}"
+            + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            + ": what a step changes must be named in the method's `state`, and nothing but steps and start_stage may "
+            "change anything"
+        )
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise SideEffect if evaluating the model would call a hook, which may be anybody's code."""
+    for name, module in model.named_modules():
+        if any(getattr(module, kind) for kind in HOOKS):
+            raise SideEffect(
+                f"{name or 'the model'} has a hook when it is evaluated, off the clock: remove it in the step that "
+                "adds it"
+            )
+
+
+def contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
+    """All that a method and its model hold, by place: attributes, those of its classes, data in their modules.
+
+    Of tensors and arrays a hash stands for the content.
+    """
+    found: dict[str, object] = {}
+    seen: dict[int, object] = {}  # by id, and alive, or another could have its id
+    _add("the model", model, found, seen)
+    _add(type(method).__name__, {**vars(method), **get_state(method)}, found, seen)
+    for kind in type(method).__mro__:
+        if issubclass(kind, LifelongMethod) and kind is not LifelongMethod:
+            _add(f"class {kind.__name__}", _data(vars(kind)), found, seen)
+            _add(f"module {kind.__module__}", _data(vars(sys.modules[kind.__module__])), found, seen)
+    return found
+
+
+def _data(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what Python itself keeps there."""
+    return {name: value for name, value in names.items() if not name.startswith("__")}
+
+
+def _add(place: str, value: Any, found: dict[str, object], seen: dict[int, object]) -> None:
+    """Add what `value` holds; each object once, under the first place where it is met."""
+    leaf = _leaf(value)
+    if leaf is not None:
+        found[place] = leaf
+        return
+    found[place] = type(value).__qualname__
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    for name, part in _parts(value):
+        _add(f"{place}.{name}", part, found, seen)
+
+
+def _leaf(value: Any) -> object:
+    """What stands for a value that has no parts, None for one that has."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+        return value.dtype, tuple(value.shape), value.requires_grad, _hash(flat.numpy())
+    if isinstance(value, np.ndarray):
+        is_file = isinstance(value, np.memmap) or value.dtype.hasobject  # too large to read, and read-only
+        return value.dtype, value.shape, id(value) if is_file else _hash(value)
+    if isinstance(value, torch.Generator):
+        return _hash(value.get_state().numpy())
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType | MethodType):
+        return id(value)
+    if isinstance(value, Mapping | Set | list | tuple | nn.Module) or hasattr(value, "__dict__"):
+        return None
+    return id(value)
+
+
+def _parts(value: Any) -> Iterator[tuple[object, Any]]:
+    if isinstance(value, nn.Module):
+        yield from value.named_parameters()
+        yield from value.named_buffers()
+        for name, module in value.named_modules():
+            yield f"{name}.training", module.training
+            yield from ((f"{name}.{kind}", str(list(map(id, getattr(module, kind).values())))) for kind in HOOKS)
+    elif isinstance(value, Mapping):
+        yield from ((key if isinstance(key, str) else repr(key), part) for key, part in value.items())
+    elif isinstance(value, Set):
+        yield from enumerate(sorted(value, key=repr))
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+    else:
+        yield from vars(value).items()
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
