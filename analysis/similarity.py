@@ -9,10 +9,8 @@ p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. 
   wall time; and validation has one set of masks for all models, methods and seeds, so all are compared at the same
   positions.
 - Positions. BERT: those that hold <mask> (80% of the predicted ones). GPT: every text token.
-- Prompts and columns. Each model reads D_j as evaluation does: a model with prompts gets D_j's, also an ancestor, for
-  which it is a vocabulary row that was never trained. So M_i and M_j read the same input, and M_i's predictions are
-  those whose perplexity its records hold; with a prompt that it knows it would read another row than M_j does.
-  Ancestors in PNN (and LoRA) have no column (adapters) for D_j; they read it with their newest.
+- Prompts, columns and adapters. Each model reads D_j as evaluation does: M_j with those of D_j, its ancestors, which
+  have none for D_j, with their newest. So M_i's predictions are those whose perplexity its records hold.
 - Ancestors that were not trained (From scratch leaves all stages but the last out) have no ARS: a reason stands for it.
 """
 

@@ -39,7 +39,8 @@ class Consolidation(LifelongMethod):
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.anchor = [p.detach().clone() for p in model.parameters() if p.requires_grad]
-        self.importance = [known.to(self.anchor[0].device) for known in self.importance]
+        known = zip(self.importance, self.anchor, strict=True) if self.importance else ()
+        self.importance = [_of_the_shape_of(weight, importance) for importance, weight in known]
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -76,6 +77,13 @@ class Consolidation(LifelongMethod):
         for p, importance, anchor in zip(learner.parameters, self.importance, self.anchor, strict=True):
             if p.grad is not None:
                 p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
+
+
+def _of_the_shape_of(weight: Tensor, importance: Tensor) -> Tensor:
+    """The importances of a weight that has had rows added since, for prompts, which matter to nothing before."""
+    padded = torch.zeros_like(weight)
+    padded[: len(importance)] = importance
+    return padded
 
 
 def add_rows(

@@ -36,6 +36,9 @@ class ELLE(AdaptiveReplay):
         # nothing but the prompts makes the first stage differ from Naive's
         return {"prompts": True} if stage.first and self.prompts else super().signature(stage)
 
+    def uses_memory(self, stage: Stage) -> bool:
+        return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)  # which it is fitted to
+
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         super().start_stage(model, stage)
         model.prompts = self.prompts

@@ -15,10 +15,10 @@ class ERLarge(LifelongMethod):
     replay: float = 0.1  # share of each batch from memory, as ER's
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"size": str(stage.ladder[-1]), **super().signature(stage)}
+        return {"size": str(stage.outlook.size), **super().signature(stage)}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return stage.build(stage.ladder[-1]) if stage.first else model
+        return stage.build(stage.outlook.size) if stage.first else model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory=self.replay)]

@@ -16,10 +16,10 @@ class Scratch(LifelongMethod):
     group = "controls"
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"method": "scratch"}
+        return {"method": "scratch", **({"last": True} if stage.last else {})}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        return stage.build(stage.ladder[-1]) if stage.last else model
+        return stage.build(stage.size) if stage.last else model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("train", share=stage.total_budget / stage.budget, domain="stream")] if stage.last else []
+        return [Phase("train", share=stage.outlook.budget / stage.budget, domain="seen")] if stage.last else []

@@ -96,9 +96,15 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     assert drawn == [wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     with pytest.raises(ConfigError, match="second domain"):
         wrong_domain(TASK, 0, ["two"])
-    checkpoint = Checkpoint(folders["gpt"], seen=["one", "two"])
-    domains = prompt_domains(checkpoint, TASK, data_of(4, 2), "wrong", 5)
-    assert domains == {"train": [0] * 4, "dev": [0] * 40, "test": [0, 0]}
+    domains = prompt_domains(Checkpoint(folders["gpt"]), TASK, data_of(4, 2), "wrong", 5)
+    index = DOMAINS.index(wrong_domain(TASK, 5, DOMAINS))
+    assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
+
+
+def test_a_domain_still_to_come_is_read_with_the_newest_prompt(folders):
+    """Oracle: the rule of evaluation (`LanguageModel.with_prompts`)."""
+    task = TASK.model_copy(update={"domain": "later"})
+    assert prompt_domains(Checkpoint(folders["gpt"]), task, data_of(4, 2), "right", 0)["test"] == [2, 2]
 
 
 def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monkeypatch):
@@ -118,7 +124,7 @@ def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp
     """Oracle: the prompts asked for, and that a folder without a model is refused."""
     asked = ("right", "none", "wrong")
     assert Checkpoint(folders["gpt"]).prompts(asked) == asked
-    assert Checkpoint(folders["gpt"], seen=["one", "two"]).prompts(asked) == ("right",)
+    assert Checkpoint(folders["gpt"], final=False).prompts(asked) == ("right",)
     assert Checkpoint(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
     with pytest.raises(ConfigError, match="no checkpoint"):
         Checkpoint(tmp_path)

@@ -117,7 +117,7 @@ def trained(corpus: Corpus, data: Data, hidden_size: int, steps: int) -> tuple[L
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(steps):
-        batch = stream.batch(0, Phase("all", domain="stream"), 0, step, 24, range(24))
+        batch = stream.batch(2, Phase("all", domain="seen"), 0, step, 24, range(24))
         optimizer.zero_grad()
         cross_entropy(model(batch.tokens, batch.domains, batch.positions), batch.targets).backward()
         optimizer.step()

@@ -27,8 +27,8 @@ from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import scheduled
 from benchmark.training.processes import World
 from benchmark.training.progress import Line
-from benchmark.training.run import stage_keys
 from benchmark.training.stage import NonFiniteLoss, Stopped
+from benchmark.training.stage_keys import stage_keys
 
 ROOT = Path(__file__).parent.parent
 
@@ -266,9 +266,9 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
 def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
     """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
     config = Lab("er", methods.build, tmp_path).config()
-    keys = stage_keys(config, methods.build("er"), "corpus")
+    keys = stage_keys(config, methods.build("er"), ["a", "b", "c"])
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
-    again = stage_keys(config, methods.build("er"), "corpus")
+    again = stage_keys(config, methods.build("er"), ["a", "b", "c"])
     assert keys[0] == again[0] and not set(keys[1:]) & set(again[1:])
 
 

@@ -20,8 +20,8 @@ from benchmark.settings.units import UNITS, Unit
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.run import stage_keys, stage_of
 from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.stage_keys import stage_keys, stage_of
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.tiny_suite import write
@@ -150,7 +150,7 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
     step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
-    after = stage_keys(config, methods.build("er"), run.corpus.key)
+    after = stage_keys(config, methods.build("er"), run.corpus.texts)
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
 

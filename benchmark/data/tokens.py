@@ -77,16 +77,21 @@ class DomainTokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """`tokenizer` knows the prompts `<domain:NAME>` too, and takes special tokens in a text for ordinary text."""
+    """The domains of a stream as tokens. `tokenizer` takes special tokens in a text for ordinary text."""
 
     tokenizer: tokenizers.Tokenizer
     text_vocabulary: int
     domains: tuple[DomainTokens, ...]
-    key: str
 
     @property
     def vocabulary(self) -> Vocabulary:
+        """The layout for a model that has met all domains."""
         return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains))
+
+    @property
+    def texts(self) -> list[str]:
+        """For each domain a hash of its tokens and of the tokenizer that made them."""
+        return [domain.key for domain in self.domains]
 
 
 def prepare(
@@ -105,12 +110,11 @@ def prepare(
         bpe = _tokenizer(domains, tokenizer, data, folder, report)
         text_vocabulary, tokenizer_key = bpe.get_vocab_size(), content_key(bpe)
         opened = tuple(_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in domains)
-    prompts = Vocabulary(text_vocabulary, tuple(domain.name for domain in domains)).prompt_tokens
-    bpe.add_special_tokens(list(prompts))
-    if [bpe.token_to_id(prompt) for prompt in prompts] != list(range(text_vocabulary, text_vocabulary + len(prompts))):
-        raise DataError(f"the tokenizer's vocabulary already holds one of {', '.join(prompts)}: rename the domain")
-    key = digest([tokenizer_key, [[domain.name, domain.key] for domain in opened]])
-    return Corpus(bpe, text_vocabulary, opened, key)
+    made = Corpus(bpe, text_vocabulary, opened)
+    taken = [prompt for prompt in made.vocabulary.prompt_tokens if bpe.token_to_id(prompt) is not None]
+    if taken:
+        raise DataError(f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain")
+    return made
 
 
 # Tokenizers
@@ -123,7 +127,8 @@ def _tokenizer(
     if config.folder:
         bpe = load_bpe(Path(config.folder).expanduser())
     else:
-        sampled = [domain for domain in domains if domain.name in config.domains or not config.domains]
+        by_name = {domain.name: domain for domain in domains}
+        sampled = [by_name[name] for name in config.domains or by_name]
         sources = [corpus.identity(domain, data.valid_share) for domain in sampled]
         identity = digest([FORMAT, config.vocabulary, config.sample_bytes, sources])
 

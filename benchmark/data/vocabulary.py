@@ -1,7 +1,7 @@
 """The layout of the vocabulary, the same for every tokenizer, model and method.
 
-Ids 0 to 3 are special, then comes the text, then one prompt row a domain of the stream. Prompt rows exist with and
-without prompts, so that all methods have the same softmax and the same number of parameters.
+Ids 0 to 3 are special, then comes the text, then one prompt row for each domain that the model has met. Prompt rows
+exist with and without prompts, so that all methods have the same softmax and the same number of parameters.
 """
 
 from __future__ import annotations

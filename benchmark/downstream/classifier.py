@@ -41,8 +41,8 @@ class Rows:
 class Checkpoint:
     """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts from the folder."""
 
-    def __init__(self, folder: Path, seen: Sequence[str] | None = None) -> None:
-        """`seen`: the domains it was trained on so far; default: all of the stream.
+    def __init__(self, folder: Path, final: bool = True) -> None:
+        """`final`: whether it has met the whole stream, which is in `domains` as far as it has met it.
 
         Raises ConfigError when `folder` holds no model of this benchmark.
         """
@@ -53,7 +53,7 @@ class Checkpoint:
         if not hasattr(self.config, "text_vocabulary"):
             raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
         self.domains: list[str] = list(self.config.domains)
-        self.seen = self.domains if seen is None else list(seen)
+        self.final = final
         self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
@@ -68,11 +68,6 @@ class Checkpoint:
         if not self.config.prompts:
             return ("none",)
         return tuple(prompt for prompt in asked if self.final or prompt == "right")
-
-    @property
-    def final(self) -> bool:
-        """Whether it has seen the whole stream."""
-        return len(self.seen) == len(self.domains)
 
     def texts(self, name: str, data: TaskData) -> dict[Split, list[list[list[int]]]]:
         """Token ids of the text, or of text and pair, of each example, truncated so that a prompt finds room too.
@@ -148,9 +143,9 @@ def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
     return [parts[0][:keep], parts[1][: room - keep]]
 
 
-def wrong_domain(task: Task, seed: int, seen: Sequence[str]) -> str:
+def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
     """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no other."""
-    others = [name for name in seen if name != task.domain]
+    others = [name for name in domains if name != task.domain]
     if not others:
         raise ConfigError(f"task {task.name!r}: a wrong prompt needs a second domain that the model has seen")
     return random.Random(f"{task.name} {seed}").choice(others)
@@ -159,7 +154,10 @@ def wrong_domain(task: Task, seed: int, seen: Sequence[str]) -> str:
 def prompt_domains(
     checkpoint: Checkpoint, task: Task, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
-    """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
+    """The domain whose prompt stands in each row, as an index of the stream; -1 for none.
+
+    The right prompt for a domain that the model has not met is the newest's, as in evaluation.
+    """
     if prompt == "picked":
         texts = checkpoint.texts(task.name, data)
         return {
@@ -168,8 +166,8 @@ def prompt_domains(
         }
     index = -1
     if prompt != "none":
-        name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.seen)
-        index = checkpoint.domains.index(name)
+        name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.domains)
+        index = checkpoint.domains.index(name) if name in checkpoint.domains else len(checkpoint.domains) - 1
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 

@@ -211,7 +211,7 @@ def score_all(
     tasks: Sequence[tuple[Task, TaskData]],
     settings: Finetuning,
     path: Path,
-    seen: Sequence[str] | None = None,
+    final: bool = True,
     progress: Callable[[dict[str, Any], int], None] = lambda record, left: None,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
@@ -222,7 +222,7 @@ def score_all(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_suffix(".lock")):
-        checkpoint = Checkpoint(folder, seen)
+        checkpoint = Checkpoint(folder, final)
         cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         for task, data in {cell[1].name: cell[1:3] for cell in cells}.values():
             checkpoint.texts(task.name, data)  # what is wrong with a text shows before hours of training

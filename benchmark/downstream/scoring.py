@@ -79,21 +79,21 @@ def score_stage(
     key = _to_score(suite, config, index, tasks, store)
     if not key:
         return
-    folder, seen = store.stage(key) / "model", [domain.name for domain in config.domains[: index + 1]]
+    folder, final = store.stage(key) / "model", index == len(config.domains) - 1
 
     def say(record: dict[str, Any], left: int) -> None:
         score = f"{record['task']}, prompt {record['prompt']}, seed {record['seed']}: {record['test']:.1%}"
         print(f"{place}: {score}, {left} to go", file=sys.stderr)
 
     place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-    checkpoint = Checkpoint(folder, seen)
+    checkpoint = Checkpoint(folder, final)
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))
-        accuracy = discriminator.create(folder, stream, len(seen)).accuracy
+        accuracy = discriminator.create(folder, stream, index + 1).accuracy
         print(
             f"{place}: domains told apart: " + ", ".join(f"{k} {v:.1%}" for k, v in accuracy.items()), file=sys.stderr
         )
-    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), seen, say)
+    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say)
 
 
 def _to_score(
@@ -103,7 +103,7 @@ def _to_score(
     keys = recorded_stages(config, store)
     if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
         return None
-    checkpoint = Checkpoint(store.stage(keys[index]) / "model", [domain.name for domain in config.domains[: index + 1]])
+    checkpoint = Checkpoint(store.stage(keys[index]) / "model", index == len(config.domains) - 1)
     prompts = checkpoint.prompts(suite.finetuning.prompts)
     lacks = missing(keys[index], tasks, prompts, suite.finetuning, _scores(store, keys[index]))
     return keys[index] if lacks else None

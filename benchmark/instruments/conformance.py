@@ -30,7 +30,8 @@ from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
-from benchmark.training.run import Run, stage_of
+from benchmark.training.run import Run
+from benchmark.training.stage_keys import stage_of
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 Weights = dict[str, Tensor]
@@ -154,7 +155,7 @@ def phases_fill_each_stage(lab: Lab) -> None:
         assert spent <= sum(stage_of(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
             f"the phases up to stage {index} take {spent:g}, more than the budget"
         )
-    assert abs(spent / stage.total_budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.total_budget:g}"
+    assert abs(spent / stage.outlook.budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.outlook.budget:g}"
 
 
 def budget_is_kept_to_one_step(lab: Lab) -> None:

@@ -49,7 +49,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         index = names.index(domain) if domain else len(names) - 1
     one = DomainTokens("text", str(text), "", ids, ids, {})
     stream = Stream(
-        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names), ""),
+        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names)),
         Data(sequence_length=model.sequence_length),
         masked=model.masked,
         seed=0,

@@ -21,8 +21,9 @@ from benchmark.models import LanguageModel
 from benchmark.settings.config import Budget, RunConfig
 from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World
-from benchmark.training.run import Build, stage_keys, stage_of, stream_of
+from benchmark.training.run import Build, stream_of
 from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.stage_keys import stage_keys, stage_of
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
@@ -133,7 +134,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     """Each stage of a run with its key; the next begins from what this one leaves."""
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
-    keys = stage_keys(steps, method, stream.corpus.key)  # steps: a table need not be there yet
+    keys = stage_keys(steps, method, stream.corpus.texts)  # steps: a table need not be there yet
     first = stage_of(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])

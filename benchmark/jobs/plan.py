@@ -16,9 +16,10 @@ from benchmark.jobs.states import JobState, RunState
 from benchmark.jobs.training_graph import Segment, label, training_graph
 from benchmark.settings.config import RunConfig, Suite, digest
 from benchmark.store import Store
-from benchmark.training.run import Build, stage_keys
+from benchmark.training.run import Build
+from benchmark.training.stage_keys import stage_keys
 
-UNPREPARED = "unprepared"  # stands for the corpus in stage keys that only have to differ or agree
+MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
 
 def plan_keys(config: RunConfig, build: Build) -> list[str]:
     """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
-    return stage_keys(config, build(config.method, config.options), UNPREPARED)
+    made_with = config.model_dump(mode="json", include={"tokenizer": True, "data": {*MAKES_TOKENS}})
+    texts = [digest([domain.model_dump(mode="json"), made_with]) for domain in config.domains]
+    return stage_keys(config, build(config.method, config.options), texts)
 
 
 def data_key(config: RunConfig) -> str:

@@ -17,7 +17,8 @@ from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import JobState, RunState, Trained
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Heartbeat, Store, recorded_stages
-from benchmark.training.run import Build, corpus_if_prepared, stage_keys
+from benchmark.training.run import Build, corpus_if_prepared
+from benchmark.training.stage_keys import stage_keys
 
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 
@@ -85,7 +86,7 @@ class Survey:
         """The keys of the run's stages; without its text, those that its records name."""
         if corpus is None:
             return recorded_stages(config, self.store)
-        return stage_keys(config, self.build(config.method, config.options), corpus.key)
+        return stage_keys(config, self.build(config.method, config.options), corpus.texts)
 
 
 def is_locked(stage: Path) -> bool:

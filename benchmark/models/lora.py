@@ -150,7 +150,7 @@ class MergedEncoder(nn.Module):
 
 
 def load_column(folder: Path | str, domain: str) -> MergedEncoder:
-    """The network of `domain`, one without adapters on the newest. Raises ConfigError for an unknown domain."""
+    """The network with the adapters of `domain`, the newest for a domain that has none."""
     model = load(folder)
     index = min(domain_index(Path(folder), domain), len(model.adapters))
     adapters: Any = model.adapters[index - 1] if index else []

@@ -84,8 +84,8 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (B, 1+N) ids, `<s>` first.
-            domains: (B,) domain of each row, an index into `vocabulary.domains`. Not checked here: a check would
-                break the compiled graph.
+            domains: (B,) domain of each row, an index into `vocabulary.domains`; one that the model has not met is
+                read with the prompt of the newest.
             positions: (B, K) columns of `tokens`. The prediction for column c is read where column c stands in the
                 row with its prompt. Column 0 is read at the prompt: a GPT predicts the first token from there.
         """
@@ -122,7 +122,8 @@ class LanguageModel(nn.Module):
         """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
         if not self.prompts:
             return tokens
-        prompt = self.vocabulary.text + domains.unsqueeze(1)
+        newest = len(self.vocabulary.domains) - 1
+        prompt = self.vocabulary.text + domains.clamp(max=newest).unsqueeze(1)
         return torch.cat([tokens[:, :1], prompt, tokens[:, 1:]], dim=1)
 
     def head(self, hidden: Tensor) -> Tensor:

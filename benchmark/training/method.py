@@ -27,24 +27,33 @@ class Phase:
     name: str
     share: float = 1.0  # of the stage's budget; the shares of a stage sum to 1
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
-    domain: Literal["new", "previous", "seen", "stream"] = "new"  # whose text the rest is; the last two are unions
+    domain: Literal["new", "previous", "seen"] = "new"  # whose text the rest is; "seen": of all so far, the new one too
     trains: bool = True  # False: batches go to observe(), no optimizer
     memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     schedule: Literal["linear", "inverse_sqrt", "cosine"] | None = None  # None: the suite's
 
 
 @dataclass(frozen=True)
+class Outlook:
+    """The whole stream, which a lifelong learner cannot know. A method that uses it must say so in its signature."""
+
+    stages: int
+    size: Size  # the last rung of the ladder
+    budget: float  # of all stages
+
+
+@dataclass(frozen=True)
 class Stage:
-    """What a method may know of the stage that begins."""
+    """What a method may know of the stage that begins: nothing of later ones, but for controls in `outlook`."""
 
     index: int  # 0 for the first domain
-    domains: tuple[str, ...]  # of the whole stream, in order
-    ladder: tuple[Size, ...]  # one size a domain
+    domains: tuple[str, ...]  # so far, the new one last
+    ladder: tuple[Size, ...]  # so far, one size a domain
     budget: float  # of this stage, in the budget's unit
-    total_budget: float  # of all stages
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights
     memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
+    outlook: Outlook
 
     @property
     def first(self) -> bool:
@@ -52,7 +61,8 @@ class Stage:
 
     @property
     def last(self) -> bool:
-        return self.index == len(self.domains) - 1
+        """Whether the stream ends here; like `outlook`, a part of the signature of a method that uses it."""
+        return self.index == self.outlook.stages - 1
 
     @property
     def size(self) -> Size:
@@ -82,6 +92,10 @@ class LifelongMethod:
         Nothing in the first stage, unless the method does something there that Naive does not.
         """
         return {} if stage.first else {"method": type(self).__module__.rpartition(".")[2], **self.options()}
+
+    def uses_memory(self, stage: Stage) -> bool:
+        """Whether the size of the memory matters to a stage: by default, whether a phase draws from it."""
+        return not stage.first and any(phase.memory or phase.memory_batch for phase in self.phases(stage))
 
     def options(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ class Line:
         fraction = clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self._print(
-            f"{self.name}  stage {stage.index + 1}/{len(stage.domains)} {stage.domains[stage.index]}  {phase}  "
+            f"{self.name}  stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
             + (f"loss {loss:,.3f}  " if loss is not None else "")
             + f"{duration(left)} left of the stage"

@@ -10,7 +10,6 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,19 @@ import torch
 from benchmark import records
 from benchmark.atomic import sweep
 from benchmark.data.tokens import Corpus, prepare
-from benchmark.models import LanguageModel, architectures, build, load
-from benchmark.settings.config import RunConfig, Size, digest, per_stage
+from benchmark.models import architectures, load
+from benchmark.settings.config import RunConfig
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.method import LifelongMethod, Stage, get_state, set_state
+from benchmark.training.method import LifelongMethod, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped
 from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.step_times import stage_times
-from benchmark.training.stream import Stream, random_bits
+from benchmark.training.stage_keys import stage_keys, stage_of
+from benchmark.training.stream import Stream
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
-FORMAT = 2  # raised when the same settings come to mean another computation
 
 
 def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
@@ -60,71 +58,6 @@ def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
         return None
 
 
-def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Stage:
-    domains = tuple(domain.name for domain in config.domains)
-    model = config.model
-
-    def new_model(size: Size) -> LanguageModel:
-        assert stream is not None
-        return build(
-            model.architecture,
-            size.layers,
-            size.hidden_size,
-            stream.corpus.vocabulary,
-            config.data.sequence_length,
-            head_size=model.head_size,
-            dropout=model.dropout,
-        )
-
-    def memory_rows(rows: int) -> torch.Tensor:
-        assert stream is not None
-        return stream.memory_text(index, rows)
-
-    return Stage(
-        index=index,
-        domains=domains,
-        ladder=model.ladder,
-        budget=per_stage(config.budget.amount, index),
-        total_budget=sum(per_stage(config.budget.amount, i) for i in range(len(domains))),
-        seed=int(random_bits(config.seed, index, 5000)) >> 1,
-        build=new_model,
-        memory_rows=memory_rows,
-    )
-
-
-def stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> list[str]:
-    """One key a stage: a hash of everything that its weights and records depend on, its predecessor's key included."""
-    keys: list[str] = []
-    training = config.training.model_dump(mode="json", exclude={"checkpoint_seconds", "learning_rate", "warmup"})
-    for index in range(len(config.domains)):
-        stage = stage_of(config, index)
-        times = stage_times(config, index)
-        signature = method.signature(stage)
-        if signature and method.version > 1:
-            signature = {**signature, "version": method.version}
-        keys.append(
-            digest(
-                {
-                    "format": FORMAT,
-                    "previous": keys[-1] if keys else None,
-                    "signature": signature,
-                    "seed": config.seed,
-                    "corpus": corpus_key,
-                    "sequence_length": config.data.sequence_length,
-                    "memory_tokens": config.data.memory_tokens if index else None,
-                    "max_valid_tokens": config.data.max_valid_tokens,
-                    "model": config.model.model_dump(mode="json", exclude={"ladder"}),
-                    "ladder": [str(size) for size in config.model.ladder[: index + 1]],
-                    "training": training,
-                    "learning_rate": per_stage(config.training.learning_rate, index),
-                    "warmup": per_stage(config.training.warmup, index),
-                    "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
-                }
-            )
-        )
-    return keys
-
-
 class Run:
     """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`)."""
 
@@ -142,7 +75,7 @@ class Run:
         self._began = time.time()
         self.corpus = corpus_of(config, store)
         self.stream = stream_of(config, self.corpus)
-        self.keys = stage_keys(config, new_method(), self.corpus.key)
+        self.keys = stage_keys(config, new_method(), self.corpus.texts)
 
     def done(self) -> bool:
         return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmark.models import LanguageModel
+from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig
 from benchmark.training.method import LifelongMethod, Stage
 from benchmark.training.processes import World
@@ -23,6 +24,10 @@ class StageInputs:
     world: World
 
     def begin(self) -> None:
-        """Let the method make the model that this stage trains, on the device and in training mode."""
+        """Let the method make the model that this stage trains, on the device and in training mode.
+
+        The model has met the new domain then.
+        """
+        meet(self.model, self.stage.domains, self.stage.seed)
         self.model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
         self.model.to(self.world.device).train()

@@ -167,8 +167,7 @@ class Stream:
                 here = epochs == epoch
                 blocks[here] = shuffled(within[here], self.blocks[domain], *key, int(epoch))
             return domain, blocks
-        among = range(stage + 1) if phase.domain == "seen" else range(len(self.blocks))
-        ends = np.cumsum([self.blocks[domain] for domain in among])
+        ends = np.cumsum(self.blocks[: stage + 1])
         drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
         domains = np.searchsorted(ends, drawn, side="right")
         return domains, drawn - np.concatenate([[0], ends])[domains]

@@ -21,5 +21,4 @@ def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: 
         domains=tuple(
             DomainTokens(f"d{i}", f"D{i}", f"key{i}", ids(train_tokens), ids(valid_tokens), {}) for i in range(domains)
         ),
-        key="tiny",
     )

@@ -59,7 +59,7 @@ def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
 
 
 def same(one: Corpus, other: Corpus) -> None:
-    assert one.key == other.key
+    assert one.texts == other.texts
     for first, second in zip(one.domains, other.domains, strict=True):
         assert (first.key, first.info) == (second.key, second.info)
         assert np.array_equal(first.train, second.train)

@@ -1,0 +1,93 @@
+"""What a stage may see, and its key: a hash of everything that its weights depend on.
+
+A stage depends on the text of its domain, on its settings and on the stage before, never on what comes later in the
+stream. So a domain more, or later ones in another order, leave the stages before as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.models import LanguageModel, build
+from benchmark.settings.config import RunConfig, Size, digest, per_stage
+from benchmark.training.method import LifelongMethod, Outlook, Stage
+from benchmark.training.step_times import stage_times
+from benchmark.training.stream import Stream, random_bits
+
+FORMAT = 3  # raised when the same settings come to mean another computation
+NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
+EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each stage
+
+
+def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Stage:
+    """The stage `index` of a run. Without `stream` it can be asked for keys and phases, but cannot be trained."""
+    domains = tuple(domain.name for domain in config.domains)
+    amounts = [per_stage(config.budget.amount, i) for i in range(len(domains))]
+    model = config.model
+
+    def new_model(size: Size) -> LanguageModel:
+        assert stream is not None
+        return build(
+            model.architecture,
+            size.layers,
+            size.hidden_size,
+            Vocabulary(stream.corpus.text_vocabulary, domains[: index + 1]),
+            config.data.sequence_length,
+            head_size=model.head_size,
+            dropout=model.dropout,
+        )
+
+    def memory_rows(rows: int) -> torch.Tensor:
+        assert stream is not None
+        return stream.memory_text(index, rows)
+
+    return Stage(
+        index=index,
+        domains=domains[: index + 1],
+        ladder=model.ladder[: index + 1],
+        budget=amounts[index],
+        seed=int(random_bits(config.seed, index, 5000)) >> 1,
+        build=new_model,
+        memory_rows=memory_rows,
+        outlook=Outlook(stages=len(domains), size=model.ladder[-1], budget=sum(amounts)),
+    )
+
+
+def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
+    """One key a stage; each holds the key of the stage before.
+
+    `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
+    """
+    keys: list[str] = []
+    training = config.training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
+    for index, text in enumerate(texts):
+        stage = stage_of(config, index)
+        times = stage_times(config, index)
+        signature = method.signature(stage)
+        if signature and method.version > 1:
+            signature = {**signature, "version": method.version}
+        keys.append(
+            digest(
+                {
+                    "format": FORMAT,
+                    "previous": keys[-1] if keys else None,
+                    "signature": signature,
+                    "seed": config.seed,
+                    "domain": stage.domains[-1],
+                    "text": text,
+                    "sequence_length": config.data.sequence_length,
+                    "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,
+                    "model": config.model.model_dump(mode="json", exclude={"ladder"}),
+                    "ladder": [str(size) for size in stage.ladder],
+                    "training": training,
+                    "learning_rate": per_stage(config.training.learning_rate, index),
+                    "warmup": per_stage(config.training.warmup, index),
+                    "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
+                }
+            )
+        )
+    return keys
