@@ -168,7 +168,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
             evaluations = [line for line in stage if line["kind"] == "evaluation"]
             done = end(stage)
             for order, line in enumerate(evaluations):
-                values = [_finite(line["perplexity"][name]) for name in names]
+                values = [_finite(line["perplexity"].get(name, np.nan)) for name in names]
                 perplexities.append(values + [np.nan] * (width - len(values)))
                 finished.append(diagonal)  # filled below, as the run's stages end
                 is_end = done is not None and line is evaluations[-1]

@@ -18,18 +18,22 @@ that the stage began anew: what stands before it no longer counts.
     kind        fields
     stage       key, index, domain (name), parameters, trainable, layers, hidden_size,
                 budget {unit: "seconds"|"steps"|"tokens"|..., amount},
-                data {domain: what its tokens were made of}, phases [{name, share, memory, trains}],
+                data {domain: what its tokens were made of}, texts {domain: hash of its validation text} (older: none),
+                phases [{name, share, memory, trains}],
                 provenance {code, packages {name: version}, hardware {device, count, cpu, node}, threads,
                             precision, world_size}
     evaluation  phase, step, fraction (of the stage's budget, 0..1), charged {seconds, steps, tokens},
-                perplexity {every domain of the stream, seen or not: float},
+                perplexity and bits_per_byte {every domain of the stream, seen or not, and every probe: float},
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
     resumed     phase, step: training goes on from the checkpoint of that step
+    later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
+                to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity},
+                probes [{name, title}], texts {domain or probe: a hash of its validation text} (older: neither),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
     failed      stage, error, traceback, rank
     done        (no fields)
@@ -66,6 +70,7 @@ stage key index domain provenance parameters trainable layers hidden_size phases
 evaluation phase step fraction charged perplexity
 metrics phase step values
 resumed phase step
+later domain text perplexity bits_per_byte
 run id suite row row_index title method options seed config stages domains unigram
 failed stage error
 done
@@ -116,7 +121,21 @@ class RunRecords:
     similarities: list[list[Record]] = field(default_factory=list)
     baselines: list[Record] = field(default_factory=list)
     tasks: list[Record] = field(default_factory=list)
+    probes: list[dict[str, str]] = field(default_factory=list)
     failure: Record | None = None
+
+    @property
+    def matrix(self) -> list[dict[str, Record]]:
+        """For each finished stage its last evaluation by domain or probe, {"perplexity", "bits_per_byte"}.
+
+        Empty for a stage that trained nothing; records of older runs have no bits per byte.
+        """
+        measures = ("perplexity", "bits_per_byte")
+        ends = [[line for line in stage if line["kind"] == "evaluation"][-1:] for stage in self.stages[: self.finished]]
+        return [
+            {name: {m: line[m][name] for m in measures if m in line} for line in end for name in line["perplexity"]}
+            for end in ends
+        ]
 
     @property
     def finished(self) -> int:
@@ -182,7 +201,7 @@ def read_stage(path: Path) -> list[Record]:
         elif record["kind"] == "resumed":
             here = (order.index(record["phase"]), record["step"])
             kept = {key: old for key, old in kept.items() if not _is_beyond(old, here, order)}
-        key = (record["kind"], record.get("phase"), record.get("step"))
+        key = (record["kind"], record.get("phase"), record.get("step"), record.get("text"))
         kept.pop(key, None)
         kept[key] = record
     return list(kept.values())
@@ -274,10 +293,30 @@ def _assemble(
     return RunRecords(
         **{name: run[name] for name in names},
         stage_keys=run["stages"],
-        stages=[stages[key] for key in run["stages"]],
+        stages=[_on_texts_of(run, stages[key]) for key in run["stages"]],
         scores=[scores[key] for key in run["stages"]],
         similarities=[similarities[key] for key in run["stages"]],
         baselines=baselines,
         tasks=run.get("tasks", []),
+        probes=run.get("probes", []),
         failure=failure,
     )
+
+
+def _on_texts_of(run: Record, stage: list[Record]) -> list[Record]:
+    """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
+    texts, later = run.get("texts", {}), [line for line in stage if line["kind"] == "later"]
+    known = next((line.get("texts") for line in stage if line["kind"] == "stage"), None) or texts
+    if known == texts and not later:
+        return stage
+    lines = [line for line in stage if line["kind"] != "later"]
+    last = max((i for i, line in enumerate(lines) if line["kind"] == "evaluation"), default=-1)
+    for i, line in enumerate(lines):
+        if line["kind"] == "evaluation":
+            lines[i] = line = dict(line)
+            for measure in {"perplexity", "bits_per_byte"} & set(line):
+                line[measure] = {k: v for k, v in line[measure].items() if known.get(k, texts.get(k)) == texts.get(k)}
+                if i == last:
+                    mine = [one for one in later if texts.get(one["domain"]) == one["text"]]
+                    line[measure] |= {one["domain"]: one[measure] for one in mine}
+    return lines

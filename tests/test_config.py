@@ -45,6 +45,8 @@ SECTIONS = {
     "[[rows]]": Row,
     "[[domains]]": Domain,
     "[[domains.datasets]]": HubDataset,
+    "[[probes]]": Domain,
+    "[[probes.datasets]]": HubDataset,
     "[tokenizer]": Tokenizer,
     "[data]": Data,
     "[model]": Model,

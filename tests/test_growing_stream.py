@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import methods
-from benchmark.data.vocabulary import Vocabulary
-from benchmark.instruments.conformance import Lab, tiny_config
-from benchmark.models import build
+from benchmark import records
+from benchmark.data.vocabulary import EOS, Vocabulary
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.models import build, load
 from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig, Tokenizer
+from benchmark.training.evaluate import perplexities
 from benchmark.training.run import Run
 from benchmark.training.stage_keys import stage_keys
 
@@ -99,3 +103,83 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="met a cannot go on with b"):
         meet(model, ("b",), seed=7)
+
+
+def records_of(run: Run) -> records.RunRecords:
+    return next(one for one in records.load_runs(run.store.root, run.config.suite) if one.id == run.config.id)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, architecture: str) -> None:
+    """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay as they were."""
+    lab = Lab("elle", methods.build, tmp_path)
+    short = trained(lab, config_of("elle", 0, 1, architecture=architecture), "store")
+    files = [short.store.stage(key) / "records.jsonl" for key in short.keys]
+    before, matrix = [file.read_bytes() for file in files], records_of(short).matrix
+    longer = config_of("elle", 0, 1, 2, architecture=architecture)
+    long = trained(lab, longer, "store")
+    after = [file.read_bytes() for file in files]
+    assert all(
+        new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1 for old, new in zip(before, after, strict=True)
+    )
+    for key, found in zip(long.keys, records_of(long).matrix, strict=True):
+        model = load(long.store.stage(key) / "model")
+        values = {name: value["perplexity"] for name, value in found.items()}
+        assert values == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
+    assert records_of(short).matrix == matrix
+    trained(lab, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
+    trained(lab, longer, "store")
+    assert [file.read_bytes() for file in files] == after
+
+
+def test_a_domain_of_the_same_name_with_other_text_is_another(tmp_path: Path) -> None:
+    """Oracle: streams that name their second domain alike share the first stage, and each sees its own text there."""
+    lab = Lab("naive", methods.build, tmp_path)
+    one, other = config_of("naive", 0, 1), config_of("naive", 0, 2)
+    renamed = other.domains[1].model_copy(update={"name": one.domains[1].name})
+    other = other.model_copy(update={"domains": (other.domains[0], renamed), "row": "other"})
+    first, second = trained(lab, one, "store"), trained(lab, other, "store")
+    assert first.keys[0] == second.keys[0] and first.keys[1] != second.keys[1]
+    for run in (first, second):
+        model = load(run.store.stage(run.keys[0]) / "model")
+        found = {name: value["perplexity"] for name, value in records_of(run).matrix[0].items()}
+        assert found == pytest.approx(perplexities(model, run.stream, ALONE), rel=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture: str) -> None:
+    """Oracles: models and perplexities without the probe; added later, it gives the same numbers."""
+    lab = Lab("elle", methods.build, tmp_path)
+    without = config_of("elle", 0, 1, architecture=architecture)
+    probe = tiny_config("elle").domains[2]
+    probed = without.model_copy(update={"probes": (probe,)})
+    plain, run, later = (trained(lab, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
+    assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
+    assert records_of(run).probes == [{"name": probe.name, "title": probe.name}]
+    matrices = [records_of(one).matrix for one in (run, later, plain)]
+    for found, again, bare in zip(*matrices, strict=True):
+        assert list(found) == [*bare, probe.name] and {name: found[name] for name in bare} == bare
+        assert found[probe.name] == pytest.approx(again[probe.name], rel=1e-6)
+
+
+def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path: Path) -> None:
+    """Oracle: the definition, with the bytes of the decoded text; who knows nothing pays 8 bits."""
+    lab = Lab("naive", methods.build, tmp_path)
+    run = trained(lab, config_of("naive", 0), "store")
+    text = run.corpus.domains[0]
+    documents = np.split(text.valid, np.flatnonzero(text.valid == EOS))
+    decoded = [run.corpus.tokenizer.decode(ids[ids != EOS].tolist(), False) for ids in documents]
+    assert text.info["valid_bytes"] == sum(len(one.encode()) for one in decoded)
+    found = records_of(run).matrix[0][text.name]
+    bits = math.log2(found["perplexity"]) * len(text.valid)
+    assert found["bits_per_byte"] == pytest.approx(bits / sum(len(one.encode()) for one in decoded))
+    assert 1 < found["bits_per_byte"] < 8
+
+
+def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
+    """Oracle: the cure that it names, which is to be followed once."""
+    config = tiny_config("naive")
+    note = config.tokenizer.note(config.domains)
+    assert note.endswith('tokenizer.domains = ["json", "email", "logging"]')
+    assert not config_of("naive", 0, 1).tokenizer.note(config.domains)
+    assert not Tokenizer(folder="somewhere").note(config.domains)

@@ -31,7 +31,7 @@ import tokenizers
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from benchmark.atomic import sync
+from benchmark.atomic import sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import content_key, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Document, Sample
@@ -53,6 +53,7 @@ class DomainInfo(TypedDict, total=False):
 
     documents: int
     valid_documents: int  # of these
+    valid_bytes: int  # what the validation tokens decode to
     bytes: int  # of their text
     tokens: int
     sha256: str  # of all text that was read
@@ -82,6 +83,7 @@ class Corpus:
     tokenizer: tokenizers.Tokenizer
     text_vocabulary: int
     domains: tuple[DomainTokens, ...]
+    probes: tuple[DomainTokens, ...] = ()  # never trained on
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -100,6 +102,7 @@ def prepare(
     data: Data,
     folder: Path,
     progress: Progress | None = None,
+    probes: Sequence[Domain] = (),
 ) -> Corpus:
     """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
 
@@ -109,8 +112,8 @@ def prepare(
     with _without_library_threads():
         bpe = _tokenizer(domains, tokenizer, data, folder, report)
         text_vocabulary, tokenizer_key = bpe.get_vocab_size(), content_key(bpe)
-        opened = tuple(_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in domains)
-    made = Corpus(bpe, text_vocabulary, opened)
+        opened = [_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in (*domains, *probes)]
+    made = Corpus(bpe, text_vocabulary, tuple(opened[: len(domains)]), tuple(opened[len(domains) :]))
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if bpe.token_to_id(prompt) is not None]
     if taken:
         raise DataError(f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain")
@@ -179,6 +182,9 @@ def _domain(
     made = _once(folder / "domains" / identity, make, report)
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (_open(made / f"{split}.bin", _dtype(bpe)) for split in ("train", "valid"))
+    if "valid_bytes" not in info:
+        info["valid_bytes"] = _decoded_bytes(bpe, valid)
+        write_json(made / "info.json", info)
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
             raise DataError(
@@ -277,6 +283,12 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _decoded_bytes(bpe: tokenizers.Tokenizer, ids: Ids) -> int:
+    documents = np.split(ids, np.flatnonzero(ids == EOS))
+    texts = bpe.decode_batch([document[document != EOS].tolist() for document in documents], skip_special_tokens=False)
+    return sum(len(text.encode()) for text in texts)
 
 
 def unigram_perplexity(train: Ids, valid: Ids) -> float:

@@ -26,7 +26,8 @@ def describe(plan: Plan, executor: Executor) -> str:
         f"share are trained once: {unit.text(shared, gpus)}, which saves "
         f"{unit.text(apart - shared, gpus)}"
     )
-    return "\n".join(lines)
+    notes = dict.fromkeys(one.config.tokenizer.note(one.config.domains) for one in plan.states)
+    return "\n".join([*lines, *filter(None, notes)])
 
 
 def _missing(plan: Plan, one: RunState) -> list[tuple[str, float]]:

@@ -187,4 +187,4 @@ def plan_keys(config: RunConfig, build: Build) -> list[str]:
 
 def data_key(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
-    return f"data-{digest(config.model_dump(mode='json', include={'domains', 'tokenizer', 'data'}))}"
+    return f"data-{digest(config.model_dump(mode='json', include={'domains', 'tokenizer', 'data', 'probes'}))}"

@@ -14,11 +14,13 @@ from benchmark.training.run import corpus_of
 def prepare(suite: Suite, config: RunConfig, store: Store) -> Iterator[str]:
     """Tokenise the domains of a run of the suite and read the suite's tasks; a line for each of them."""
     corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
-    for domain in corpus.domains:
+    for domain in (*corpus.domains, *corpus.probes):
         yield (
             f"{domain.name}: {domain.info['documents']:,} documents, {len(domain.train):,} training and "
             f"{len(domain.valid):,} validation tokens, unigram perplexity {domain.info['unigram_perplexity']:,.1f}"
         )
+    if note := config.tokenizer.note(config.domains):
+        yield note
     for task, data in load_tasks(suite, store):
         yield (
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "

@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
@@ -74,6 +75,16 @@ class Tokenizer(Settings):
     vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
     domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
     sample_bytes: int = Field(4_000_000, gt=0, description="it is trained on so much of each domain's training text")
+
+    def note(self, domains: Sequence[Domain]) -> str:
+        """What has to be said to who may want to add a domain to the stream; nothing if that changes no token."""
+        if self.folder or self.domains:
+            return ""
+        names = ", ".join(f'"{domain.name}"' for domain in domains)
+        return (
+            "The tokenizer is trained on all domains, so another domain in the stream would change it, and train every "
+            f"stage anew. To be free to add some: tokenizer.domains = [{names}]"
+        )
 
 
 class Data(Settings):
@@ -208,6 +219,7 @@ class Suite(Settings):
     model: Model = Field(description="architecture and sizes")
     training: Training = Field(Training(), description="the optimisation")
     budget: Budget = Field(description="what a stage may spend")
+    probes: tuple[Domain, ...] = Field((), description="texts that models are evaluated on and never see in training")
     tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
     finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
@@ -217,6 +229,9 @@ class Suite(Settings):
         names = [domain.name for domain in self.domains]
         if len(set(names)) < len(names):
             raise ValueError(f"domains: names must differ, got {', '.join(names)}")
+        known = [*names, *(probe.name for probe in self.probes)]
+        if len(set(known)) < len(known):
+            raise ValueError(f"probes: names must differ from each other's and the domains', got {', '.join(known)}")
         for name in self.tokenizer.domains:
             if name not in names:
                 raise ValueError(f"tokenizer.domains: no domain {name!r}; there are {', '.join(names)}")
@@ -250,15 +265,15 @@ class RunConfig(Settings):
     model: Model
     training: Training
     budget: Budget
+    probes: tuple[Domain, ...] = ()
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
 
     @property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
-        determined_by = self.model_dump(
-            mode="json",
-            exclude={
+        determined_by = self._settings(
+            {
                 "suite": True,
                 "row_index": True,
                 "tasks": True,
@@ -266,9 +281,14 @@ class RunConfig(Settings):
                 "tokenizer": {"folder"},
                 "training": {"checkpoint_seconds"},
                 "budget": {"reference"},
-            },
+            }
         )
         return f"{slug}-s{self.seed}-{digest(determined_by)}"
+
+    def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
+        """All settings but these, and but those that came later and are not used: so older records keep their runs."""
+        content = self.model_dump(mode="json", exclude=leave_out)
+        return {key: value for key, value in content.items() if value or key != "probes"}
 
     def description(self) -> dict[str, Any]:
         """What records say of the run, as far as it is known before it starts."""
@@ -281,9 +301,10 @@ class RunConfig(Settings):
             "method": self.method,
             "options": self.options,
             "seed": self.seed,
-            "config": self.model_dump(mode="json", exclude={"tasks"}),
+            "config": self._settings({"tasks": True}),
             "tasks": [task.model_dump(mode="json") for task in self.tasks],
             "domains": [{"name": domain.name, "title": domain.label} for domain in self.domains],
+            "probes": [{"name": probe.name, "title": probe.label} for probe in self.probes],
         }
 
 

@@ -50,7 +50,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
     """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`)."""
-    shared = suite.model_dump(include={"domains", "tokenizer", "data", "model", "training", "budget"})
+    shared = suite.model_dump(include={"domains", "tokenizer", "data", "model", "training", "budget", "probes"})
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(json.dumps(shared))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 
+from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
@@ -17,11 +18,19 @@ LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 
 def perplexities(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, float]:
-    """The perplexity on each domain, with its own prompt or column."""
+    """The perplexity on each domain, with its own prompt or column, and on each probe."""
     return {
-        domain.name: perplexity(model, stream, index, world, precision)
-        for index, domain in enumerate(stream.corpus.domains)
+        text.name: perplexity(model, stream, index, world, precision) for index, text in enumerate(stream.evaluated)
     }
+
+
+def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
+    """What a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
+
+    For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For a masked one the
+    same number of its masked positions, which compares masked models with each other alone.
+    """
+    return math.log2(perplexity) * len(text.valid) / text.info["valid_bytes"]
 
 
 @torch.no_grad()

@@ -23,6 +23,8 @@ from benchmark.models import architectures, load
 from benchmark.settings.config import RunConfig
 from benchmark.store import Store
 from benchmark.training import checkpoint
+from benchmark.training.later_texts import evaluate_later_texts
+from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
@@ -35,7 +37,7 @@ Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: thi
 
 
 def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
-    return prepare(config.domains, config.tokenizer, config.data, store.data, progress)
+    return prepare(config.domains, config.tokenizer, config.data, store.data, progress, config.probes)
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
@@ -110,6 +112,7 @@ class Run:
             if todo:
                 self._compute(index, folder)
             self.world.barrier()
+            evaluate_later_texts(folder, self.stream, self.world, precision_of(self.config.training, self.world))
         finally:
             lock.release()
 
@@ -143,7 +146,8 @@ class Run:
             if kind == "stage":
                 values["key"] = self.keys[index]
                 values["provenance"] = provenance(self.world, values.pop("precision"))
-                values["data"] = {domain.name: domain.info for domain in self.corpus.domains}
+                values["data"] = {text.name: text.info for text in self.stream.evaluated}
+                values["texts"] = self.stream.validation_keys
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
         inputs = StageInputs(self.config, stage, self.stream, method, model, self.world)
@@ -175,7 +179,12 @@ class Run:
 
     def _description(self) -> dict[str, Any]:
         unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
-        return {**self.config.description(), "stages": self.keys, "unigram": unigram}
+        return {
+            **self.config.description(),
+            "stages": self.keys,
+            "unigram": unigram,
+            "texts": self.stream.validation_keys,
+        }
 
     def _record(self, kind: str, **values: Any) -> None:
         if self.world.leads or kind == "failed":

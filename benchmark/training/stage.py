@@ -19,7 +19,7 @@ from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.clock import Clock
-from benchmark.training.evaluate import perplexities
+from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, precision_of
 from benchmark.training.method import Phase, Stage, get_state, set_state
@@ -208,6 +208,7 @@ class StageRun:
             fraction=min(1.0, self.clock.fraction),
             charged=charged,
             perplexity=perplexity,
+            bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated},
             tokens_per_second=charged["tokens"] / charged["seconds"] if charged["seconds"] else 0.0,
             **values,
         )

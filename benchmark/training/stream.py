@@ -8,21 +8,24 @@ Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from benchmark.data.tokens import Corpus, Ids
+from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.data.vocabulary import BOS, MASK
-from benchmark.settings.config import ConfigError, Data
+from benchmark.settings.config import ConfigError, Data, digest
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
 
 Integers = NDArray[np.int64]
+PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
 
@@ -79,9 +82,10 @@ class Stream:
         self.corpus, self.masked, self.seed = corpus, masked, seed
         self.length = data.text_length
         self.blocks = [len(domain.train) // self.length for domain in corpus.domains]
-        self.valid_blocks = [len(domain.valid) // self.length for domain in corpus.domains]
-        for domain, train, valid in zip(corpus.domains, self.blocks, self.valid_blocks, strict=True):
-            if not (train and valid):
+        self.evaluated: tuple[DomainTokens, ...] = (*corpus.domains, *corpus.probes)
+        self.valid_blocks = [len(text.valid) // self.length for text in self.evaluated]
+        for domain in self.evaluated:
+            if min(len(domain.train), len(domain.valid)) < self.length:
                 raise ConfigError(
                     f"domain {domain.name!r} has {len(domain.train)} training and {len(domain.valid)} validation "
                     f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
@@ -146,14 +150,30 @@ class Stream:
         return self._to_batch(text, domains, random_bits(self.seed, stage, 2000, 0, numbers)).tokens
 
     def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model."""
+        """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model.
+
+        `domain` is an index of `evaluated`. A probe is read as a domain that no model has met.
+        """
         mine = np.arange(rank, self.valid_blocks[domain], world)
         for start in range(0, len(mine), rows):
             blocks = mine[start : start + rows]
             domains = np.full(len(blocks), domain)
-            text = self._text([d.valid for d in self.corpus.domains], domains, blocks)
+            text = self._text([one.valid for one in self.evaluated], domains, blocks)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, random_bits(3000, domain, blocks))
+            yield self._to_batch(text, domains, random_bits(3000, self._mask_number(domain), blocks))
+
+    def _mask_number(self, domain: int) -> int:
+        """What draws the masks of a validation text: for a probe nothing that depends on the stream."""
+        is_probe = domain >= len(self.corpus.domains)
+        return PROBES + zlib.crc32(self.evaluated[domain].name.encode()) if is_probe else domain
+
+    @cached_property
+    def validation_keys(self) -> dict[str, str]:
+        """For each of `evaluated` by name a hash of its tokens, and of its masks where there are any."""
+        return {
+            text.name: digest([text.key, self._mask_number(index) if self.masked else None])
+            for index, text in enumerate(self.evaluated)
+        }
 
     def _fresh(
         self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers
