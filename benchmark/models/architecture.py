@@ -68,7 +68,7 @@ class Architecture:
         configuration: of a new network.
         unroll: the forward pass of a network on tokens (B, T); where the mask (B, T), if any, is False there is
             padding, at the right.
-        head: logits (..., V) for a network's last hidden states (..., D).
+        transform: what a network's decoder multiplies (..., D), of its last hidden states (..., D).
         places: where the weights of a network are.
         classifier: for a configuration transformers' classification head, from hidden states (B, T, D), or from those
             of the last token (B, D) where the model is causal, to logits (B, C).
@@ -86,8 +86,8 @@ class Architecture:
     stack: str
     configuration: Callable[[Shape], PreTrainedConfig]
     unroll: Callable[[Any, Tensor, Tensor | None], Unrolled]
-    head: Callable[[Any, Tensor], Tensor]
     places: Callable[[Any], Network[Place]]
+    transform: Callable[[Any, Tensor], Tensor] = lambda network, hidden: hidden
     classifier: Callable[[Any], nn.Module] = last_token_head
     length: Callable[[Any], int] = lambda config: config.max_position_embeddings
     unused: tuple[str, ...] = ()

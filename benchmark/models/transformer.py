@@ -23,9 +23,12 @@ from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
+from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
+
+FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 
 
 class LanguageModel(nn.Module):
@@ -93,8 +96,25 @@ class LanguageModel(nn.Module):
 
     def predict(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Logits (B, K, V_text) from last hidden states (B, T, D), as `forward` does it."""
+        return self.head(self._at(positions, hidden))
+
+    def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments are `forward`'s.
+
+        Where there are many logits only a tenth of them are there at once.
+        """
+        if targets.numel() * self.vocabulary.text <= FEW_LOGITS or torch.compiler.is_compiling() or not self.training:
+            logits = self(tokens, domains, positions).flatten(0, 1)
+            return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten())
+        hidden = self._at(positions, self.hidden(tokens, domains))
+        states = self.architecture.transform(self.network, hidden).flatten(0, 1)
+        weight, bias = _of_text(self.network.get_output_embeddings(), self.vocabulary.text)
+        return linear_cross_entropy(states, weight, bias, targets.flatten())
+
+    def _at(self, positions: Tensor, hidden: Tensor) -> Tensor:
+        """The hidden states (B, K, D) that predict."""
         columns = positions + 1 if self.prompts else positions
-        return self.head(hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
+        return hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without.
@@ -128,7 +148,8 @@ class LanguageModel(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""
-        logits = self.architecture.head(self.network, hidden)
+        decoder: Any = self.network.get_output_embeddings()
+        logits = decoder(self.architecture.transform(self.network, hidden))
         if logits.shape[-1] != self.vocabulary.text:
             raise ValueError(
                 f"the network puts out {logits.shape[-1]} logits for a text vocabulary of {self.vocabulary.text}: "
@@ -156,7 +177,12 @@ class LanguageModel(nn.Module):
 
 def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
     """The prompts' rows are left out of the product: cutting their logits off afterwards would copy all the others."""
-    return F.linear(hidden, decoder.weight[:text], None if decoder.bias is None else decoder.bias[:text])
+    return F.linear(hidden, *_of_text(decoder, text))
+
+
+def _of_text(decoder: Any, text: int) -> tuple[Tensor, Tensor | None]:
+    """The rows (V_text, D) of a decoder that are the text's, and their bias (V_text,)."""
+    return decoder.weight[:text], None if decoder.bias is None else decoder.bias[:text]
 
 
 def build(

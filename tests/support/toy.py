@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.instruments.conformance import ALONE
@@ -39,6 +40,9 @@ class Toy(nn.Module):
 
     def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
         return self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
+
+    def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(self(tokens, domains, positions).flatten(0, 1), targets.flatten())
 
 
 def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = None) -> Batch:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.data.vocabulary import PAD
@@ -33,6 +34,11 @@ def roberta_settings(shape: Shape) -> dict[str, Any]:
 
 def roberta_length(config: Any) -> int:
     return config.max_position_embeddings - POSITION_OFFSET
+
+
+def roberta_transform(network: Any, hidden: Tensor) -> Tensor:
+    """What RoBERTa's LM head does before its decoder."""
+    return network.lm_head.layer_norm(F.gelu(network.lm_head.dense(hidden)))
 
 
 def unroll(network: Any, tokens: Tensor, mask: Tensor | None, offset: int) -> Unrolled:

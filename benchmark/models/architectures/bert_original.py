@@ -47,7 +47,7 @@ ARCHITECTURE = Architecture(
     stack="encoder.layer",
     configuration=_configuration,
     unroll=partial(_bert.unroll, offset=0),
-    head=lambda network, hidden: network.cls.predictions(hidden),
+    transform=lambda network, hidden: network.cls.predictions.transform(hidden),
     places=_places,
     classifier=ClassificationHead,
     unused=("cls.predictions.bias",),  # the decoder has a bias of its own where it is not tied

@@ -41,7 +41,7 @@ ARCHITECTURE = Architecture(
     stack="encoder.layer",
     configuration=lambda shape: RobertaPreLayerNormConfig(**_bert.roberta_settings(shape)),
     unroll=partial(_bert.unroll, offset=_bert.POSITION_OFFSET),
-    head=lambda network, hidden: network.lm_head(hidden),
+    transform=_bert.roberta_transform,
     places=_places,
     classifier=RobertaClassificationHead,
     length=_bert.roberta_length,

@@ -65,7 +65,6 @@ ARCHITECTURE = Architecture(
     stack="h",
     configuration=_configuration,
     unroll=_unroll,
-    head=lambda network, hidden: network.lm_head(hidden),
     places=_places,
     fixed_depth=_fixed_depth,
 )
