@@ -11,6 +11,7 @@ from typing import Literal
 
 from benchmark.models import LanguageModel
 from benchmark.models.growth import grow
+from benchmark.models.growth_width import NoiseScale
 from benchmark.training.method import Phase, Stage
 from methods._adaptive_replay import AdaptiveReplay
 
@@ -23,7 +24,10 @@ class ELLE(AdaptiveReplay):
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
     recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation relative to the weights'
+    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation (the paper's)
+    noise_scale: NoiseScale = (
+        "absolute"  # of `noise`: the paper's, or relative to the standard deviation of the weights
+    )
     prompts: bool = True  # PT: a prompt for each domain
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
@@ -33,8 +37,13 @@ class ELLE(AdaptiveReplay):
     copied: Sequence[int] = field(default=(), init=False)  # layers that DE has copied in earlier stages
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        # nothing but the prompts makes the first stage differ from Naive's
-        return {"prompts": True} if stage.first and self.prompts else super().signature(stage)
+        if stage.first:  # nothing but the prompts makes it differ from Naive's
+            return {"prompts": True} if self.prompts else {}
+        signature = super().signature(stage)
+        splits = self.width and self.growth_mode == "fpi"
+        if self.noise_scale == "relative" or not (self.noise and splits):
+            del signature["noise_scale"]  # younger than the others: stages that it does not change keep their keys
+        return signature
 
     def uses_memory(self, stage: Stage) -> bool:
         return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)  # which it is fitted to
@@ -52,6 +61,7 @@ class ELLE(AdaptiveReplay):
             hidden_size,
             mode=self.growth_mode,
             noise=self.noise if self.growth_mode == "fpi" else 0.0,
+            noise_scale=self.noise_scale,
             copy=self.copied_layer,
             copied=self.copied,
             seed=stage.seed,

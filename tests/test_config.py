@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.settings import suite_keys
+from benchmark.settings import suite_files, suite_keys
 from benchmark.settings.config import (
     Budget,
     ConfigError,
@@ -27,6 +27,7 @@ from benchmark.settings.config import (
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
+from benchmark.training.stage_keys import stage_keys
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = """
@@ -83,6 +84,66 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
         assert len(run.model.ladder) == len(run.domains)
 
 
+# What a derived suite changes of its base, what it is there for; rows, seeds, tables and having tasks apart.
+DERIVED = {
+    "ablation": set(),
+    "agem_memory": set(),
+    "bert_large": {"model.ladder", "training.learning_rate", "training.warmup", "budget.amount", "options.elle"},
+    "copied_layer": {"options.elle"},
+    "demo_bert": {"model.architecture", "budget.amount"},
+    "ewc_lambda": set(),
+    "expand_size": {"domains", "model.ladder", "budget.amount", "options.elle"},
+    "gpt_base": {
+        "model.architecture",
+        "training.micro_batch_size",
+        "training.schedule",
+        "training.warmup",
+        "budget.amount",
+    },
+    "half_time": {"budget.amount"},
+    "mas_lambda": set(),
+    "noise": {"options.elle"},
+    "small_memory": {"data.memory_tokens"},
+}
+
+
+def derived() -> dict[str, str]:
+    """The suites that extend another one, and which."""
+    contents = {path.stem: suite_files.tomllib.loads(path.read_text()) for path in suite_files.SUITES.glob("*.toml")}
+    return {name: content["extends"] for name, content in contents.items() if "extends" in content}
+
+
+def two_levels(suite: Suite) -> dict[str, object]:
+    content = suite.model_dump(exclude={"name", "title", "seeds", "methods", "rows", "tables", "tasks"})
+    return {
+        f"{section}.{key}" if key else section: value
+        for section, values in content.items()
+        for key, value in (values.items() if isinstance(values, dict) else [("", values)])
+    }
+
+
+@pytest.mark.parametrize(("name", "base"), derived().items())
+def test_a_derived_suite_is_its_base_but_for_what_it_names(name: str, base: str) -> None:
+    """Oracle: DERIVED; what a suite keeps of its base's domains and tasks is the base's, to the letter."""
+    other, suite = load_suite(base), load_suite(name)
+    before, after = two_levels(other), two_levels(suite)
+    assert {key for key in before | after if before.get(key) != after.get(key)} == DERIVED[name]
+    assert suite.domains == other.domains[: len(suite.domains)]
+    assert suite.tasks in ((), other.tasks)
+
+
+def test_growing_by_other_sizes_is_without_noise_and_prompts() -> None:
+    """Oracle: the paper: "the combination of WE+DE+FRW", three domains, 7,200 s each, 0 to 6 layers and heads more."""
+    suite = load_suite("expand_size")
+    assert [domain.name for domain in suite.domains] == ["wb", "ns", "rev"] and suite.budget.amount == 7200
+    for row, config in zip(methods.rows(suite), expand(suite, methods.rows(suite), [0]), strict=True):
+        method = methods.build(row.method, row.options)
+        assert (method.width, method.depth, method.noise, method.prompts, method.recover) == (True, True, 0, False, 0.2)
+        more = int(row.name.removeprefix("Expand "))
+        for stage, size in enumerate(config.model.ladder):
+            assert (size.layers, size.hidden_size // 64) == (6 + stage * more, 6 + stage * more)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -98,6 +159,8 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
         ((', packages = ["json"]', ""), "exactly one of packages, train, datasets (given: none)"),
         (('title = "T"', "title = "), "not TOML"),
         (('["naive"]', '["naiv"]'), "no method 'naiv'; did you mean 'naive'?"),
+        (('["naive"]', '["naive"]\norder = "random"'), "order: Input should be 'given' or 'permute' (got 'random')"),
+        (("[model]", "[data]\nmemory_seed = 1\n[model]"), "memory_seed: Input should be 'fixed' or 'run' (got 1)"),
     ],
 )
 def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, message) -> None:
@@ -169,6 +232,50 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
     monkeypatch.setenv("PLACE", "/there")
     assert ids() == here == ids(**{"training.checkpoint_seconds": 5.0})
     assert ids(**{"tokenizer.vocabulary": 500}) != here
+
+
+def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
+    """Oracle: the rule: what all rows share cannot be a row's own."""
+    text = MINIMAL + '[[rows]]\nname = "x"\nmethod = "er"\nset = { order = "permute" }\n'
+    suite = load_suite(suite_file(text))
+    with pytest.raises(ConfigError, match="set of row 'x': 'order' is the same for all rows; a row can set domains, "):
+        expand(suite, methods.rows(suite), [0])
+
+
+def test_orders_of_domains(suite_file) -> None:
+    """Oracle: permutations of the listed domains, another for some seed, the same one whenever asked; what belongs to
+    a stage, and the tokenizer, stays."""
+    suites = [load_suite(suite_file(), {"order": order}) for order in ("given", "permute")]
+    given, *permuted = (config for suite in suites for config in expand(suite, methods.rows(suite), range(4)))
+    listed = [domain.name for domain in given.domains]
+    orders = [[domain.name for domain in config.domains] for config in permuted[3:]]
+    assert all(sorted(order) == listed for order in orders) and len({tuple(order) for order in orders}) == 2
+    assert [config.domains for config in permuted[3:]] == [
+        config.domains for config in expand(suites[1], methods.rows(suites[1]), range(4))
+    ]
+    for config in permuted[3:]:
+        assert (config.model, config.budget) == (given.model, given.budget)
+        assert list(config.tokenizer.domains) == listed
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "seed", "changes", "id", "last_key"),
+    [
+        ("bert_base", "ER", 1, {}, "er-s1-a2a050798336", "62d5001824ca"),
+        ("ablation", "WE + DE + FRW", 0, {}, "we-de-frw-s0-e647396730a2", "11179d658264"),
+        ("bert_base", "ELLE", 0, {"noise_scale": "relative"}, "elle-s0-ab9f4c1f22b9", "6e21346582c7"),
+        ("bert_base", "ELLE", 0, {}, "elle-s0-ab9f4c1f22b9", None),  # its noise is another now
+    ],
+)
+def test_known_runs_keep_their_keys(
+    name: str, row: str, seed: int, changes: dict[str, str], id: str, last_key: str | None
+) -> None:
+    """Oracle: what was computed before memory_seed, order and noise_scale were settings, and noise was relative."""
+    suite = load_suite(name)
+    [config] = [config for config in expand(suite, methods.rows(suite), [seed]) if config.row == row]
+    keys = stage_keys(config, methods.build(config.method, {**config.options, **changes}), ["unprepared"] * 5)
+    assert config.id == id
+    assert keys[-1] == last_key if last_key else keys[-1] != "6e21346582c7"
 
 
 def test_mistakes_answer_without_a_traceback() -> None:

@@ -17,7 +17,7 @@ from benchmark.models import architectures
 from benchmark.models.growth import grow
 from benchmark.models.growth_exact import Exact
 from benchmark.models.growth_layout import places
-from benchmark.models.growth_width import Fpi
+from benchmark.models.growth_width import Fpi, NoiseScale
 from benchmark.models.layout import Affine
 from tests.support.small_networks import FAMILIES, difference, network
 
@@ -159,12 +159,13 @@ def test_hidden_units_are_drawn_evenly_and_differently_by_seed() -> None:
     assert torch.equal(origins[0], origins[1]) and not torch.equal(origins[0], origins[2])
 
 
+@pytest.mark.parametrize("noise_scale", ["absolute", "relative"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_noise_only_where_a_unit_was_split(family: str) -> None:
+def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale) -> None:
     """Oracle: growth without noise, the indicator C > 1 of the paper's equation, the standard deviation."""
     old = network(family)
     plain, _ = grow(old, 2, 20, mode="fpi")
-    noisy, record = grow(old, 2, 20, mode="fpi", noise=0.5)
+    noisy, record = grow(old, 2, 20, mode="fpi", noise=0.5, noise_scale=noise_scale)
     assert "noise" in record.note
     split = torch.bincount(hidden_origin(old, plain))[hidden_origin(old, plain)] > 1
     assert split.sum() == 8
@@ -172,7 +173,8 @@ def test_noise_only_where_a_unit_was_split(family: str) -> None:
     for small, without, with_noise in zip(before.layers, quiet.layers, loud.layers, strict=True):
         noise = with_noise.up.read().weight - without.up.read().weight
         assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
-        assert noise[:, split].std().item() == pytest.approx(0.5 * small.up.read().weight.std().item(), rel=0.15)
+        scale = small.up.read().weight.std().item() if noise_scale == "relative" else 1.0
+        assert noise[:, split].std().item() == pytest.approx(0.5 * scale, rel=0.15)
         for name in ("attention_norm", "ffn_norm"):
             assert torch.equal(getattr(with_noise, name).read().weight, getattr(without, name).read().weight)
     assert torch.equal(noisy.get_input_embeddings().weight, plain.get_input_embeddings().weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from benchmark.data.vocabulary import BOS, MASK
 from benchmark.settings.config import ConfigError, Data
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
-from benchmark.training.stream import Stream, random_bits, shuffled, uniform
+from benchmark.training.stream import Stream, random_bits, rows_of_share, shuffled, uniform
 from tests.support.random_corpus import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
@@ -52,6 +54,32 @@ def test_nine_to_one_in_exact_counts(corpus, batch_size: int, expected: int) -> 
         assert batch.memory_share == expected / batch_size
 
 
+@pytest.mark.parametrize(
+    ("share", "batch_size", "cure"),
+    [
+        (0.1, 5, "rounds to none of them: choose a share of 0.2 or training.batch_size = 6"),  # round(0.5) is 0
+        (0.05, 10, "rounds to none of them: choose a share of 0.1 or training.batch_size = 11"),
+        (0.95, 6, "rounds to all of them: choose a share of 0.833 or training.batch_size = 11"),  # round(9.5) is 10
+        (0.5, 1, "rounds to none of them: choose training.batch_size = 2"),
+    ],
+)
+def test_a_share_that_no_batch_can_hold(corpus, share: float, batch_size: int, cure: str) -> None:
+    """Oracle: rounding by hand; what the message proposes is accepted, and the next smaller batch is not."""
+    with pytest.raises(ConfigError, match=re.escape(cure)):
+        Stream(corpus, DATA, masked=False, seed=0).memory_rows_of(Phase("adapt", memory=share), 1, batch_size)
+    proposed = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", cure)]
+    assert 0 < rows_of_share(share, int(proposed[-1])) < proposed[-1]
+    with pytest.raises(ConfigError):
+        rows_of_share(share, int(proposed[-1]) - 1)
+    if len(proposed) == 2:
+        assert 0 < rows_of_share(proposed[0], batch_size) < batch_size
+
+
+def test_none_and_all_are_shares() -> None:
+    """Oracle: the two shares that ask for it: Naive's, and function recovering warmup's."""
+    assert rows_of_share(0.0, 5) == 0 and rows_of_share(1.0, 5) == 5
+
+
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
     """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of each are seen."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
@@ -60,6 +88,21 @@ def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corp
     for domain in (0, 1):
         seen = {tuple(row) for row in batch.targets[batch.domains == domain].tolist()}
         assert len(seen) == 10
+
+
+def test_the_sub_sample_of_a_run(corpus) -> None:
+    """Oracle: ten blocks of each domain, the same in two runs that share them, others in two that draw their own."""
+
+    def remembered(memory_seed: str, seed: int, stage: int) -> set[tuple[int, ...]]:
+        stream = Stream(corpus, DATA.model_copy(update={"memory_seed": memory_seed}), masked=False, seed=seed)
+        batch = stream.batch(stage, Phase("recover", memory=1.0), 0, 0, 1000, range(1000))
+        return {tuple(row) for row in batch.targets[batch.domains == 0].tolist()}
+
+    assert remembered("fixed", 0, 1) == remembered("fixed", 1, 1)
+    own = [remembered("run", seed, 1) for seed in (0, 1)]
+    assert [len(rows) for rows in own] == [10, 10]
+    assert own[0] != own[1] and own[0] != remembered("fixed", 0, 1)
+    assert own[0] == remembered("run", 0, 2)  # it stays what it is in later stages
 
 
 def test_weights_steer_the_replay(corpus) -> None:

@@ -31,7 +31,7 @@ from benchmark.training.evaluate import perplexities
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
 from benchmark.training.run import Run
-from benchmark.training.stage_keys import stage_of
+from benchmark.training.stage_keys import check_memory_shares, stage_of
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 Weights = dict[str, Tensor]
@@ -64,7 +64,13 @@ class Lab:
         return self.build(self.name, options or {})
 
     def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
-        return tiny_config(self.name, architecture, **training)
+        """A tiny run of the method: 8 rows a batch, or 20 where 8 cannot hold its share of memory."""
+        config = tiny_config(self.name, architecture, **training)
+        try:
+            check_memory_shares(config, self.new_method())
+        except ConfigError:
+            config = tiny_config(self.name, architecture, **{"batch_size": 20, **training})
+        return config
 
     def run(self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
@@ -254,7 +260,7 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
 def shared_first_stage_is_naive(lab: Lab) -> None:
     """A method whose signature claims nothing for the first stage trains there exactly what Naive trains."""
     if lab.new_method().signature(stage_of(lab.config(), 0)) == {}:
-        naive = lab.weights(tiny_config("naive"), "naive")
+        naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
         _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage")
 
 
@@ -315,7 +321,7 @@ def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -
     torch.set_num_threads(1)
     with join() as world, _double_precision():
         for name, build, folder in jobs:
-            config = tiny_config(name)
+            config = Lab(name, build, folder).config()
             Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
 
 

@@ -18,18 +18,23 @@ from benchmark.jobs.states import JobState, RunState, Trained
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Heartbeat, Store, recorded_stages
 from benchmark.training.run import Build, corpus_if_prepared
-from benchmark.training.stage_keys import stage_keys
+from benchmark.training.stage_keys import check_memory_shares, stage_keys
 
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 
 
 class Survey:
-    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys."""
+    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys.
+
+    Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
+    """
 
     def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: dict[str, JobState] = {}
         self._starts: dict[str | None, int] = {}
+        for config in configs:
+            check_memory_shares(config, build(config.method, config.options))
         corpora = {data_key(config): config for config in configs}
         self._corpora = {data: corpus_if_prepared(config, store) for data, config in corpora.items()}
 

@@ -14,7 +14,7 @@ from benchmark.models.growth_advanced import Aki
 from benchmark.models.growth_exact import Calibration, Exact, silence_copies
 from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, places
 from benchmark.models.growth_maps import Copy, plan_layers
-from benchmark.models.growth_width import Fpi, Width
+from benchmark.models.growth_width import Fpi, NoiseScale, Width
 from benchmark.models.layout import Place
 from benchmark.settings.config import ConfigError
 
@@ -52,6 +52,7 @@ def grow(
     *,
     mode: Mode = "exact",
     noise: float = 0.0,
+    noise_scale: NoiseScale = "absolute",
     copy: Copy = "new",
     copied: Sequence[int] = (),
     seed: int = 0,
@@ -66,7 +67,8 @@ def grow(
         layers, hidden_size: the new size.
         mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere; "fpi" is the
             paper's width expansion and plain copies of layers, "aki" likewise with new units from the layer above.
-        noise: relative standard deviation of the noise on split units (fpi only).
+        noise: standard deviation of the noise on split units (fpi only).
+        noise_scale: whether `noise` is "absolute", or "relative" to the standard deviation of each matrix.
         copy: which layers to copy: "new" those never copied before, always the "first" or the "last", or "stack"
             the whole stack on itself.
         copied: layers of `network` that were copied before (GrowthRecord.copied of its last growth).
@@ -84,7 +86,7 @@ def grow(
         width: Width = _exact(network, hidden_size, generator, states)
     else:
         sizes = (network.config.hidden_size, hidden_size, _head_size(network), generator)
-        width = Fpi(*sizes, noise) if mode == "fpi" else Aki(*sizes)
+        width = Fpi(*sizes, noise, noise_scale) if mode == "fpi" else Aki(*sizes)
 
     weights, heads = width.network(found.map(Place.read), plan.sources)
     if mode == "exact":

@@ -5,11 +5,15 @@ Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from benchmark.models.growth_maps import blocks, counts, expansion
 from benchmark.models.layout import Affine, Layer, Network
+
+NoiseScale = Literal["absolute", "relative"]
 
 
 class Width:
@@ -107,12 +111,21 @@ class Fpi(Width):
 
     Args:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the paper's delta, which
-            is zero where C = 1), relative to that of their matrix.
+            is zero where C = 1).
+        noise_scale: "relative" multiplies it by the standard deviation of each old matrix.
     """
 
-    def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator, noise: float = 0.0):
+    def __init__(
+        self,
+        old: int,
+        new: int,
+        head_size: int,
+        generator: torch.Generator,
+        noise: float = 0.0,
+        noise_scale: NoiseScale = "absolute",
+    ):
         super().__init__(old, new, head_size, generator)
-        self.noise = noise
+        self.noise, self.noise_scale = noise, noise_scale
         self.noise_generator = torch.Generator().manual_seed(generator.initial_seed())  # so the maps are as without
         self.hidden = expansion(old, new, generator)
 
@@ -122,7 +135,8 @@ class Fpi(Width):
         weight = linear.weight[outputs][:, inputs] / copies
         if self.noise:
             noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
-            weight += self.noise * linear.weight.std() * noise * (copies > 1)
+            scale = self.noise * (linear.weight.std() if self.noise_scale == "relative" else 1.0)
+            weight += scale * noise * (copies > 1)
         return Affine(weight, linear.bias[outputs])
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:

@@ -99,6 +99,9 @@ class Data(Settings):
     memory_tokens: int = Field(
         200_000_000, ge=0, description="the memory's size: tokens of the random sub-sample of each earlier domain"
     )
+    memory_seed: Literal["fixed", "run"] = Field(
+        "fixed", description="the sub-sample: fixed is the same in all runs, run is another for each seed"
+    )
 
     @property
     def text_length(self) -> int:
@@ -214,6 +217,9 @@ class Suite(Settings):
         ("main_pretraining", "trend_main"), description="names of files in paper_tables/: what a report shows"
     )
     domains: tuple[Domain, ...] = Field(min_length=1, description="the stream, in order; one stage a domain")
+    order: Literal["given", "permute"] = Field(
+        "given", description="of the domains: given is as listed, permute another order for each seed"
+    )
     tokenizer: Tokenizer = Field(Tokenizer(), description="how text becomes tokens")
     data: Data = Field(Data(), description="how tokens become rows and memory")
     model: Model = Field(description="architecture and sizes")
@@ -279,6 +285,7 @@ class RunConfig(Settings):
                 "tasks": True,
                 "domains": {"__all__": {"title", "train", "valid"}},
                 "tokenizer": {"folder"},
+                "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
                 "training": {"checkpoint_seconds"},
                 "budget": {"reference"},
             }

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from benchmark.settings.base import Settings
-from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, validation_message
+from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest, validation_message
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,12 +49,19 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
-    """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`)."""
+    """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`).
+
+    Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no run has.
+    """
     shared = suite.model_dump(include={"domains", "tokenizer", "data", "model", "training", "budget", "probes"})
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(json.dumps(shared))
         for key, value in row.set.items():
+            if key.partition(".")[0] not in shared:
+                raise ConfigError(
+                    f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(shared)}"
+                )
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
         checked = _build(
@@ -64,6 +71,8 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         )
         resolved = {key: getattr(checked, key) for key in shared}
         for seed in seeds:
+            if suite.order == "permute":
+                resolved |= _permuted(checked, seed)
             runs.append(
                 RunConfig(
                     suite=suite.name,
@@ -77,6 +86,15 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 )
             )
     return runs
+
+
+def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
+    """The stream in an order drawn from the seed, and a tokenizer that is the same in every order."""
+    domains = tuple(sorted(suite.domains, key=lambda domain: digest([seed, domain.name])))
+    if suite.tokenizer.domains:
+        return {"domains": domains}
+    names = tuple(domain.name for domain in suite.domains)
+    return {"domains": domains, "tokenizer": suite.tokenizer.model_copy(update={"domains": names})}
 
 
 def parse_set(assignment: str) -> tuple[str, Any]:

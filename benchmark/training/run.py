@@ -30,7 +30,7 @@ from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped
 from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stage_keys import stage_keys, stage_of
+from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.stream import Stream
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
@@ -77,6 +77,7 @@ class Run:
         self._began = time.time()
         self.corpus = corpus_of(config, store)
         self.stream = stream_of(config, self.corpus)
+        check_memory_shares(config, new_method())
         self.keys = stage_keys(config, new_method(), self.corpus.texts)
 
     def done(self) -> bool:

@@ -13,10 +13,10 @@ import torch
 
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import LanguageModel, build
-from benchmark.settings.config import RunConfig, Size, digest, per_stage
+from benchmark.settings.config import ConfigError, RunConfig, Size, digest, per_stage
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 from benchmark.training.step_times import stage_times
-from benchmark.training.stream import Stream, random_bits
+from benchmark.training.stream import Stream, random_bits, rows_of_share
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
@@ -57,6 +57,19 @@ def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Sta
     )
 
 
+def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
+    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold."""
+    if config.data.memory_tokens < config.data.text_length:
+        return
+    for index in range(1, len(config.domains)):
+        for phase in method.phases(stage_of(config, index)):
+            for share in (phase.memory, phase.memory_batch):
+                try:
+                    rows_of_share(share, config.training.batch_size)
+                except ConfigError as error:
+                    raise ConfigError(f"row {config.row!r}, memory of phase {phase.name!r}: {error}") from None
+
+
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
@@ -64,6 +77,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     """
     keys: list[str] = []
     training = config.training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
+    draws_memory = config.data.memory_seed == "run"
     for index, text in enumerate(texts):
         stage = stage_of(config, index)
         times = stage_times(config, index)
@@ -81,6 +95,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "text": text,
                     "sequence_length": config.data.sequence_length,
                     "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,
+                    **({"memory_seed": "run"} if draws_memory and method.uses_memory(stage) else {}),
                     "model": config.model.model_dump(mode="json", exclude={"ladder"}),
                     "ladder": [str(size) for size in stage.ladder],
                     "training": training,

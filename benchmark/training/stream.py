@@ -34,6 +34,25 @@ def predictions(length: int, masked: bool) -> int:
     return max(1, round(MASKED_SHARE * length)) if masked else length
 
 
+def rows_of_share(share: float, batch_size: int) -> int:
+    """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
+
+    Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
+    method than the one that was asked for.
+    """
+    rows = round(share * batch_size)
+    if not 0 < share < 1 or 0 < rows < batch_size:
+        return rows
+    larger = batch_size + 1
+    while not 0 < round(share * larger) < larger:
+        larger += 1
+    nearest = f"a share of {(1 if rows == 0 else batch_size - 1) / batch_size:.3g} or " if batch_size > 1 else ""
+    raise ConfigError(
+        f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
+        f"choose {nearest}training.batch_size = {larger}"
+    )
+
+
 def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     """64 random bits for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
     state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
@@ -93,11 +112,12 @@ class Stream:
                 )
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
+        self._memory_key = (seed,) if data.memory_seed == "run" else ()
 
     def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
-        """How many rows of a batch come from memory: always the same number, the nearest to the phase's share."""
+        """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
         has_memory = stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
-        return round(phase.memory * batch_size) if has_memory else 0
+        return rows_of_share(phase.memory, batch_size) if has_memory else 0
 
     def batch(
         self,
@@ -205,8 +225,8 @@ class Stream:
         blocks = np.empty(len(rows), dtype=np.int64)
         for domain in np.unique(domains):
             here = domains == domain
-            # the sub-sample is the same for all seeds and methods: the first blocks of a fixed shuffle
-            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, int(domain))
+            # the sub-sample: the first blocks of a shuffle that methods share, and seeds too unless data.memory_seed
+            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, int(domain), *self._memory_key)
         return domains, blocks
 
     def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:

@@ -43,6 +43,7 @@ WAYS: list[tuple[int, int, dict[str, Any]]] = [
     (3, 128, {"mode": "fpi"}),
     (3, 192, {"mode": "fpi"}),
     (3, 192, {"mode": "fpi", "noise": 0.01}),
+    (3, 192, {"mode": "fpi", "noise": 0.01, "noise_scale": "relative"}),
 ]
 
 
@@ -101,7 +102,7 @@ def measure(
 def label(model: LanguageModel, width: int, options: dict[str, Any]) -> str:
     mode = options.get("mode", "exact")
     if "noise" in options:
-        return f"{mode}, noise {options['noise']}"
+        return f"{mode}, noise {options['noise']}{' σ' if 'noise_scale' in options else ''}"
     fits = mode == "exact" and model.masked and width % model.hidden_size
     return mode + (", not fitted" if "calibration" in options else ", fitted") if fits else mode
 

@@ -1,0 +1,72 @@
+"""Memory and order as factors: runs whose seeds draw a memory and an order of domains of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import methods
+from benchmark.instruments.conformance import Lab
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.suite_files import expand, load_suite
+from benchmark.store import Store
+from benchmark.training.run import corpus_of
+from benchmark.training.stage_keys import check_memory_shares, stage_keys
+from tests.support import tiny_suite
+
+
+@pytest.fixture
+def configs(tmp_path: Path):
+    file = str(tiny_suite.write(tmp_path))
+
+    def read(seeds: range, **changes: object) -> list[RunConfig]:
+        suite = load_suite(file, {key.replace("__", "."): value for key, value in changes.items()})
+        return [config for config in expand(suite, methods.rows(suite), seeds) if config.row == "ER"]
+
+    return read
+
+
+def test_every_order_has_the_same_text(configs, tmp_path) -> None:
+    """Oracle: the corpus in the listed order: the same tokens of each domain, in the run's own order."""
+    [given] = configs(range(1))
+    expected = {domain.name: domain for domain in corpus_of(given, Store(tmp_path / "runs")).domains}
+    orders = set()
+    for config in configs(range(4), order="permute"):
+        corpus = corpus_of(config, Store(tmp_path / "runs"))
+        orders.add(tuple(domain.name for domain in corpus.domains))
+        assert [domain.name for domain in corpus.domains] == [domain.name for domain in config.domains]
+        for domain in corpus.domains:
+            assert domain.key == expected[domain.name].key
+    assert orders == {("a", "b"), ("b", "a")}
+
+
+def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
+    """Oracle: the first stage has no memory, so it is shared; what comes after is another computation."""
+    [fixed], [own] = configs(range(1)), configs(range(1), data__memory_seed="run")
+    method = methods.build("er")
+    keys, others = (stage_keys(config, method, ["first", "second"]) for config in (fixed, own))
+    assert keys[0] == others[0] and keys[1] != others[1] and fixed.id != own.id
+
+
+def test_a_memory_of_its_own_trains_to_other_weights(tmp_path) -> None:
+    """Oracle: the same run with the shared memory: equal after the first stage, and not after the second."""
+    lab = Lab("er", methods.build, tmp_path)
+    config = lab.config()
+    own = config.model_copy(update={"data": config.data.model_copy(update={"memory_seed": "run"})})
+    shared, drawn = lab.weights(config, "store"), lab.weights(own, "store")
+    same = [all(torch.equal(one[name], other[name]) for name in one) for one, other in zip(shared, drawn, strict=True)]
+    assert same == [True, False, False]
+
+
+def test_a_share_of_no_row_is_found_before_training(configs) -> None:
+    """Oracle: ER's tenth of five rows is half a row. Without a memory, or with none asked for, nothing is wrong."""
+    [config] = configs(range(1), training__batch_size=5)
+    with pytest.raises(ConfigError, match=r"^row 'ER', memory of phase 'adapt': a share of 0\.1 of a batch of 5 rows"):
+        check_memory_shares(config, methods.build("er"))
+    with pytest.raises(ConfigError, match="a share of 0.05 of a batch of 5 rows"):
+        check_memory_shares(config, methods.build("agem", {"reference": 0.05}))
+    check_memory_shares(config, methods.build("naive"))
+    [without] = configs(range(1), training__batch_size=5, data__memory_tokens=0)
+    check_memory_shares(without, methods.build("er"))
