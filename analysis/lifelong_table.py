@@ -44,10 +44,12 @@ class LifelongTable(TableExhibit):
         curves = study.curves(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         unigram = study.unigram(suite)
-        names = [domain["name"] for domain in study.of(suite)[0].domains]
+        names = {(run.row, run.seed): [domain["name"] for domain in run.domains] for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         for (row, seed), curve in curves.items():
-            measured[row].append(_measure(curve, [unigram[name] for name in names], targets.get(seed, np.nan)))
+            measured[row].append(
+                _measure(curve, [unigram[name] for name in names[row, seed]], targets.get(seed, np.nan))
+            )
         return Block(self.heading(study, suite), tuple(_row(row, lines) for row, lines in measured.items()))
 
 

@@ -19,7 +19,7 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
         stages = study.stages[study.stages["suite"] == suite]
         if rows is not None:
             stages = stages[stages["row"].isin(rows)]
-        titles = {run.suite: [domain["title"] for domain in run.domains] for run in study.runs}[suite]
+        titles = study.stage_titles(suite)
         found += [*unequal_budgets(stages, titles), *unequal_hardware(stages), *failures(study, suite, rows, titles)]
     return found
 

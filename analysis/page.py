@@ -77,7 +77,7 @@ def _audit(study: Study) -> list[tuple[bool, str]]:
     lines: list[tuple[bool, str]] = []
     for suite in study.suites:
         stages = study.stages[study.stages["suite"] == suite]
-        titles = [domain["title"] for domain in study.of(suite)[0].domains]
+        titles = study.stage_titles(suite)
         where = f"{suite}: " if len(study.suites) > 1 else ""
         for problems, fine in (
             (

@@ -28,8 +28,7 @@ class PerplexityTable(TableExhibit):
         if view == "printed":
             return self._printed()
         suites = self.suites(study)
-        longest = max((study.of(suite)[0].domains for suite in suites), key=len)
-        columns = _columns([domain["title"] for domain in longest])
+        columns = _columns(max((study.stage_titles(suite) for suite in suites), key=len))
         blocks = [mark_best(self._block(study, suite, columns, view), columns) for suite in suites]
         below = [notes.seeds(study, suites), *notes.missing(blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
@@ -98,9 +97,12 @@ def _cell(
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
-    values = list(study.unigram(suite).values())
+    by_seed = {run.seed: [run.unigram[d["name"]] for d in run.domains] for run in study.of(suite) if run.unigram}
+    orders = list(by_seed.values())
+    if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
+        orders = orders[:1]
     cells = [
-        Cell((values[stage],)) if metric == "AP" and stage < len(values) else Cell()
+        Cell(tuple(order[stage] for order in orders if stage < len(order))) if metric == "AP" else Cell()
         for stage, metric in _places(columns)
     ]
     return TableRow(("Unigram perplexity of the domain",), tuple(cells), competes=False)

@@ -111,6 +111,12 @@ class Study:
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
+    def stage_titles(self, suite: str) -> list[str]:
+        """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
+        orders = {tuple(domain["title"] for domain in run.domains) for run in self.of(suite)}
+        longest = max(orders, key=len)
+        return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
+
     def unigram(self, suite: str) -> dict[str, float]:
         """The unigram perplexity of each domain; empty before a run of the suite has started."""
         return next((run.unigram for run in self.of(suite) if run.unigram), {})

@@ -66,7 +66,7 @@ class TrendFigure(Exhibit):
 
 def _stage_boundaries(axis: Axes, study: Study, suite: str) -> None:
     """A dotted line where a stage ends, and each stage's domain above it."""
-    titles = [domain["title"] for domain in study.of(suite)[0].domains]
+    titles = study.stage_titles(suite)
     ends = study.ends[study.ends["suite"] == suite].groupby("stage")["charged"].mean()
     start = 0.0
     for stage, end in ends.items():

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 import methods
+import paper_tables
+from analysis.study import Study
 from benchmark.instruments.conformance import Lab
+from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
 from benchmark.training.run import corpus_of
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
-from tests.support import tiny_suite
+from tests.support import synthetic, tiny_suite
 
 
 @pytest.fixture
@@ -70,3 +73,20 @@ def test_a_share_of_no_row_is_found_before_training(configs) -> None:
     check_memory_shares(config, methods.build("naive"))
     [without] = configs(range(1), training__batch_size=5, data__memory_tokens=0)
     check_memory_shares(without, methods.build("er"))
+
+
+def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:
+    """Oracle: runs whose second seed meets the first two domains the other way round; their unigram perplexities."""
+    synthetic.write(tmp_path, "orders", seeds=2, stages=3)
+    runs = load_runs(tmp_path, "orders")
+    assert Study("orders", runs).stage_titles("orders") == ["WB", "Ns", "Rev"]
+    for run in runs:
+        run.unigram = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
+        if run.seed == 1:
+            run.domains = [run.domains[place] for place in (1, 0, 2)]
+    study = Study("orders", runs)
+    assert study.stage_titles("orders") == ["Domain 1", "Domain 2", "Domain 3"]
+    table = paper_tables.load("main_pretraining").build(study)
+    assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles("orders")
+    unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]
+    assert unigram == [(100.0, 200.0), (200.0, 100.0), (300.0, 300.0)]
