@@ -137,6 +137,18 @@ def speed(options: argparse.Namespace) -> int:
     return 0
 
 
+def rekey(options: argparse.Namespace) -> int:
+    import methods
+    from benchmark.instruments.rekey import rekey as move
+    from benchmark.training.processes import join
+
+    suite, configs = read_suite(options, options.suite)
+    with join() as alone:
+        for line in move(suite, configs, methods.build, Store(options.runs), alone):
+            print(line)
+    return 0
+
+
 def check(options: argparse.Namespace) -> int:
     import methods
     from benchmark.instruments.conformance import check as run_checks
@@ -165,7 +177,7 @@ def grow(options: argparse.Namespace) -> int:
 
 
 COMMANDS = {
-    command.__name__: command for command in (run, prepare, report, status, cancel, speed, check, evaluate, grow)
+    command.__name__: command for command in (run, prepare, report, status, cancel, speed, rekey, check, evaluate, grow)
 }
 
 if __name__ == "__main__":

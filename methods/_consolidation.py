@@ -80,10 +80,10 @@ class Consolidation(LifelongMethod):
 
 
 def _of_the_shape_of(weight: Tensor, importance: Tensor) -> Tensor:
-    """The importances of a weight that has had rows added since, for prompts, which matter to nothing before."""
-    padded = torch.zeros_like(weight)
-    padded[: len(importance)] = importance
-    return padded
+    """The importances of a weight whose rows have come or gone since, for prompts, which matter to nothing before."""
+    fitted = torch.zeros_like(weight)
+    fitted[: len(importance)] = importance[: len(weight)]
+    return fitted
 
 
 def add_rows(

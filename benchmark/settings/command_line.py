@@ -54,6 +54,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     sub = add("status", "the state of each run", [one, common])
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     add("cancel", "end the suite's jobs; what is trained stays", [one, common])
+    add("rekey", "give stages that an older version trained their keys of today", [one, common])
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
     sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")

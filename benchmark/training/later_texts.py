@@ -37,9 +37,8 @@ def _missing(lines: list[records.Record], stream: Stream) -> list[int]:
         return []
     known = {(line["domain"], line["text"]) for line in lines if line["kind"] == "later"}
     known |= {item for line in lines if line["kind"] == "stage" for item in line.get("texts", {}).items()}
-    names = [name for line in lines if line["kind"] == "stage" and "texts" not in line for name in line["data"]]
     return [
         index
         for index, text in enumerate(stream.evaluated)
-        if (text.name, stream.validation_keys[text.name]) not in known and text.name not in names
+        if (text.name, stream.validation_keys[text.name]) not in known
     ]

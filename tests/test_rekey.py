@@ -1,0 +1,96 @@
+"""Trained stages of the version whose keys held the whole corpus, moved to the keys of today."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import methods
+from benchmark import records
+from benchmark.data.bpe import content_key
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.rekey import old_stage_keys, rekey
+from benchmark.models import load
+from benchmark.models.prompts import meet
+from benchmark.settings.config import digest
+from benchmark.settings.suite_files import load_suite
+from benchmark.training.run import Run
+from tests.support.tiny_suite import write
+
+# written by that version: benchmark.training.run.stage_keys(tiny_config(METHOD), methods.build(METHOD), "corpus")
+OLD_KEYS = {
+    "naive": ["546b40c2ca35", "9e225e23313b", "b04d306d66f9"],
+    "mas": ["546b40c2ca35", "661ff8fc04eb", "5d89c191e3c4"],
+    "elle": ["3aa2c7e95fde", "fc4d7bc43d36", "cf329234fd72"],
+    "scratch": ["6f5f4c1a57cb", "f9aa144b6fe5", "c464b24043f7"],
+    "er_large": ["5a90da9c0316", "804e79943636", "02513781e2a2"],
+    "rewarm": ["546b40c2ca35", "cd7a67c21e7e", "09bd2a46e013"],
+}
+
+
+@pytest.mark.parametrize("method", OLD_KEYS)
+def test_old_keys_are_those_of_that_version(method: str) -> None:
+    """Oracle: what that version computed."""
+    assert old_stage_keys(tiny_config(method), methods.build(method), "corpus") == OLD_KEYS[method]
+
+
+def as_that_version_left_it(run: Run) -> list[str]:
+    """Make of a trained run what it would have looked like: old keys, prompt rows of the whole stream."""
+    corpus, config = run.corpus, run.config
+    corpus_key = digest([content_key(corpus.tokenizer), [[domain.name, domain.key] for domain in corpus.domains]])
+    keys = old_stage_keys(config, methods.build(config.method, config.options), corpus_key)
+    for before, now in zip(keys, run.keys, strict=True):
+        folder = run.store.stage(now)
+        model = load(folder / "model")
+        meet(model, [domain.name for domain in config.domains], seed=1)
+        model.save(folder / "model", corpus.tokenizer)
+        lines = records.read(folder / "records.jsonl")
+        for line in lines:
+            line.pop("texts", None)
+        (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.replace(folder, run.store.stage(before))
+    line = records.read(run.store.run_file(config))[0]
+    line.pop("texts")
+    run.store.run_file(config).write_text(json.dumps({**line, "stages": keys}) + "\n")
+    return keys
+
+
+@pytest.mark.parametrize("method", ["elle", "ewc", "pnn"])
+def test_a_finished_run_is_moved_and_goes_on(tmp_path: Path, method: str) -> None:
+    """Oracles: the weights and perplexities before; a stage trained from a moved one; twice moves nothing."""
+    suite = load_suite(str(write(tmp_path)))
+    lab = Lab(method, methods.build, tmp_path)
+    run = lab.run(lab.config(), "store")
+    run.train()
+    weights = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+    matrix = records.load_runs(run.store.root, "conformance")[0].matrix
+    old = as_that_version_left_it(run)
+    assert not any(run.store.stage_done(key) for key in run.keys)
+    [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
+    assert said.endswith("stages 3 moved") and not any(run.store.stage(key).exists() for key in old)
+    for key, before in zip(run.keys, weights, strict=True):
+        after = load(run.store.stage(key) / "model").state_dict()
+        assert after.keys() == before.keys()
+        assert all(tensor[: len(before[name])].equal(before[name][: len(tensor)]) for name, tensor in after.items())
+    assert run.done() and records.load_runs(run.store.root, "conformance")[0].matrix == matrix
+    [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
+    assert said.endswith("stages 3 there already")
+    run.store.stage(run.keys[2]).rename(tmp_path / "lost")
+    lab.run(lab.config(), "store").train()
+    assert run.store.stage_done(run.keys[2])
+
+
+def test_what_was_trained_on_other_text_stays_and_is_named(tmp_path: Path) -> None:
+    """Oracle: a run whose records name stages that no key of the suite is."""
+    suite = load_suite(str(write(tmp_path)))
+    run = Lab("naive", methods.build, tmp_path).run(tiny_config("naive"), "store")
+    description = {**run.config.description(), "stages": ["a", "b", "c"], "unigram": {}}
+    records.append(run.store.run_file(run.config), {"kind": "run", **description})
+    [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
+    assert (
+        said == "naive, seed 3: stages 3 not to be found; 3 have other text or settings than the suite, and could "
+        "not be moved"
+    )
