@@ -72,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
     survey = survey_of(options)
     tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, options.out)
-    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, options.retry_failed)
+    given = {"retry_failed": options.retry_failed, "parallel": options.parallel}
+    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, **given)
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         print(describe(plan, executor))

@@ -50,7 +50,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     code, text = cli("status")
     assert "2 runs, 2 todo" in text
 
-    code, text = cli("run")
+    code, text = cli("run", "--parallel", 1)
     assert code == 0
     table = (place / "report" / "tiny" / "main_pretraining.md").read_text()
     assert "Naive" in table and "ER" in table
@@ -59,7 +59,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     assert len(stages) == 3
     before = {stage: (stage / "records.jsonl").read_bytes() for stage in stages}
 
-    code, text = cli("run")
+    code, text = cli("run", "--parallel", 1)
     assert code == 0
     assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
     code, text = cli("run", "--dry-run")
@@ -96,7 +96,7 @@ def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
 
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
-    cli("run")
+    cli("run", "--parallel", 1)
     key = records.load_runs(place / "runs", "tiny")[0].stage_keys[0]
     checkpoint = place / "runs" / "stages" / key / "model"
     assert run_all.main(["evaluate", str(checkpoint), "--text", str(place / "a.jsonl"), "--json"]) == 0

@@ -196,37 +196,49 @@ def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog)
 def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
     """The local executor: all, then nothing; failed ones only when asked."""
     lab.write(NAIVE, '{ method = "naive", name = "hot", set = { "training.learning_rate" = 1e30 } }')
-    assert lab.call("run") == 1
+    assert lab.call("run", "--parallel", "1") == 1
     states = lab.states()
     assert states["Naive"].state == "done"
     assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
     before = lab.run_lines("hot")
-    assert lab.call("run") == 1 and lab.run_lines("hot") == before
+    assert lab.call("run", "--parallel", "1") == 1 and lab.run_lines("hot") == before
     assert "1 failed runs are left as they are" in capsys.readouterr().err
-    assert lab.call("run", "--retry-failed") == 1 and len(lab.run_lines("hot")) == len(before) + 1
+    assert lab.call("run", "--retry-failed", "--parallel", "1") == 1 and len(lab.run_lines("hot")) == len(before) + 1
 
 
-@pytest.mark.parametrize("unit", ["steps", "seconds"])
-def test_different_hardware_is_flagged(lab: Lab, unit: str) -> None:
-    """Only under a budget in seconds: there it makes the numbers incomparable."""
+BESIDE = {"device": "V100", "exclusive": False}
+SHARED = {"device": "A100", "side_by_side": 2, "own_cores": [4, 5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("unit", "machine", "said"),
+    [
+        ("seconds", BESIDE, "4 x V100 beside others"),
+        ("seconds", SHARED, "4 x A100, 3 of its cores for each of 2 runs"),
+        ("seconds", {"device": "A100", "side_by_side": 1}, ""),
+        ("steps", BESIDE, ""),
+    ],
+)
+def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, Any], said: str) -> None:
+    """Oracle: the rule: only under a budget in seconds, where it makes the numbers incomparable."""
     lab.file.write_text(lab.file.read_text().replace('unit = "steps"', f'unit = "{unit}"'))
-    hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, "device": "V100", "exclusive": False}}
-    for row, machine in hardware.items():
+    hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, **machine}}
+    for row, its in hardware.items():
         one = lab.config(row)
         run = {"kind": "run", **dict.fromkeys(records.FIELDS["run"], one.id), "stages": [row]}
         records.append(Store(lab.runs).run_file(one), run)
-        stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": machine}}
+        stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": its}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
     told = different_hardware(Store(lab.runs), list(lab.states().values()))
-    flagged = "! wall times cannot be compared, hardware differs: 4 x A100 (Naive); 4 x V100 beside others (ER)"
-    assert told == ([flagged] if unit == "seconds" else [])
+    flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
+    assert told == ([flagged] if said else [])
 
 
 def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:
     """Oracle: the contract: file and line, whatever the command; nothing is trained."""
     texts = next(Path(domain.train[0]) for domain in lab.configs()[0].domains)
     texts.write_text(texts.read_text() + '{"text": 5}\n')
-    assert lab.call("run") == 2
+    assert lab.call("run", "--parallel", "1") == 2
     assert f"{texts}:" in capsys.readouterr().err and not (lab.runs / "stages").exists()
 
 

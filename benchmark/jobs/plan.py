@@ -54,6 +54,7 @@ class Plan:
     store: Store
     tables: Tables
     retry_failed: bool = False
+    parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:

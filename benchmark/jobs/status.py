@@ -71,6 +71,8 @@ def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:
                 machine = line["provenance"]["hardware"]
                 name = f"{machine['count']} x {machine['device']}"
                 name += " beside others" if machine.get("exclusive") is False else ""
+                if (others := machine.get("side_by_side", 1)) > 1:
+                    name += f", {len(machine['own_cores'])} of its cores for each of {others} runs"
                 rows.setdefault(name, []).append(one.config.row)
     if len(rows) < 2:
         return []

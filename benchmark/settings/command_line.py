@@ -44,6 +44,9 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     sub = add("run", "train what is missing, then report (the default)", [one, common])
     sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, and what is done; run nothing")
     sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
+    sub.add_argument(
+        "--parallel", type=int, metavar="N", help="train N runs at a time here (default: what fits; 1 under seconds)"
+    )
     sub.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])

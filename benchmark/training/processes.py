@@ -26,6 +26,7 @@ class World:
     size: int
     device: torch.device
     exclusive: bool | str | None = None  # whether nothing else runs on its machines, where the launcher knows
+    side_by_side: int = 1  # runs that the launcher trains at a time on this machine, each on cores of its own
 
     @property
     def leads(self) -> bool:
@@ -75,10 +76,19 @@ class World:
             "count": self.size,
             "cpu": _cpu_model(),
             "cores": os.cpu_count(),
+            "own_cores": own_cores(),
+            "side_by_side": self.side_by_side,
             "threads": torch.get_num_threads(),
             "node": node(),
             "exclusive": self.exclusive,
         }
+
+
+def own_cores() -> list[int]:
+    """The cores that this process may run on; all, where the system does not pin processes."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def node() -> str:

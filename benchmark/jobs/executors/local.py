@@ -1,4 +1,4 @@
-"""This machine, and whatever processes torchrun has started here: runs are trained one after the other."""
+"""This machine, and whatever processes torchrun has started here: runs are trained side by side, or in turns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.downstream.scoring import load_tasks, score_runs
-from benchmark.jobs.payloads import PrepareData, TrainRun
-from benchmark.jobs.plan import Plan
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import Plan, data_key
+from benchmark.jobs.side_by_side import train_side_by_side
+from benchmark.jobs.slots import slots_for
 from benchmark.jobs.states import JobState
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
 from benchmark.training.processes import join
-from benchmark.training.run import Build
+from benchmark.training.run import Build, corpus_of
 from benchmark.training.stage import Stopped
 
 
@@ -31,14 +33,15 @@ class LocalExecutor:
         self.suite, self.store = suite, store
 
     def describe(self, plan: Plan) -> list[str]:
-        return []
+        slots = slots_for([state.config for state in plan.wanted], plan.parallel)
+        return [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 else []
 
     def execute(self, plan: Plan) -> int:
         """Train, score, measure, render. Raises KeyboardInterrupt when asked to stop, after a checkpoint."""
         leads = int(os.environ.get("RANK", 0)) == 0
         if leads:
             load_tasks(self.suite, self.store)  # what is wrong with them is said now, not after days of training
-        failed = train_here([state.config for state in plan.wanted], plan.build, self.store.root)
+        failed = self._train(plan)
         unscored = 0
         if leads:
             unscored = score_runs(self.suite, plan.configs, self.store.root)
@@ -51,6 +54,16 @@ class LocalExecutor:
         if unscored:
             print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
         return int(bool(failed or plan.left_out or unscored))
+
+    def _train(self, plan: Plan) -> list[RunConfig]:
+        """Train what is wanted. Returns the runs that failed."""
+        wanted = [state.config for state in plan.wanted]
+        slots = slots_for(wanted, plan.parallel)
+        if len(slots) == 1:
+            return train_here(wanted, plan.build, self.store.root)
+        for config in {data_key(config): config for config in wanted}.values():  # else all would wait for one
+            corpus_of(config, self.store, lambda text: print(text, file=sys.stderr))
+        return train_side_by_side(plan.segments, plan.build, self.store.root, slots)
 
     def jobs(self) -> list[JobState]:
         return []
@@ -68,7 +81,7 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path) -> list[R
     with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         for config in world.agree(list(configs)):  # records may have changed since another process read them
             if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
-                PrepareData(config, runs)(world, asked_to_stop)
+                corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))
             try:
                 TrainRun(config, build, runs)(world, asked_to_stop)
             except Stopped:

@@ -1,0 +1,130 @@
+"""Shares of this machine for runs that are trained side by side: disjoint cores, or a part of a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.units import UNITS
+
+PROCESS = 1.0e9  # bytes that a process takes before it has a model
+TOPOLOGY = Path("/sys/devices/system/cpu")
+MEMORY = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one process has to itself. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
+
+    cores: tuple[int, ...]  # none where the system cannot pin a process
+    threads: int
+    gpu: str | None = None  # as in CUDA_VISIBLE_DEVICES
+    gpu_share: float = 1.0
+
+
+def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
+    """As many equal slots as `parallel` says, or as fit where it is None; at most one a run.
+
+    Under a budget of wall time one, unless `parallel` says more: then each slot needs a physical core of its own and,
+    where there are GPUs, a whole one. Raises ConfigError where that cannot be.
+    """
+    timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
+    cores, gpus = physical_cores(), visible_gpus()
+    if parallel is not None and parallel < 1:
+        raise ConfigError(f"--parallel {parallel}: give at least 1")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        if parallel not in (None, 1):
+            raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
+        parallel = 1
+    if parallel is None:
+        parallel = 1 if timed else _fitting(runs, len(cores), len(gpus))
+    elif timed and parallel > 1:
+        _check_apart(parallel, len(cores), len(gpus))
+    return _slots(max(1, min(parallel, len(runs))), cores, gpus)
+
+
+def _slots(count: int, cores: Sequence[tuple[int, ...]], gpus: Sequence[str]) -> list[Slot]:
+    """Equal slots: what does not divide is left idle."""
+    each, pinned = len(cores) // count, hasattr(os, "sched_setaffinity")
+    share = 1 / -(-count // len(gpus)) if gpus else 1.0
+    found = []
+    for number in range(count):
+        if each:
+            own = tuple(sorted(core for group in cores[number * each : (number + 1) * each] for core in group))
+        else:  # more runs than cores: they take turns
+            own = cores[number % len(cores)]
+        gpu = gpus[number % len(gpus)] if gpus else None
+        found.append(Slot(own if pinned else (), max(1, each), gpu, share))
+    return found
+
+
+def _check_apart(parallel: int, cores: int, gpus: int) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(
+            f"--parallel {parallel}: this system cannot give a process its own cores, which a budget in seconds needs; "
+            "leave --parallel out, or use another budget.unit"
+        )
+    for what, there in (("physical cores", cores), ("GPUs", gpus or parallel)):
+        if parallel > there:
+            raise ConfigError(
+                f"--parallel {parallel}: under a budget in seconds each run needs its own, and this machine has "
+                f"{there} {what}: give at most {there}, or use another budget.unit"
+            )
+
+
+def physical_cores() -> list[tuple[int, ...]]:
+    """The cores that this process may use; logical ones that share a physical one are together."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [(core,) for core in range(os.cpu_count() or 1)]
+    groups: dict[str, list[int]] = {}
+    for core in sorted(os.sched_getaffinity(0)):
+        siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
+        groups.setdefault(siblings.read_text() if siblings.exists() else str(core), []).append(core)
+    return [tuple(group) for group in groups.values()]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    count = torch.cuda.device_count()
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] if named else [str(number) for number in range(count)]
+
+
+def _fitting(runs: Sequence[RunConfig], cores: int, gpus: int) -> int:
+    """How many runs fit: one a core at most, and as many as the memory of the machine and of its GPUs holds."""
+    need = max(map(needed_bytes, runs), default=PROCESS)
+    fitting = min(cores, int(available_bytes() / (PROCESS + (0 if gpus else need))))
+    if gpus:
+        fitting = min(fitting, gpus * int(torch.cuda.mem_get_info()[0] / (PROCESS + need)))
+    return fitting
+
+
+def needed_bytes(run: RunConfig) -> float:
+    """The memory that training the largest model of a run takes, roughly and rather too much.
+
+    Weights, gradients, two moments of Adam, a teacher and what it computes; and the activations of one forward pass in
+    fp32, twice the 34 s b h + 5 a s^2 b bytes a layer of Korthikanti et al. (2022, arXiv 2205.05198), with logits.
+    """
+    rows = min(run.training.micro_batch_size or run.training.batch_size, run.training.batch_size)
+    length, vocabulary = run.data.sequence_length, run.tokenizer.vocabulary
+    most = 0.0
+    for size in run.model.ladder:
+        width, heads = size.hidden_size, size.hidden_size // run.model.head_size
+        parameters = 12 * size.layers * width**2 + (vocabulary + length) * width
+        layers = 2 * size.layers * rows * length * (34 * width + 5 * heads * length)
+        most = max(most, 4 * 6 * parameters + layers + 3 * 4 * rows * length * vocabulary)
+    return most
+
+
+def available_bytes() -> float:
+    """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
+    if MEMORY.exists():
+        for line in MEMORY.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

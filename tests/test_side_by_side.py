@@ -1,0 +1,232 @@
+"""Runs side by side: what each has of the machine, the same results as alone, and how they end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from benchmark.jobs import side_by_side, slots
+from benchmark.jobs.slots import slots_for
+from benchmark.settings.config import ConfigError
+from benchmark.store import Store
+from tests.support import processes
+from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
+
+NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write(NAIVE, ER, MAS)
+
+
+# What each has of the machine
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
+    """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
+    cores = [(core, core + 8) for core in range(8)]
+    found = slots._slots(count, cores, [])
+    taken = [core for slot in found for core in slot.cores]
+    assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in found}) == 1
+    assert [slot.threads for slot in found] == [8 // count] * count
+    assert all((core + 8) % 16 in slot.cores for slot in found for core in slot.cores), "siblings stay together"
+
+
+def test_more_runs_than_cores_take_turns() -> None:
+    """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
+    found = slots._slots(5, [(0,), (1,)], ["2", "7"])
+    assert [slot.cores for slot in found] == [(0,), (1,), (0,), (1,), (0,)]
+    assert [slot.gpu for slot in found] == ["2", "7", "2", "7", "2"]
+    assert {slot.gpu_share for slot in found} == {1 / 3}
+
+
+def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
+    """Oracle: the files in which Linux says which logical cores share a physical one."""
+    for core, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        (tmp_path / f"cpu{core}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{core}" / "topology" / "thread_siblings_list").write_text(siblings)
+    monkeypatch.setattr(slots, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    assert slots.physical_cores() == [(0, 2), (1, 3)]
+
+
+def machine(monkeypatch, cores: int, memory: float) -> None:
+    monkeypatch.setattr(slots, "physical_cores", lambda: [(core,) for core in range(cores)])
+    monkeypatch.setattr(slots, "available_bytes", lambda: memory)
+    monkeypatch.setattr(slots, "visible_gpus", list)
+
+
+def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
+    """Oracle: the least of runs, cores, and processes that the memory holds."""
+    runs, one = lab.configs(), slots.PROCESS + slots.needed_bytes(lab.configs()[0])
+    for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * one, 2), (8, 0.5 * one, 1)):
+        machine(monkeypatch, cores, memory)
+        assert len(slots_for(runs, None)) == expected
+        assert len(slots_for(runs, 2)) == 2, "what is asked for counts more"
+
+
+def test_the_memory_of_a_run_is_not_underrated(lab: Lab) -> None:
+    """Oracle: weights, gradients and Adam's two moments alone, of the paper's BERT L12_D768 with 125 M parameters."""
+    import methods
+    from benchmark.settings.suite_files import load_suite
+
+    run = methods.runs(load_suite("bert_base"), ("naive",), (0,))[0]
+    assert slots.needed_bytes(run) > 4 * 4 * 125e6
+    halved = run.model_copy(update={"training": run.training.model_copy(update={"micro_batch_size": 1})})
+    assert slots.needed_bytes(halved) < slots.needed_bytes(run)
+
+
+def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
+    """Oracle: the rule: one run at a time, or each on physical cores of its own."""
+    timed = [
+        one.model_copy(update={"budget": one.budget.model_copy(update={"unit": "seconds"})}) for one in lab.configs()
+    ]
+    machine(monkeypatch, cores=2, memory=1e12)
+    assert [slot.cores for slot in slots_for(timed, None)] == [(0, 1)]
+    assert [slot.cores for slot in slots_for(timed, 2)] == [(0,), (1,)]
+    with pytest.raises(ConfigError, match="this machine has 2 physical cores: give at most 2"):
+        slots_for(timed, 3)
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with pytest.raises(ConfigError, match="cannot give a process its own cores"):
+        slots_for(timed, 2)
+
+
+@pytest.mark.parametrize(("parallel", "ranks", "message"), [(0, 1, "give at least 1"), (2, 2, "and torchrun")])
+def test_bad_values(lab: Lab, monkeypatch, parallel: int, ranks: int, message: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    with pytest.raises(ConfigError, match=f"--parallel {parallel}.*{message}"):
+        slots_for(lab.configs(), parallel)
+
+
+def test_slurm_refuses_it(lab: Lab, capsys) -> None:
+    assert lab.call("run", "--executor", "slurm", "--parallel", "2") == 2
+    assert "slurm.array_parallelism" in capsys.readouterr().err
+
+
+# Results
+
+
+def hashes(lab: Lab) -> dict[str, str]:
+    """A hash of the weights of each row."""
+    return {
+        config.row: hashlib.sha256(
+            (Store(lab.runs).stage(lab.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
+        ).hexdigest()
+        for config in lab.configs()
+    }
+
+
+def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
+    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained once."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = Lab(lab.folder / "alone", lab.texts)
+    alone.file.write_text(lab.file.read_text())
+    assert alone.call("run", "--parallel", "1") == 0
+    capfd.readouterr()
+    assert lab.call("run", "--parallel", "2") == 0
+    said = capfd.readouterr().err
+    assert hashes(lab) == hashes(alone) and len(set(hashes(lab).values())) == 3
+    assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
+    machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
+    assert {machine["side_by_side"] for machine in machines} == {2}
+    assert {len(machine["own_cores"]) for machine in machines} == {max(1, len(os.sched_getaffinity(0)) // 2)}
+    trained = [line for line in said.splitlines() if line.startswith("tiny: ")]
+    assert len([line for line in trained if line.endswith("  done")]) == 3
+    assert [line for line in trained if re.search("shared stages done$", line)]
+
+
+def test_lines_are_sent_whole() -> None:
+    """Oracle: what was written, cut at the ends of lines and nowhere else."""
+    sent: list[tuple[str, None]] = []
+
+    class Recorder:
+        send = staticmethod(sent.append)
+
+    stream = side_by_side.Lines(Recorder())  # type: ignore[arg-type]
+    for part in ("a", "b\nc", "", "\n", "d\ne\nf"):
+        print(part, end="", file=stream)
+    assert sent == [("ab\n", None), ("c\n", None), ("d\ne\n", None)] and not stream.isatty()
+
+
+# How they end
+
+
+@pytest.fixture
+def paced(lab: Lab) -> Iterator[Lab]:
+    """A lab with the methods of `tests/support/paced*.py`, in `folder/code`."""
+    with submitting(copy_code(lab.folder / "code")):
+        yield lab
+
+
+def start(lab: Lab) -> subprocess.Popen[str]:
+    """Two runs at a time, in a process group of their own."""
+    return subprocess.Popen(
+        [sys.executable, "run_all.py", *lab.arguments("run", "--parallel", "2")],
+        cwd=lab.folder / "code",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(lab: Lab) -> tuple[int, str]:
+    """The exit status of a call that nobody disturbs, and what it said."""
+    process = start(lab)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("how", ["SIGTERM to the parent", "SIGINT to all", "SIGKILL to the parent"])
+def test_all_stop_after_a_checkpoint(paced: Lab, how: str) -> None:
+    """Oracle: undisturbed runs, bit for bit; no process is left."""
+    lab = paced.write("x", "y", NAIVE)
+    lab.tell("x", "slow")
+    lab.tell("y", "slow")
+    process = start(lab)
+    wait_until(lambda: lab.run_lines("x") and lab.run_lines("y"))
+    lab.wait_for_mid_stage("x", "y")
+    below = processes.descendants(process.pid)
+    name = how.partition(" ")[0]
+    (os.killpg if "all" in how else os.kill)(process.pid, getattr(signal, name))
+    _, said = process.communicate(timeout=60)
+    wait_until(lambda: not below & set(processes.everyone()))
+    assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
+    assert name == "SIGKILL" or said.count("stopped; goes on from its checkpoint") == 2
+    assert "Traceback" not in said
+    assert lab.count("x", "done") == lab.count("y", "done") == 0 and not lab.run_lines("Naive")
+    for row in ("x", "y"):
+        assert (Store(lab.runs).stage(lab.keys(row)[1]) / "checkpoint.pt").exists()
+        lab.let_go(row)
+    assert finish(lab)[0] == 0
+    assert [lab.count(row, "resumed") for row in ("x", "y")] == [1, 1]
+    for row in ("x", "y", "Naive"):
+        expected = lab.undisturbed(row).weights(row)
+        assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.items())
+
+
+def test_one_failure_stops_no_other(paced: Lab) -> None:
+    """Oracle: the states: one run fails with its error, one whose process is killed goes on with the next call."""
+    lab = paced.write("trips", "dies", NAIVE, ER)
+    lab.tell("trips", "trip 0")
+    lab.tell("dies", "die")
+    code, said = finish(lab)
+    assert code == 1 and "2 runs failed" in said
+    assert "tiny:dies-s0  its process died, exit status -9; `run` goes on" in said
+    states = {row: state.state for row, state in lab.states().items()}
+    assert states == {"trips": "failed", "dies": "interrupted", "Naive": "done", "ER": "done"}
+    lab.let_go("dies")
+    assert finish(lab)[0] == 1
+    assert lab.states()["dies"].state == "done"
