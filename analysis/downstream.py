@@ -155,15 +155,15 @@ def _split(scores: pd.DataFrame, column: str) -> dict[Any, pd.DataFrame]:
 
 
 def _cell(scores: pd.DataFrame, domain: str | None) -> Cell:
-    """All scores on a domain's task, over pre-training and fine-tuning seeds."""
+    """The score on a domain's task of each pre-training seed, a mean over its fine-tuning seeds."""
     if domain is None:
         return Cell()
-    values = tuple(100 * scores.loc[scores["domain"] == domain, "test"])
+    values = tuple(100 * scores[scores["domain"] == domain].groupby("seed")["test"].mean())
     return Cell(values, digits=1, missing=not values)
 
 
 def _average(scores: pd.DataFrame, domains: Sequence[str]) -> Cell:
-    """Of each pre-training seed the mean over tasks, each the mean of its fine-tuning seeds; all tasks or none."""
+    """The mean over tasks of each pre-training seed that has them all, each a mean over its fine-tuning seeds."""
     means = scores.groupby(["seed", "domain"])["test"].mean().unstack()
     means = means.reindex(columns=list(domains)).dropna()
     values = tuple(100 * means.mean(axis=1))
@@ -190,5 +190,5 @@ def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
         f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})" for d in titles if d in tasks.index
     ]
     seeds = (scores["seed"].nunique(), scores["finetuning_seed"].nunique())
-    spread = "Mean ± standard deviation over {} pre-training and {} fine-tuning seeds (AVG: pre-training seeds)."
-    return [f"Tasks: {'; '.join(texts)}.", spread.format(*seeds)]
+    over = "Mean ± standard deviation over {} pre-training seed(s), of the means over {} fine-tuning seed(s)."
+    return [f"Tasks: {'; '.join(texts)}.", over.format(*seeds)]

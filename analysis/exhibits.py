@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from analysis.printed import PrintedValue
 from analysis.study import Study
-from analysis.tables import FORMATS, Block, Column, Table
+from analysis.tables import FORMATS, Block, Column, Table, mark_one_seed
 from benchmark.records import RunRecords
 
 View = Literal["ours", "printed", "both"]
@@ -68,8 +68,12 @@ class TableExhibit(Exhibit):
     def table(
         self, columns: Sequence[Column], blocks: Sequence[Block], notes: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
-        """The finished table, its caption saying whose numbers it shows."""
+        """The finished table, its caption saying whose numbers it shows, and numbers of one seed marked."""
         sides = {"ours": "", "printed": " As printed in the paper.", "both": " In brackets: printed in the paper."}
+        if view != "printed":
+            blocks = [mark_one_seed(block) for block in blocks]
+        if any(cell.one_seed for block in blocks for row in block.rows for cell in row.cells):
+            notes = ["† One seed: how much another would differ is not known.", *notes]
         caption = self.caption + sides[view]
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(notes))
 

@@ -26,16 +26,17 @@ class Key(NamedTuple):
 
 @dataclass
 class Measurements:
-    """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0."""
+    """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0.
 
-    suite: str
-    stages: int
-    columns: tuple[str, ...] = ()
+    `titles` are those of the domains, by name, in the order of the stages.
+    """
+
+    titles: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
 
-    def rows(self, metric: str) -> set[str]:
-        """Slugs of the rows that have any value of the metric."""
-        return {key.row for key in self.values if key.metric == metric}
+    @property
+    def stages(self) -> int:
+        return len(self.titles)
 
     def get(self, key: Key) -> Mapping[int, float]:
         stage = self.stages - 1 if key.stage == LAST else key.stage
@@ -47,59 +48,57 @@ class Measurements:
 
 def measured(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs."""
-    domains = [domain["name"] for domain in study.of(suite)[0].domains]
-    numbers = Measurements(suite, len(domains), tuple(domains))
+    found = Measurements({domain["name"]: domain["title"] for domain in study.of(suite)[0].domains})
     ends = study.ends[study.ends["suite"] == suite]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
-        numbers.put("AP", row, stage, seed, ap)
+        found.put("AP", row, stage, seed, ap)
         if stage:
-            numbers.put("AP⁺", row, stage, seed, ap_plus)
-    _put_areas(numbers, study, suite)
-    _put_scores(numbers, study, suite)
-    _put_products(numbers, study, suite)
-    _put_similarities(numbers, study, suite)
-    return numbers
+            found.put("AP⁺", row, stage, seed, ap_plus)
+    _put_areas(found, study, suite)
+    _put_scores(found, study, suite)
+    _put_products(found, study, suite)
+    _put_similarities(found, study, suite)
+    return found
 
 
 def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
     chosen = [(v, v.value) for v in values if v.block == block and v.stage]
-    columns = tuple(dict.fromkeys(v.column for v, _ in chosen if v.column != AVERAGE))
-    numbers = Measurements(block, max((int(v.stage) for v, _ in chosen), default=0), columns)
+    found = Measurements({v.column: v.column for v, _ in chosen if v.column != AVERAGE})
     for v, value in chosen:
         if value is not None:
             score = v.metric == "F1"
             row = PROMPT_ROWS.get(v.row, v.row)
             metric, column = ("score", v.column) if score else (v.metric, "")
-            numbers.put(metric, row, int(v.stage) - 1, 0, value, column)
-    return numbers
+            found.put(metric, row, int(v.stage) - 1, 0, value, column)
+    return found
 
 
-def _put_areas(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_areas(found: Measurements, study: Study, suite: str) -> None:
     """Mean height of the AP curve from the second domain on, of runs that finished."""
     for (row, seed), curve in study.curves(suite).items():
         later = curve["stage"] > 0
         area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
-        numbers.put("area", row, numbers.stages - 1, seed, area)
+        found.put("area", row, found.stages - 1, seed, area)
 
 
-def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_scores(found: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
-    final = scores[scores["stage"] == numbers.stages - 1]
+    final = scores[scores["stage"] == found.stages - 1]
     with_prompts = final[final["row"].isin(final.loc[final["prompt"] == "right", "row"])]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for frame in (scores[scores["headline"]], named):
         means = frame.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
-        means = means.reindex(columns=list(numbers.columns))
+        means = means.reindex(columns=list(found.titles))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
             for column, value in line.items():
                 if value == value:
-                    numbers.put("score", row, stage, seed, value, str(column))
+                    found.put("score", row, stage, seed, value, str(column))
 
 
-def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_products(found: Measurements, study: Study, suite: str) -> None:
     """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
     for run in study.of(suite):
         last = {}
@@ -113,18 +112,18 @@ def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
-            numbers.put("positive", run.row, numbers.stages - 1, run.seed, share)
+            found.put("positive", run.row, found.stages - 1, run.seed, share)
 
 
-def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_similarities(found: Measurements, study: Study, suite: str) -> None:
     """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
     ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
-        numbers.put("ARS", row, stage, seed, value)
+        found.put("ARS", row, stage, seed, value)
     for (row, seed), line in ars.groupby(["row", "seed"]):
-        if len(line) == numbers.stages - 1 > 1:
+        if len(line) == found.stages - 1 > 1:
             slope = np.polyfit(line["stage"], line["ars"].astype(float), 1)[0]
-            numbers.put("fall", row, numbers.stages - 1, seed, -slope)
+            found.put("fall", row, found.stages - 1, seed, -slope)
     heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
     for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
-        numbers.put("attention", row, stage, seed, own - others)
+        found.put("attention", row, stage, seed, own - others)

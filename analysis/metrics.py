@@ -7,8 +7,6 @@ its own stage ended. Leading axes broadcast, so one call serves a table of evalu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -94,31 +92,3 @@ def performance_profile(costs: ArrayLike, ratios: ArrayLike) -> Floats:
 def representational_similarity(divergences: ArrayLike) -> float:
     """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k) (ELLE, appendix)."""
     return -float(np.mean(np.asarray(divergences, float)))
-
-
-def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Kendall's tau-b between two scorings of the same items; NaN where one of them does not tell any apart."""
-    a, b = (np.sign(np.subtract.outer(np.asarray(x, float), np.asarray(x, float))) for x in (first, second))
-    scale = np.sqrt((a**2).sum() * (b**2).sum())
-    return float((a * b).sum() / scale) if scale > 0 else float("nan")
-
-
-def bootstrap_interval(
-    values: ArrayLike, statistic: Callable[..., NDArray[Any]] = np.mean, level: float = 0.95, resamples: int = 2_000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of `values` (n, ...), rows resampled; NaN for fewer than two rows.
-
-    `statistic(array, axis)` reduces that axis (and any after it). The generator's seed is fixed: the same values give
-    the same interval. With few rows (seeds) the interval is known to be too narrow.
-    """
-    sample = np.asarray(values, float)
-    if len(sample) < 2:
-        return float("nan"), float("nan")
-    draws = _draws(len(sample), resamples)
-    low, high = np.quantile(statistic(sample[draws], axis=1), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-@lru_cache(maxsize=8)
-def _draws(n: int, resamples: int) -> NDArray[np.intp]:
-    return np.random.default_rng(0).integers(n, size=(resamples, n))

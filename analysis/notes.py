@@ -24,12 +24,12 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
     return found
 
 
-def seeds(study: Study, suites: Iterable[str]) -> str:
-    """How many seeds the numbers are over."""
+def seeds(study: Study, suites: Iterable[str]) -> list[str]:
+    """How many seeds the numbers are over, where there are several; a single one is said at each number."""
     counts = {len({run.seed for run in study.of(suite)}) for suite in suites}
     if counts == {1}:
-        return "One seed."
-    return f"Mean ± standard deviation over {' or '.join(map(str, sorted(counts)))} seeds."
+        return []
+    return [f"Mean ± standard deviation over {' or '.join(map(str, sorted(counts)))} seeds."]
 
 
 def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:

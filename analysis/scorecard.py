@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import scipy.stats
 
-from analysis import metrics
-from analysis.claims import CLAIMS, PAPER
+from analysis import notes
+from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
+from analysis.inference import ERRORS, POWER, fewest_seeds, interval
 from analysis.measurements import AVERAGE, LAST, Key, Measurements, as_printed, measured
 from analysis.printed import slug
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from analysis.verdicts import Verdict, judge
+from analysis.verdicts import METRICS, Comparison, Verdict, compare, judge, weakest
 
 NAME = "scorecard"
-COLUMNS = ("Verdict", "Effect", "95% interval", "Seeds", "Paper")
+COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")
+DETAILS = ("Effect", "95% interval", "Seeds", "p, on its own", "Paper")
 
 
 def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
@@ -25,26 +28,114 @@ def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
 
     `exhibits`: all of the paper's tables, by name.
     """
-    blocks, notes = [], []
+    papers = {suite: _papers(study, suite, exhibits) for suite in study.suites}
+    ours = {suite: measured(study, suite) for suite in study.suites}
+    compared = [
+        (suite, (claim, found, compare(claim, papers[suite][claim.table])))
+        for suite in study.suites
+        for claim in CLAIMS
+        if (found := compare(claim, ours[suite]))
+    ]
+    verdicts = judge([claim for _, claim in compared])
+    judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
+    seeds = max((verdict.seeds for verdict in verdicts), default=0)
+    if seeds < fewest_seeds(2 * len(verdicts) or 1):
+        blocks, below = _undecidable(len(verdicts), seeds), []
+    else:
+        blocks, below = list(_blocks(study, ours, judged)), _about(ours, len(verdicts))
     for suite in study.suites:
-        ours = measured(study, suite)
-        papers = {table: _paper(study, suite, exhibits, table) for table in {claim.table for claim in CLAIMS}}
-        judged = [judge(claim, ours, papers[claim.table]) for claim in CLAIMS]
+        below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
+        below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
+    below += notes.notes(study, study.suites)
+    columns = tuple(map(Column, COLUMNS))
+    return Table(
+        NAME, "table:scorecard", "The paper's findings on these runs.", ("Claim",), columns, tuple(blocks), tuple(below)
+    )
+
+
+def _undecidable(claims: int, seeds: int) -> list[Block]:
+    """One line in the place of all claims."""
+    text = "No run has finished what a claim is about."
+    if claims:
+        fewest = fewest_seeds(2 * claims)
+        have = "one seed" if seeds == 1 else f"{seeds} seeds"
+        text = f"None of {claims} claims can be decided with {have}; together they need at least {fewest}."
+    return [Block("", (TableRow((text,), tuple(Cell() for _ in COLUMNS)),))]
+
+
+def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tuple[str, Verdict]]) -> Iterator[Block]:
+    for suite in study.suites:
         place = f"{growth(study.of(suite)[0])}: " if len(study.suites) > 1 else ""
         for topic in dict.fromkeys(claim.topic for claim in CLAIMS):
-            rows = [_row(verdict) for verdict in judged if verdict and verdict.claim.topic == topic]
-            blocks += [Block(place + topic, tuple(rows))] if rows else []
-        notes += [
-            *_order(ours, papers["main_pretraining"], "AP", "", "final AP"),
-            *_order(ours, papers["main_downstream"], "score", AVERAGE, "final average score"),
-        ]
-    notes.append(
-        "A claim is as strong as its weakest comparison, whose mean over seeds is the effect: what the better row "
-        "changes. Held: the 95% bootstrap interval over pre-training seeds is all on the claim's side. Not held: all "
-        "on the other. Paper: the same effect in the printed numbers."
+            chosen = [verdict for of, verdict in judged if of == suite and verdict.claim.topic == topic]
+            if chosen:
+                yield Block(place + topic, tuple(_row(verdict, ours[suite]) for verdict in chosen))
+
+
+def _row(verdict: Verdict, ours: Measurements) -> TableRow:
+    one, metric = verdict.weakest, METRICS[verdict.claim.metric]
+    state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
+    from_ = verdict.decidable_from
+    texts = (
+        state,
+        _name(one, ours),
+        *_numbers(one, metric.show),
+        "" if verdict.reason else _p(verdict.p),
+        "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
+        _printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
     )
-    caption = "The paper's findings on these runs."
-    return Table(NAME, "table:scorecard", caption, ("Claim",), tuple(map(Column, COLUMNS)), tuple(blocks), tuple(notes))
+    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts), details=_details(verdict, ours))
+
+
+def _details(verdict: Verdict, ours: Measurements) -> Table:
+    """Every comparison of a claim, and the same in the paper's numbers where it prints as many."""
+    show = METRICS[verdict.claim.metric].show
+    count = len(verdict.comparisons)
+    printed = verdict.printed if len(verdict.printed) == count else [None] * count
+    rows = []
+    for one, theirs in zip(verdict.comparisons, printed, strict=True):
+        texts = (*_numbers(one, show), _p(min(one.p_values())) if len(one.changes) > 1 else "", _printed(theirs, show))
+        rows.append(TableRow((_name(one, ours),), tuple(Cell(text=text) for text in texts)))
+    caption = f"{count} comparison{'s' * (count > 1)}"
+    return Table("", "", caption, ("Comparison",), tuple(map(Column, DETAILS)), (Block("", tuple(rows)),))
+
+
+def _name(one: Comparison, ours: Measurements) -> str:
+    against = "" if one.other == ZERO else f" against {one.other}"
+    task = {"": "", AVERAGE: ", average"}.get(one.column, f", {ours.titles.get(one.column)} task")
+    return f"{one.row}{against} after {list(ours.titles.values())[one.stage]}{task}"
+
+
+def _numbers(one: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
+    """Effect, interval and seeds of a comparison."""
+    if not one.changes.size:
+        return "--", "", ""
+    low, high = interval(one.changes)
+    between = "" if math.isnan(low) else f"{show(low)} to {show(high)}"
+    return show(float(one.changes.mean())), between, str(len(one.changes))
+
+
+def _printed(one: Comparison | None, show: Callable[[float], str]) -> str:
+    return show(float(one.changes.mean())) if one and one.changes.size else ""
+
+
+def _p(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
+    """How the card decides, and what claims on the best row are about."""
+    titles = dict.fromkeys(title for one in ours.values() for title in list(one.titles.values())[1:])
+    return [
+        "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "
+        f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in at most "
+        f"{ERRORS:.0%} of cases (docs/statistics.md). Effect, interval and seeds are those of the weakest comparison, "
+        "paired by pre-training seed and not corrected; Paper is the weakest one in the printed numbers. Decidable "
+        "from: the true distance from the claim's bound that these seeds would have decided with probability "
+        f"{POWER:.0%}.",
+        f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}; after every domain or stage means "
+        f"after {', '.join(titles)}.",
+    ]
 
 
 def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, words: str) -> list[str]:
@@ -54,28 +145,20 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
     seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 2 else []
     if not seeds:
         return []
-    values = np.array([[mine[seed] for mine, _ in both] for seed in seeds])
-    printed = np.array([value for _, value in both])
-
-    def taus(draws: np.ndarray, axis: int) -> np.ndarray:
-        return np.array([metrics.kendall_tau(line, printed) for line in np.atleast_2d(draws.mean(axis))])
-
-    low, high = metrics.bootstrap_interval(values, taus)
-    interval = "" if math.isnan(low) else f", 95% interval {low:.2f} to {high:.2f}"
-    text = (
-        f"Order of {len(both)} methods by {words}: Kendall's τ with the paper's is {taus(values, 0)[0]:.2f}{interval}."
-    )
-    return [text.replace("-", "−")]
+    printed = [value for _, value in both]
+    taus = [scipy.stats.kendalltau([mine[seed] for mine, _ in both], printed).statistic for seed in seeds]
+    low, high = interval(taus)
+    between = "" if math.isnan(low) else f", 95% interval {low:.2f} to {high:.2f}"
+    text = f"Order of {len(both)} methods by {words}: Kendall's τ with the paper's is {np.mean(taus):.2f}"
+    over = f" (mean over {len(seeds)} seeds{between})" if len(seeds) > 1 else " (one seed)"
+    return [(text + over + ".").replace("-", "−")]
 
 
-def _paper(study: Study, suite: str, exhibits: Mapping[str, Exhibit], table: str) -> Measurements:
-    """The printed numbers to hold a suite against: the budget suites have tables of their own."""
-    budgets = exhibits[table.replace("main", "budgets")]
-    exhibit = budgets if suite in budgets.blocks and suite not in exhibits[table].blocks else exhibits[table]
-    return as_printed(exhibit.printed, exhibit.printed_block(study, suite))
-
-
-def _row(verdict: Verdict) -> TableRow:
-    state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
-    texts = (state, verdict.effect, verdict.interval, str(verdict.seeds or ""), verdict.printed)
-    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
+def _papers(study: Study, suite: str, exhibits: Mapping[str, Exhibit]) -> dict[str, Measurements]:
+    """The printed numbers to hold a suite against, by table: the budget suites have tables of their own."""
+    found = {}
+    for table in dict.fromkeys(claim.table for claim in CLAIMS):
+        budgets = exhibits[table.replace("main", "budgets")]
+        exhibit = budgets if suite in budgets.blocks and suite not in exhibits[table].blocks else exhibits[table]
+        found[table] = as_printed(exhibit.printed, exhibit.printed_block(study, suite))
+    return found

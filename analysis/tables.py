@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.metrics import bootstrap_interval
+from analysis.inference import interval
 
 MISSING = "--"
 
@@ -23,6 +23,7 @@ class Cell:
     """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
 
     No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
+    `one_seed` marks a number of ours that is not a mean.
     """
 
     values: tuple[float, ...] = ()
@@ -31,6 +32,7 @@ class Cell:
     printed: str = ""
     best: bool = False
     missing: bool = False
+    one_seed: bool = False
 
     @property
     def mean(self) -> float:
@@ -52,11 +54,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line: `stub` names it (one text a stub column); one that does not compete is never the best."""
+    """One line: `stub` names it (one text a stub column); one that does not compete is never the best.
+
+    `details` is a table that the page lets readers open below the row.
+    """
 
     stub: tuple[str, ...]
     cells: tuple[Cell, ...]
     competes: bool = True
+    details: Table | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,16 @@ def mark_best(block: Block, columns: Sequence[Column]) -> Block:
     return replace(block, rows=tuple(marked))
 
 
+def mark_one_seed(block: Block) -> Block:
+    """Mark the numbers of competing rows that stem from one seed."""
+
+    def marked(row: TableRow) -> TableRow:
+        cells = (replace(cell, one_seed=row.competes and len(cell.values) == 1) for cell in row.cells)
+        return replace(row, cells=tuple(cells))
+
+    return replace(block, rows=tuple(map(marked, block.rows)))
+
+
 # ---------------------------------------------------------------------------------------------------- Markdown
 
 
@@ -143,7 +159,7 @@ def _markdown(text: str) -> str:
 
 def _markdown_cell(cell: Cell) -> str:
     text = f"**{cell.number}**" if cell.best else cell.number
-    text += f" ± {cell.spread}" if cell.spread else ""
+    text += "†" if cell.one_seed else f" ± {cell.spread}" if cell.spread else ""
     return text + (f" [{_markdown(cell.printed)}]" if cell.printed else "")
 
 
@@ -200,6 +216,7 @@ def _latex_head(table: Table) -> list[str]:
 def _latex_cell(cell: Cell) -> str:
     text = latex(cell.number)
     text = f"\\textbf{{{text}}}" if cell.best else text
+    text += "$^\\dagger$" if cell.one_seed else ""
     text += f"\\,{{\\scriptsize$\\pm$\\,{latex(cell.spread)}}}" if cell.spread else ""
     return text + (f" {{\\scriptsize[{latex(cell.printed)}]}}" if cell.printed else "")
 
@@ -241,6 +258,7 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
     "λ": "$\\lambda$",
     "τ": "$\\tau$",
     "✓": "\\checkmark{}",
+    "†": "$\\dagger$",
     "¬": "$\\lnot$",
     "–": "--",
     "’": "'",
@@ -254,14 +272,14 @@ _CSV = ("mean", "sd", "low", "high", "n", "text", "printed")
 
 
 def to_csv(table: Table) -> str:
-    """One line a cell, for other programs; low and high: the 95% bootstrap interval of the mean over the n values."""
+    """One line a cell, for other programs; low and high: the 95% Student t interval of the mean over the n values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", "block", *table.stubs, "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                values = [*map(_plain, (cell.mean, cell.sd, *bootstrap_interval(cell.values))), len(cell.values) or ""]
+                values = [*map(_plain, (cell.mean, cell.sd, *interval(cell.values))), len(cell.values) or ""]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
                 writer.writerow([*place, *values, cell.text, cell.printed])
     return out.getvalue()

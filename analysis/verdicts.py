@@ -1,27 +1,27 @@
-"""Holds claims against numbers: held, not held, or not decidable, with effect and interval.
+"""Holds claims against measurements: held, not held, or not decidable.
 
-Each comparison of two rows is paired by pre-training seed and oriented so that positive is the claim's way; a claim is
-as strong as its weakest comparison. It is held when the 95% bootstrap interval (over seeds) of that effect lies above
-what the claim asks for, not held when it lies below, and else, or with one seed, or with cells missing, not decidable.
+A claim is a set of comparisons of two rows, each paired by pre-training seed. It is held when every comparison is
+significantly on the claim's side of its bound (an intersection-union test, which needs no correction), not held when
+at least one is significantly on the other side (corrected for the claim's comparisons, by Bonferroni, which is Holm's
+first step and all that "at least one" needs), else not decidable. Both directions of all claims of a scorecard are
+then corrected together, by Holm, so that a scorecard has a wrong verdict in at most 5% of cases.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
-from analysis.measurements import AVERAGE, LAST, Key, Measurements
+from analysis.inference import ERRORS, Floats, detectable, fewest_seeds, holm, one_sided
+from analysis.measurements import AVERAGE, Key, Measurements
 from analysis.printed import slug
 
-Floats = NDArray[np.float64]
 State = Literal["held", "not held", "not decidable"]
 
 
@@ -33,14 +33,15 @@ class Metric:
     ratio: bool = False
     unit: str = ""
 
-    def gain(self, one: Floats, other: Floats) -> Floats:
-        """Positive where `one` is better: a log ratio, or a difference."""
-        difference = np.log(one) - np.log(other) if self.ratio else one - other
-        return -difference if self.lower else difference
+    def change(self, one: Floats, other: Floats) -> Floats:
+        """What `one` makes of `other`: a log ratio, or a difference."""
+        return np.log(one) - np.log(other) if self.ratio else one - other
 
-    def show(self, gain: float) -> str:
-        """As the change that `one` makes to `other`."""
-        change = -gain if self.lower else gain
+    def step(self, amount: float) -> float:
+        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `change`."""
+        return math.log1p(amount) if self.ratio else amount
+
+    def show(self, change: float) -> str:
         value, digits = (100 * math.expm1(change), 1) if self.ratio else (change, 2)
         return f"{round(value, digits) + 0.0:+.{digits}f}{self.unit}".replace("-", "−")
 
@@ -55,83 +56,133 @@ METRICS: Mapping[str, Metric] = {
     "fall": Metric(lower=False),
     "attention": Metric(lower=False),
 }
-LOOKED_FOR = ("score", "ARS", "fall", "attention")  # not every suite has these of rows that it has
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A claim's `row` against `other` after one stage (from 0), on one task's domain if it is about scores.
+
+    `changes` (seeds,) is what the row makes of the other's value, and `excess` (bounds, seeds) how far that is on the
+    claim's side of its bounds; a claim of sameness has two bounds. Both are empty where nothing is measured.
+    """
+
+    row: str
+    other: str
+    stage: int
+    column: str
+    changes: Floats
+    excess: Floats
+
+    def p_values(self) -> tuple[float, float]:
+        """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for their number."""
+        above, below = one_sided(self.excess.T)
+        return float(above.max()), min(1.0, len(self.excess) * float(below.min()))
+
+    @property
+    def margin(self) -> Floats:
+        """How far each seed is on the claim's side of the bound that is nearest on average, shape (seeds,)."""
+        return self.excess[int(np.argmin(self.excess.mean(axis=1)))]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`effect`, `interval` and `printed` (the effect in the paper's numbers) are in words.
+    """A claim with its comparisons, the state of both together, and the corrected p-value of that state.
 
-    `reason`: why it is not decidable, where that is not because the interval holds both.
+    `tests` is what p was corrected for, `printed` holds the same comparisons in the paper's numbers.
     """
 
     claim: Claim
+    comparisons: tuple[Comparison, ...]
+    printed: tuple[Comparison, ...]
     state: State
-    effect: str = ""
-    interval: str = ""
-    seeds: int = 0
-    printed: str = ""
-    reason: str = ""
+    p: float
+    tests: int
+
+    @property
+    def seeds(self) -> int:
+        """The seeds of the comparison that has most."""
+        return max(len(comparison.changes) for comparison in self.comparisons)
+
+    @property
+    def weakest(self) -> Comparison:
+        """The measured comparison that is least on the claim's side."""
+        return weakest(self.comparisons)
+
+    @property
+    def reason(self) -> str:
+        """Why it is not decidable, where that is not because the seeds differ too much."""
+        if self.state != "not decidable":
+            return ""
+        missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
+        present = {slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)}
+        absent = dict.fromkeys(name for c in missing for name in (c.row, c.other) if slug(name) not in present)
+        if absent:
+            return f"nothing measured of {', '.join(absent)}"
+        if missing:
+            return f"{len(missing)} of {len(self.comparisons)} comparisons not measured yet"
+        if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
+            return "a run diverged"
+        fewest = min(len(comparison.changes) for comparison in self.comparisons)
+        needed = fewest_seeds(self.tests)
+        return f"{fewest} of at least {needed} seeds" if fewest < needed else ""
+
+    @property
+    def decidable_from(self) -> float:
+        """The smallest true distance from the bound that these seeds would have decided in four of five cases.
+
+        NaN where they decided, or could not.
+        """
+        values = self.weakest.margin
+        if self.state != "not decidable" or self.reason or len(values) < 2:
+            return math.nan
+        return detectable(float(np.std(values, ddof=1)), len(values), self.tests)
 
 
-def judge(claim: Claim, ours: Measurements, paper: Measurements) -> Verdict | None:
-    """The verdict on a claim; None where the suite does not have the rows that it is about."""
-    gains = compare(claim, ours)
-    if gains is None:
-        return None
-    theirs = compare(claim, paper)
-    printed = "" if theirs is None or not theirs.size else _show(claim, _effect(claim, theirs, 0))
-    if not gains.size:
-        return Verdict(claim, "not decidable", printed=printed, reason="not all cells are measured yet")
-    low, high = metrics.bootstrap_interval(gains, lambda values, axis: _effect(claim, values, axis))
-    state: State = "held" if low > 0 else "not held" if high < 0 else "not decidable"
-    reason = "one seed" if len(gains) == 1 else ""
-    return Verdict(
-        claim, state, _show(claim, _effect(claim, gains, 0)), _interval(claim, low, high), len(gains), printed, reason
-    )
+def weakest(comparisons: Sequence[Comparison]) -> Comparison:
+    """The measured comparison that is least on the claim's side: the largest p-value, then the smallest mean."""
+    measured = [comparison for comparison in comparisons if comparison.changes.size]
+    return max(measured, key=lambda one: (one.p_values()[0], -float(one.margin.mean())))
 
 
-def compare(claim: Claim, numbers: Measurements) -> Floats | None:
-    """Gains (seeds, comparisons) over the seeds that all of these have; None where a row is not there at all."""
-    there = numbers.rows(claim.metric if claim.metric in LOOKED_FOR else "AP")
-    than = claim.than or [row for row in PAPER if row not in claim.rows and slug(row) in there]
-    if not than or not {slug(row) for row in (*claim.rows, *than)} <= there | {ZERO}:
-        return None
-    stages = range(1, numbers.stages) if claim.stages == "each" else [LAST]
-    tasks = numbers.columns if claim.columns == "each" else [AVERAGE]
-    cells = list(product(stages, tasks if claim.metric == "score" else [""]))
-    keys = [
-        (Key(claim.metric, slug(row), *cell), Key(claim.metric, slug(other), *cell))
-        for row, other in product(claim.rows, than)
-        for cell in cells
-    ]
-    pairs = [(numbers.get(one), numbers.get(other)) for one, other in keys]
-    zeros = dict.fromkeys({seed for one, _ in pairs for seed in one}, 0.0)
-    pairs = [(one, zeros if key.row == ZERO else other) for (one, other), (_, key) in zip(pairs, keys, strict=True)]
-    seeds = sorted(set.intersection(*(set(one) & set(other) for one, other in pairs)))
-    gain = METRICS[claim.metric].gain
-    gains = [gain(*(np.array([side[seed] for seed in seeds]) for side in pair)) for pair in pairs]
-    return np.array(gains).T if seeds else np.empty((0, 0))
+def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
+    """All comparisons of a claim, each over the seeds that both of its rows have; none where none has any."""
+    stages = range(1, values.stages) if claim.stages == "each" else [values.stages - 1]
+    tasks = list(values.titles) if claim.columns == "each" else [AVERAGE]
+    columns = tasks if claim.metric == "score" else [""]
+    than = claim.than or [row for row in PAPER if row not in claim.rows]
+    pairs = product(claim.rows, than, stages, columns)
+    comparisons = tuple(_compare(claim, values, *pair) for pair in pairs)
+    return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
-def _effect(claim: Claim, gains: Floats, axis: int) -> Floats:
-    """The weakest comparison's mean over seeds, counted from what the claim asks for."""
-    means = gains.mean(axis=axis)
-    return (claim.within - np.abs(means) if claim.within is not None else means - claim.by).min(axis=-1)
-
-
-def _interval(claim: Claim, low: float, high: float) -> str:
-    """From the lowest to the highest change, the unit said once."""
-    if math.isnan(low):
-        return ""
+def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
+    ours = values.get(Key(claim.metric, slug(row), stage, column))
+    theirs = values.get(Key(claim.metric, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
+    seeds = sorted(set(ours) & set(theirs))
     metric = METRICS[claim.metric]
-    first, last = (high, low) if metric.lower or claim.within is not None else (low, high)
-    return f"{_show(claim, first).removesuffix(metric.unit)} to {_show(claim, last)}"
+    with np.errstate(invalid="ignore"):  # two runs that diverged
+        changes = metric.change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
+    if claim.within is not None:
+        excess = np.array([changes - metric.step(-claim.within), metric.step(claim.within) - changes])
+    else:
+        excess = np.array([(-changes if metric.lower else changes) - metric.step(claim.by)])
+    return Comparison(row, other, stage, column, changes, excess)
 
 
-def _show(claim: Claim, effect: Floats | float) -> str:
-    """The gain itself, not what it leaves of a margin."""
-    metric = METRICS[claim.metric]
-    if claim.within is None:
-        return metric.show(float(effect) + claim.by)
-    return "±" + metric.show(float(effect) - claim.within).lstrip("+−")
+def judge(claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]]) -> list[Verdict]:
+    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's."""
+    if not claims:
+        return []
+    both = np.array([claim_p_values([c.p_values() for c in ours]) for _, ours, _ in claims])
+    held, not_held = np.split(holm(both.T.ravel()), 2)
+    verdicts = []
+    for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=True):
+        state: State = "held" if p <= ERRORS else "not held" if q <= ERRORS else "not decidable"
+        verdicts.append(Verdict(claim, ours, theirs, state, float(min(p, q)), 2 * len(claims)))
+    return verdicts
+
+
+def claim_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
+    """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons, 2, ...)."""
+    p = np.asarray(comparisons, float)
+    return p[:, 0].max(axis=0), np.minimum(1.0, len(p) * p[:, 1].min(axis=0))

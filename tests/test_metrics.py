@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from analysis import metrics
 
@@ -112,21 +111,3 @@ def test_performance_profile():
     expected = [[2 / 3, 1.0], [1 / 3, 2 / 3]]
     np.testing.assert_allclose(metrics.performance_profile(costs, [1.0, 1.5]), expected)
     np.testing.assert_allclose(metrics.performance_profile([[1.0, NONE]], [1.0, 1e9]), [[1, 1], [0, 0]])
-
-
-def test_kendall_tau_against_scipy():
-    """Oracle: scipy.stats.kendalltau, with ties."""
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        first, second = rng.integers(0, 5, (2, 9))
-        assert metrics.kendall_tau(first, second) == pytest.approx(scipy.stats.kendalltau(first, second).statistic)
-    assert math.isnan(metrics.kendall_tau([1, 1], [1, 2]))
-
-
-def test_bootstrap_interval_against_scipy():
-    """Oracle: scipy.stats.bootstrap with the percentile method, within Monte Carlo error; and repeatability."""
-    values = np.random.default_rng(2).normal(size=30)
-    expected = scipy.stats.bootstrap((values,), np.mean, method="percentile").confidence_interval
-    assert metrics.bootstrap_interval(values) == pytest.approx(tuple(expected), abs=0.03)
-    assert metrics.bootstrap_interval(values) == metrics.bootstrap_interval(values)
-    assert all(map(math.isnan, metrics.bootstrap_interval([1.0])))

@@ -73,7 +73,18 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert "python run_all.py run demo" in text
     assert "All rows ran on the same hardware." in text and "within 2%" in text
     assert "failed in stage Rev" in text and "Example CPU, 2 threads, fp32" in text
-    assert 'id="scorecard"' in text and "not decidable" in text
+    assert 'id="scorecard"' in text and "claims can be decided with 2 seeds; together they need at least" in text
+
+
+def test_every_claim_opens_to_its_comparisons(tmp_path):
+    """Oracle: ELLE against ER after each of four later domains, in a details element without a script."""
+    synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})], seeds=5)
+    synthetic.report("demo", load_runs(tmp_path / "runs", "demo"), [], tmp_path)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    claim = text[text.index("below ER&#39;s after every domain.") :]
+    details = claim[claim.index("<details>") : claim.index("</details>")]
+    assert "<summary>4 comparisons</summary>" in details
+    assert re.findall(r"ELLE against ER after (\w+)", details) == ["Ns", "Rev", "Bio", "CS"]
 
 
 def browse(report: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -194,7 +194,14 @@ class _Run:
                 }
             )
         if self.method == "agem" and stage:
-            lines.append({"kind": "metrics", "phase": "adapt", "step": 1000, "values": {"conflicts": 0.001}})
+            lines.append(
+                {
+                    "kind": "metrics",
+                    "phase": "adapt",
+                    "step": 1000,
+                    "values": {"conflicts": 0.0005 * (1 + 0.3 * self.noise("conflicts"))},
+                }
+            )
         spent = self.charged(1.0)
         timed = [
             {"name": p["name"], "steps": p["share"] * 100, "seconds": p["share"] * spent["seconds"]}

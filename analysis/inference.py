@@ -1,0 +1,84 @@
+"""Statistical inference from few seeds: intervals of means, one-sided tests, Holm's correction, and power.
+
+Everything rests on Student's t from scipy. docs/statistics.md says why, and shows by simulation how often it errs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+ERRORS = 0.05  # the share of reports with a wrong verdict, and of intervals without the mean, that is accepted
+POWER = 0.8
+# the largest probability that the difference of two independent runs with the same noise is one and the same value
+# other than 0: that noise takes a value and the next one with probability 1/2 each (Motzkin and Straus 1965)
+SAME_DIFFERENCE = 0.25
+
+
+def interval(values: ArrayLike) -> tuple[Any, Any]:
+    """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for fewer than two."""
+    sample = np.asarray(values, float)
+    if len(sample) < 2:
+        return math.nan, math.nan
+    with np.errstate(invalid="ignore"):  # an infinite value has no interval
+        half = scipy.stats.t.isf(ERRORS / 2, len(sample) - 1) * scipy.stats.sem(sample, axis=0)
+        return sample.mean(axis=0) - half, sample.mean(axis=0) + half
+
+
+def one_sided(excess: Floats) -> tuple[Floats, Floats]:
+    """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0", for `excess` (seeds, ...).
+
+    They are Student's, but never below SAME_DIFFERENCE to the power of the seeds: equal differences look certain to
+    Student, though rounded scores or seeds that get stuck make them by chance. Both are 1 for fewer than two seeds,
+    where a value is not finite, and where all values are 0.
+    """
+    seeds = len(excess)
+    if seeds < 2:
+        return np.ones(excess.shape[1:]), np.ones(excess.shape[1:])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = excess.mean(axis=0) / scipy.stats.sem(excess, axis=0)
+    both = (scipy.stats.t.sf(side, seeds - 1) for side in (t, -t))
+    above, below = (np.where(np.isnan(t), 1.0, np.maximum(p, SAME_DIFFERENCE**seeds)) for p in both)
+    return above, below
+
+
+def holm(p: Floats) -> Floats:
+    """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979), whatever their dependence."""
+    order = np.argsort(p, axis=0)
+    left = len(p) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    stepped = np.maximum.accumulate(left * np.take_along_axis(p, order, axis=0), axis=0)
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, np.minimum(stepped, 1.0), axis=0)
+    return corrected
+
+
+def fewest_seeds(tests: int) -> int:
+    """The number of seeds below which none of so many tests can come out significant."""
+    return max(2, math.ceil(math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)))
+
+
+def detectable(sd: float, seeds: int, tests: int) -> float:
+    """The mean that so many seeds of this standard deviation tell from 0 with probability POWER, in one of `tests`.
+
+    NaN where they cannot at all.
+    """
+    return _noncentrality(seeds, tests) * sd / math.sqrt(seeds) if seeds >= fewest_seeds(tests) else math.nan
+
+
+@lru_cache(maxsize=256)
+def _noncentrality(seeds: int, tests: int) -> float:
+    """The mean in standard errors at which Student's t exceeds its critical value with probability POWER."""
+    critical = float(scipy.stats.t.isf(ERRORS / tests, seeds - 1))
+
+    def missing(mean: float) -> float:
+        return float(scipy.stats.nct.sf(critical, seeds - 1, mean)) - POWER
+
+    return float(scipy.optimize.brentq(missing, 0.0, 3 * critical + 10))

@@ -1,0 +1,96 @@
+"""Intervals, tests and corrections: against scipy, by hand, and by how often they err in simulation."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from analysis import inference
+from tests.support import verdict_simulation
+from tests.support.verdict_simulation import DIFFERENCES, NOISE, Card
+
+CARD = verdict_simulation.main_card()
+SINGLE = Card(CARD.places[-1:], (1,), CARD.values)  # one claim of one comparison
+
+
+def test_an_interval_is_students():
+    """Oracle: scipy's interval of a one-sample t test; nothing is known from one value."""
+    values = [3.1, 2.7, 3.6, 3.3]
+    expected = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert inference.interval(values) == pytest.approx((expected.low, expected.high))
+    assert inference.interval([2.0, 2.0]) == (2.0, 2.0)
+    assert all(map(math.isnan, inference.interval([1.0])))
+
+
+def test_p_values_are_students_but_not_below_those_of_equal_differences():
+    """Oracle: scipy's one-sided t tests, and a quarter to the power of the seeds; by hand, where there is no t."""
+    rng = np.random.default_rng(3)
+    excess = rng.normal(0.5, 1.0, (7, 5))
+    above, below = inference.one_sided(excess)
+    floor = 0.25**7
+    greater = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="greater").pvalue
+    less = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="less").pvalue
+    assert above == pytest.approx(np.maximum(greater, floor)) and below == pytest.approx(np.maximum(less, floor))
+    odd = np.array([[1.0, 0.0, np.inf], [1.0, 0.0, 1.0], [1.0, 0.0, 2.0]])
+    above, below = inference.one_sided(odd)
+    assert above.tolist() == [0.25**3, 1.0, 1.0] and below.tolist() == [1.0, 1.0, 1.0]
+    assert inference.one_sided(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_no_noise_makes_equal_differences_likelier_than_assumed():
+    """Oracle: enumeration; over random distributions on a few values, the likeliest difference but 0 has at most a
+    quarter, which two values of probability one half reach."""
+    rng = np.random.default_rng(4)
+    shares = rng.dirichlet(np.full(6, 0.3), 2_000)
+    for step in range(1, 6):
+        assert (shares[:, step:] * shares[:, :-step]).sum(axis=1).max() <= inference.SAME_DIFFERENCE
+    assert inference.SAME_DIFFERENCE == 0.5**2
+
+
+def test_holms_correction():
+    """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns are on their own."""
+    p = np.array([[0.04, 0.5], [0.01, 0.5], [0.5, 0.5], [0.02, 0.001]])
+    expected = np.array([[0.08, 1.0], [0.04, 1.0], [0.5, 1.0], [0.06, 0.004]])
+    np.testing.assert_allclose(inference.holm(p), expected)
+
+
+@pytest.mark.parametrize(("tests", "seeds"), [(1, 3), (2, 3), (12, 4), (13, 5), (48, 5), (51, 5), (52, 6)])
+def test_the_fewest_seeds_that_decide(tests, seeds):
+    """Oracle: by hand, the least n with tests / 4**n of at most 0.05; and the p-values of equal differences."""
+    assert inference.fewest_seeds(tests) == seeds
+    smallest = [float(inference.one_sided(np.ones((n, 1)))[0][0]) for n in (seeds - 1, seeds)]
+    assert smallest[0] * tests > inference.ERRORS >= smallest[1] * tests
+
+
+@pytest.mark.parametrize(("seeds", "tests"), [(5, 48), (10, 48), (20, 2)])
+def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
+    """Oracle: drawing samples of that mean and testing them."""
+    mean = inference.detectable(2.0, seeds, tests)
+    samples = np.random.default_rng(seeds).normal(mean, 2.0, (seeds, 20_000))
+    assert (inference.one_sided(samples)[0] <= inference.ERRORS / tests).mean() == pytest.approx(0.8, abs=0.01)
+    assert math.isnan(inference.detectable(2.0, 4, 48))
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
+    """Oracle: simulation of all claims about the paper's methods, whose truth is known; and of a card of one claim,
+    which is wrong in just 5% where its rows tie: 2,000 cards err by 1.5% at most."""
+    for seeds in (2, 5, 7, 10, 20):
+        assert verdict_simulation.simulate(CARD, noise, difference, seeds, 300)[0] <= 0.05, seeds
+    for seeds in (2, 3, 4, 5, 20):
+        assert verdict_simulation.simulate(SINGLE, noise, difference, seeds, 2_000)[0] <= 0.065, seeds
+
+
+def test_what_is_clear_is_decided():
+    """Oracle: the same simulation: five standard deviations are seen by ten seeds, and nothing by four."""
+    assert verdict_simulation.simulate(CARD, "Gaussian", "strongly", 10, 100)[1] > 0.99
+    assert verdict_simulation.simulate(CARD, "Gaussian", "strongly", 4, 100) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("noise", ["Gaussian", "Student's t, 2 degrees", "Cauchy"])
+def test_intervals_hold_the_mean_as_often_as_they_say(noise):
+    """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 2,000 intervals err by 1%."""
+    for seeds in (2, 3, 5, 10, 20):
+        assert verdict_simulation.coverage(noise, seeds, 2_000) >= 0.94, seeds
