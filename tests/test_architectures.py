@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 import methods
 from benchmark import records
-from benchmark.downstream.classifier import Checkpoint
+from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import architectures, load
@@ -83,7 +83,7 @@ def test_one_from_outside_has_columns_adapters_and_row_gradients(toy: str, metho
 
 def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
     """Oracle: a task that one word decides: far above chance after a few epochs."""
-    checkpoint = Checkpoint(save(tmp_path / "model", toy))
+    checkpoint = SavedModel(save(tmp_path / "model", toy))
     assert checkpoint.length == 16
     assert score(checkpoint, TASK, data_of(), "right", 0, SETTINGS)["test"] > 0.95
 

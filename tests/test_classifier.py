@@ -15,8 +15,8 @@ from benchmark.data.corpus import DataError
 from benchmark.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import (
-    Checkpoint,
     ColumnClassifier,
+    SavedModel,
     prompt_domains,
     rows_of,
     truncate,
@@ -43,7 +43,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
     """Oracle: the layout by hand, from the tokenizer's own ids; the prompt is the row of its domain."""
-    checkpoint = Checkpoint(folders["gpt"])
+    checkpoint = SavedModel(folders["gpt"])
     bpe = tokenizer()
     single = TaskData(("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     ids = bpe.encode("and bee").ids
@@ -59,7 +59,7 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
 
 def test_special_tokens_in_a_text_are_text(folders):
     """Oracle: what a text says of padding must not become padding."""
-    checkpoint = Checkpoint(folders["gpt"])
+    checkpoint = SavedModel(folders["gpt"])
     data = TaskData(("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     (ids,) = checkpoint.texts("toy", data)["train"][0]
     assert min(ids) > 3
@@ -74,7 +74,7 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     assert truncate([[1, 2], [5, 6]], 9) == [[1, 2], [5, 6]]
     long = TaskData(("l", "r"), *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3)
     for kind, folder in folders.items():
-        checkpoint = Checkpoint(folder)
+        checkpoint = SavedModel(folder)
         rows = rows_of(checkpoint, TASK, long, prompt_domains(checkpoint, TASK, long, "right", 0))["train"]
         assert [len(row) for row in rows.tokens] == [LENGTH, LENGTH], kind
 
@@ -96,7 +96,7 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     assert drawn == [wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     with pytest.raises(ConfigError, match="second domain"):
         wrong_domain(TASK, 0, ["two"])
-    domains = prompt_domains(Checkpoint(folders["gpt"]), TASK, data_of(4, 2), "wrong", 5)
+    domains = prompt_domains(SavedModel(folders["gpt"]), TASK, data_of(4, 2), "wrong", 5)
     index = DOMAINS.index(wrong_domain(TASK, 5, DOMAINS))
     assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
 
@@ -104,12 +104,12 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
 def test_a_domain_still_to_come_is_read_with_the_newest_prompt(folders):
     """Oracle: the rule of evaluation (`LanguageModel.with_prompts`)."""
     task = TASK.model_copy(update={"domain": "later"})
-    assert prompt_domains(Checkpoint(folders["gpt"]), task, data_of(4, 2), "right", 0)["test"] == [2, 2]
+    assert prompt_domains(SavedModel(folders["gpt"]), task, data_of(4, 2), "right", 0)["test"] == [2, 2]
 
 
 def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monkeypatch):
     """Oracle: a discriminator that picks by the first token of the text."""
-    checkpoint, data = Checkpoint(folders["gpt"]), data_of(6, 4)
+    checkpoint, data = SavedModel(folders["gpt"]), data_of(6, 4)
     monkeypatch.setattr(discriminator, "pick", lambda folder, texts: np.array([text[0] % 3 for text in texts]))
     domains = prompt_domains(checkpoint, TASK, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
@@ -123,11 +123,11 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
 def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp_path):
     """Oracle: the prompts asked for, and that a folder without a model is refused."""
     asked = ("right", "none", "wrong")
-    assert Checkpoint(folders["gpt"]).prompts(asked) == asked
-    assert Checkpoint(folders["gpt"], final=False).prompts(asked) == ("right",)
-    assert Checkpoint(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
+    assert SavedModel(folders["gpt"]).prompts(asked) == asked
+    assert SavedModel(folders["gpt"], final=False).prompts(asked) == ("right",)
+    assert SavedModel(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
     with pytest.raises(ConfigError, match="no checkpoint"):
-        Checkpoint(tmp_path)
+        SavedModel(tmp_path)
 
 
 # The classifier
@@ -145,7 +145,7 @@ def head_by_hand(model, encoded):
 @pytest.mark.parametrize("kind", names())
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
-    checkpoint, data = Checkpoint(folders[kind]), data_of(8, 6)
+    checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
     rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "right", 0))["test"]
     torch.manual_seed(1)
     model = checkpoint.classifier(data.labels, "two")
@@ -171,7 +171,7 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
         def forward(self, input_ids, attention_mask):
             return self.body(input_ids, attention_mask=attention_mask).last_hidden_state
 
-    checkpoint = Checkpoint(folders[kind])
+    checkpoint = SavedModel(folders[kind])
     theirs = checkpoint.classifier(("a", "b", "c"), "two").eval()
     ours = ColumnClassifier(Encoder(theirs.base_model), checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
@@ -202,7 +202,7 @@ def test_columns_and_adapters_are_fine_tuned_with_those_of_the_tasks_domain(tmp_
             model.add(4)
             nn.init.normal_(model.adapters[-1][0].up.weight)
     model.eval().save(tmp_path / "model", bpe)
-    checkpoint, data = Checkpoint(tmp_path / "model"), data_of()
+    checkpoint, data = SavedModel(tmp_path / "model"), data_of()
     ids = torch.tensor([[0, 5, 6, 7, 2]])
     for index, domain in enumerate(DOMAINS):
         encoder = checkpoint.classifier(data.labels, domain).eval().encoder
@@ -218,7 +218,7 @@ def test_columns_and_adapters_are_fine_tuned_with_those_of_the_tasks_domain(tmp_
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
 def test_a_fine_tuned_model_loads_with_transformers_and_scores_the_same(folders, tmp_path, kind):
     """Oracle: AutoModelForSequenceClassification's own predictions, one row at a time, and the names of the classes."""
-    checkpoint, data = Checkpoint(folders[kind]), data_of()
+    checkpoint, data = SavedModel(folders[kind]), data_of()
     result = score(checkpoint, TASK, data, "right", 0, SETTINGS, save_to=tmp_path / "tuned")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned").eval()
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tuned")

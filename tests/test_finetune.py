@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmark import records
 from benchmark.downstream import finetune
-from benchmark.downstream.classifier import Checkpoint, Rows, prompt_domains, rows_of
+from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.finetune import Trainer, length_bucketed, missing, score, score_all
 from benchmark.downstream.tasks import TaskData
 from benchmark.settings.config import ConfigError
@@ -49,7 +49,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 
 def test_forward_passes_of_any_size_give_the_same_weights(folders):
     """Oracle: the gradient of a mean does not depend on how the sum is cut."""
-    checkpoint, data = Checkpoint(folders["bert"]), data_of(40, 8)
+    checkpoint, data = SavedModel(folders["bert"]), data_of(40, 8)
     rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "none", 0))
     weights = []
     for columns in (10_000, 40):
@@ -97,7 +97,7 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
 )
 def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes, rates):
     """Oracle: by hand. Three steps stand at a quarter, a half and three quarters of the way."""
-    checkpoint, data = Checkpoint(folders["gpt"]), data_of(48, 4)
+    checkpoint, data = SavedModel(folders["gpt"]), data_of(48, 4)
     rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "none", 0))
     task = TASK.model_copy(update={"max_epochs": 1, **changes})
     trainer = Trainer(checkpoint.classifier(data.labels, "two"), task, SETTINGS, 0)
@@ -112,20 +112,20 @@ def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes,
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
     """Oracle: the rule that made the labels."""
-    result = score(Checkpoint(folders[kind]), TASK, data_of(pair=pair), "right", 0, SETTINGS)
+    result = score(SavedModel(folders[kind]), TASK, data_of(pair=pair), "right", 0, SETTINGS)
     assert result["test"] > 0.95
     assert result["dev"] == max(result["dev_by_epoch"]) > 0.95
 
 
 def test_labels_of_a_coin_are_not_learned(folders):
     """Oracle: the binomial distribution: within 3.3 sigma of chance (99.9%) for 200 rows."""
-    result = score(Checkpoint(folders["gpt"]), TASK, data_of(test=200, coin=True), "right", 0, SETTINGS)
+    result = score(SavedModel(folders["gpt"]), TASK, data_of(test=200, coin=True), "right", 0, SETTINGS)
     assert abs(result["test"] - 0.5) < 3.3 * (0.25 / 200) ** 0.5
 
 
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go on undisturbed."""
-    checkpoint, data = Checkpoint(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
+    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
 
     def weights(name: str, seed: int) -> dict[str, torch.Tensor]:
@@ -146,14 +146,14 @@ def test_a_diverging_training_says_so(folders):
     """Oracle: a learning rate that cannot work."""
     task = TASK.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(FloatingPointError, match=r"'toy': the loss is not finite in epoch \d+, with learning_rate 1e"):
-        score(Checkpoint(folders["gpt"]), task, data_of(), "right", 0, SETTINGS)
+        score(SavedModel(folders["gpt"]), task, data_of(), "right", 0, SETTINGS)
 
 
 def test_rows_that_leak_are_counted_in_the_score(folders):
     """Oracle: ten rows of test copied from train."""
     data = data_of(40, 20)
     leaky = TaskData(data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
-    result = score(Checkpoint(folders["gpt"]), TASK, leaky, "right", 0, SETTINGS)
+    result = score(SavedModel(folders["gpt"]), TASK, leaky, "right", 0, SETTINGS)
     assert result["leaks"] >= 10
     assert 0 <= result["test_without_leaks"] <= 1
 

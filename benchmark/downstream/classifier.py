@@ -38,7 +38,7 @@ class Rows:
     targets: list[int]
 
 
-class Checkpoint:
+class SavedModel:
     """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts from the folder."""
 
     def __init__(self, folder: Path, final: bool = True) -> None:
@@ -152,7 +152,7 @@ def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
 
 
 def prompt_domains(
-    checkpoint: Checkpoint, task: Task, data: TaskData, prompt: Prompt, seed: int
+    checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none.
 
@@ -171,7 +171,7 @@ def prompt_domains(
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 
-def rows_of(checkpoint: Checkpoint, task: Task, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
+def rows_of(checkpoint: SavedModel, task: Task, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
     """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
     documents in pre-training."""
     splits: dict[Split, Rows] = {}

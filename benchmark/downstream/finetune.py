@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from benchmark import records
 from benchmark.data.vocabulary import PAD
 from benchmark.downstream import discriminator
-from benchmark.downstream.classifier import Checkpoint, ColumnClassifier, Rows, prompt_domains, rows_of
+from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning, Prompt, Task
@@ -140,7 +140,7 @@ class Trainer:
 
 
 def score(
-    checkpoint: Checkpoint,
+    checkpoint: SavedModel,
     task: Task,
     data: TaskData,
     prompt: Prompt,
@@ -222,7 +222,7 @@ def score_all(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_suffix(".lock")):
-        checkpoint = Checkpoint(folder, final)
+        checkpoint = SavedModel(folder, final)
         cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         for task, data in {cell[1].name: cell[1:3] for cell in cells}.values():
             checkpoint.texts(task.name, data)  # what is wrong with a text shows before hours of training
@@ -235,7 +235,7 @@ def score_all(
             progress(record, len(cells) - number)
 
 
-def _save(checkpoint: Checkpoint, model: nn.Module, folder: Path) -> None:
+def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
     if isinstance(model, ColumnClassifier):
         raise ConfigError("a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned")
     plain: Any = model

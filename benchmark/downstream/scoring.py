@@ -12,7 +12,7 @@ import torch
 
 from benchmark import records
 from benchmark.downstream import discriminator, task_data
-from benchmark.downstream.classifier import Checkpoint
+from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines
 from benchmark.settings.config import RunConfig, Suite
@@ -86,7 +86,7 @@ def score_stage(
         print(f"{place}: {score}, {left} to go", file=sys.stderr)
 
     place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-    checkpoint = Checkpoint(folder, final)
+    checkpoint = SavedModel(folder, final)
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))
         accuracy = discriminator.create(folder, stream, index + 1).accuracy
@@ -103,7 +103,7 @@ def _to_score(
     keys = recorded_stages(config, store)
     if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
         return None
-    checkpoint = Checkpoint(store.stage(keys[index]) / "model", index == len(config.domains) - 1)
+    checkpoint = SavedModel(store.stage(keys[index]) / "model", index == len(config.domains) - 1)
     prompts = checkpoint.prompts(suite.finetuning.prompts)
     lacks = missing(keys[index], tasks, prompts, suite.finetuning, _scores(store, keys[index]))
     return keys[index] if lacks else None

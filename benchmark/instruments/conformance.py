@@ -30,6 +30,7 @@ from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
+from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.stage_keys import check_memory_shares, stage_of
 
@@ -37,16 +38,6 @@ Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 Weights = dict[str, Tensor]
 ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10
-
-
-class Silent:
-    """No progress lines."""
-
-    def due(self) -> bool:
-        return False
-
-    def show(self, *_: object) -> None:
-        pass
 
 
 class Killed(Exception):

@@ -165,10 +165,10 @@ def _expand(value: Any, place: str) -> Any:
         return [_expand(inner, place) for inner in value]
     if isinstance(value, str):
 
-        def look_up(match: re.Match[str]) -> str:
+        def from_environment(match: re.Match[str]) -> str:
             if match[1] not in os.environ:
                 raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
             return os.environ[match[1]]
 
-        return re.sub(r"\$\{(\w+)\}", look_up, value)
+        return re.sub(r"\$\{(\w+)\}", from_environment, value)
     return value

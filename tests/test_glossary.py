@@ -1,0 +1,79 @@
+"""Every word has one meaning. Oracle: docs/glossary.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+CODE = sorted(set(re.findall(r"`((?:benchmark|methods|analysis|paper_tables)[\w.]+)`", PAGE)))
+RETIRED = re.search(r"said nothing: (.+)\.", PAGE)[1].split(", ")
+PACKAGES = ("benchmark", "methods", "analysis", "paper_tables")
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def resolve(name: str) -> Any:
+    """The module, class, function or field of that dotted name."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[end:]:
+            declared = getattr(found, "model_fields", {}) | getattr(found, "__annotations__", {})
+            if is_dataclass(found):
+                declared |= {field.name: field for field in fields(found)}
+            found = declared[attribute] if attribute in declared else _attribute(found, attribute)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+def _attribute(found: Any, name: str) -> Any:
+    if isinstance(found, type) and f"{name}: " in (found.__doc__ or ""):
+        return found  # an attribute that its class's docstring names
+    return getattr(found, name)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_what_the_page_names_exists(name: str) -> None:
+    resolve(name)
+
+
+def definitions() -> Iterator[tuple[str, str]]:
+    """(name, file) of every public class, function and file."""
+    for path in FILES:
+        place = path.relative_to(ROOT).as_posix()
+        yield path.stem, place
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                yield node.name, place
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found = defaultdict(set)
+    for name, place in definitions():
+        if name[0].isupper():
+            found[name].add(place)
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert not shared
+
+
+def test_words_with_several_meanings_are_in_no_name() -> None:
+    for name, place in definitions():
+        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+        assert not {word.lower() for word in words} & set(RETIRED), f"{place}: {name}"
+
+
+def test_the_page_is_what_the_test_reads() -> None:
+    """A page in another form would test nothing."""
+    assert len(CODE) > 40 and "chain" in RETIRED
