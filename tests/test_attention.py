@@ -13,6 +13,7 @@ from analysis import attention
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
+from benchmark.settings.architecture_names import names
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
 
@@ -43,7 +44,7 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
     torch.testing.assert_close(of(model)[:2], expected.detach(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
+@pytest.mark.parametrize("architecture", names())
 def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
     maps = of(trained(architecture))
@@ -60,6 +61,9 @@ def test_the_same_heads_have_similarity_1(architecture: str) -> None:
         ("gpt", "fpi", 2, 64),
         ("gpt", "exact", 3, 48),  # LEMON keeps a pre-LN network's function at any size
         ("bert_preln", "exact", 2, 64),
+        ("gpt_neox", "exact", 3, 48),
+        ("llama", "exact", 3, 48),
+        ("modernbert", "exact", 3, 64),
     ],
 )
 def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, layers: int, width: int) -> None:

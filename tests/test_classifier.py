@@ -138,6 +138,8 @@ def head_by_hand(model, encoded):
     hidden = encoded.last_hidden_state
     if hasattr(model, "score"):
         return model.score(hidden[:, -1])
+    if hasattr(model, "head"):
+        return model.classifier(model.head(hidden[:, 0]))
     pooled = getattr(encoded, "pooler_output", None)
     return model.classifier(hidden if pooled is None else pooled)
 

@@ -18,7 +18,18 @@ from benchmark.models.growth import grow
 from benchmark.models.growth_layout import places
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError
-from tests.support.small_networks import FAMILIES, PRE_NORM, TOKENS, difference, equal_gains, network
+from tests.support.small_networks import (
+    CAUSAL,
+    FAMILIES,
+    PRE_NORM,
+    RMS_FAMILIES,
+    TOKENS,
+    difference,
+    equal_gains,
+    network,
+)
+
+BERTS = FAMILIES[len(CAUSAL) :]
 
 # ---- the function is kept
 
@@ -33,7 +44,7 @@ def test_gpt_keeps_its_function_at_any_size(layers: int, width: int) -> None:
     assert difference(old, new) < 1e-9
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:])
+@pytest.mark.parametrize("family", BERTS)
 @pytest.mark.parametrize("width", [16, 32, 48])
 def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> None:
     """Oracle: the old network, in float64. New layers of a post-LN network differ by the LayerNorms' epsilon alone."""
@@ -100,7 +111,7 @@ def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
     assert hidden_error(old, new) < 1e-9
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:])
+@pytest.mark.parametrize("family", BERTS)
 def test_calibration_fits_the_head(family: str) -> None:
     """Oracle: the old network on other tokens than the calibration's: a fit that generalises beats plain copies.
 
@@ -142,17 +153,18 @@ def test_exact_growth_breaks_the_symmetry_of_copies() -> None:
 # ---- what else must hold
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + RMS_FAMILIES)
 def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
     """Oracle: the model before saving. Its epsilon is rescaled and lives in the configuration."""
     new, _ = grow(network(family), 3, 24)
     new.save_pretrained(tmp_path)
     again = load_network(tmp_path).double()
     assert difference(new, again) < 1e-12
-    assert {module.eps for module in again.modules() if isinstance(module, torch.nn.LayerNorm)} == {1e-5 * (16 / 24)}
+    epsilons = {getattr(module, "variance_epsilon", getattr(module, "eps", None)) for module in again.modules()}
+    assert sorted(epsilons - {None}) == pytest.approx([1e-5 * (16 / 24)], rel=1e-12)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + RMS_FAMILIES)
 def test_extra_units_say_nothing_yet(family: str) -> None:
     """Oracle: the logits without their part: a decoder of its own gets other weights where it reads extra units."""
     new, _ = grow(network(family, tie_word_embeddings=False), 2, 24)
@@ -162,7 +174,7 @@ def test_extra_units_say_nothing_yet(family: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fpi", "exact"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + RMS_FAMILIES)
 def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
     """Oracle: the state before: old weights, configuration, dtype, training mode, torch's random numbers."""
     old = network(family, tie_word_embeddings=False).float().train()
@@ -172,7 +184,8 @@ def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in weights.items())
     assert old.training and new.training and new.dtype == torch.float32
     sizes = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
-    sizes |= {"n_embd", "n_layer", "n_head", "layer_norm_eps", "layer_norm_epsilon"}
+    sizes |= {"n_embd", "n_layer", "n_head", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps"}
+    sizes |= {"num_key_value_heads", "layer_types"}
     before, after = old.config.to_dict(), new.config.to_dict()
     assert {key for key in before if before[key] != after[key]} <= sizes
     if family != "gpt2":
@@ -208,7 +221,7 @@ def test_errors_say_what_is_possible() -> None:
     for arguments, message in (
         ((1, 16), "cannot shrink L2_D16 to L1_D16"),
         ((2, 12), "cannot shrink L2_D16 to L2_D12"),
-        ((2, 22), r"hidden size 22: .* multiple of the head size 4, such as 20 or 24"),
+        ((2, 22), r"hidden size 22: .* copied whole, so it must be a multiple of 4, such as 20 or 24"),
         ((2, 17), "such as 16 or 20"),
     ):
         with pytest.raises(ConfigError, match=message):

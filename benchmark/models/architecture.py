@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,12 +49,6 @@ class Unrolled(NamedTuple):
     finish: Callable[[Tensor], Tensor]
 
 
-def last_token_head(config: Any) -> nn.Module:
-    """The classification head of transformers' causal models: (B, D) to (B, C)."""
-    return nn.Linear(config.hidden_size, config.num_labels, bias=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A kind of language model, or several that differ in nothing that matters here.
 
@@ -62,37 +56,54 @@ class Architecture:
         families: transformers' classes of language models; new ones are of the first.
         masked: whether it predicts masked tokens, else each token from those before it.
         post_norm: whether the residual stream itself is normalised.
+        rms_norm: whether its norms divide by the root mean square and nothing else, else they are LayerNorms.
         widths: the keys of the configuration that grow with the hidden size.
         epsilon: the key of its norms' epsilon.
         stack: where in its base model the list of layers is.
-        configuration: of a new network.
-        unroll: the forward pass of a network on tokens (B, T); where the mask (B, T), if any, is False there is
-            padding, at the right.
-        transform: what a network's decoder multiplies (..., D), of its last hidden states (..., D).
-        places: where the weights of a network are.
-        classifier: for a configuration transformers' classification head, from hidden states (B, T, D), or from those
-            of the last token (B, D) where the model is causal, to logits (B, C).
-        length: how many columns of a row a configuration has positions for.
         unused: names of parameters that its forward pass does not read.
-        activation: of a network's LM head, where that has one.
-        fixed_depth: why a network of a configuration cannot have more layers; empty where it can.
     """
 
-    families: tuple[type[PreTrainedModel], ...]
-    masked: bool
-    post_norm: bool
-    widths: tuple[str, ...]
-    epsilon: str
-    stack: str
-    configuration: Callable[[Shape], PreTrainedConfig]
-    unroll: Callable[[Any, Tensor, Tensor | None], Unrolled]
-    places: Callable[[Any], Network[Place]]
-    transform: Callable[[Any, Tensor], Tensor] = lambda network, hidden: hidden
-    classifier: Callable[[Any], nn.Module] = last_token_head
-    length: Callable[[Any], int] = lambda config: config.max_position_embeddings
-    unused: tuple[str, ...] = ()
-    activation: Callable[[Any], Callable[[Tensor], Tensor]] = lambda network: F.gelu
-    fixed_depth: Callable[[Any], str] = lambda config: ""
+    families: ClassVar[tuple[type[PreTrainedModel], ...]]
+    masked: ClassVar[bool] = False
+    post_norm: ClassVar[bool] = False
+    rms_norm: ClassVar[bool] = False
+    widths: ClassVar[tuple[str, ...]] = ("hidden_size", "num_attention_heads", "intermediate_size")
+    epsilon: ClassVar[str] = "layer_norm_eps"
+    stack: ClassVar[str] = "layers"
+    unused: ClassVar[tuple[str, ...]] = ()
+
+    def configuration(self, shape: Shape) -> PreTrainedConfig:
+        """Of a new network, with a tied head."""
+        raise NotImplementedError
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is padding, at the right."""
+        raise NotImplementedError
+
+    def places(self, network: Any) -> Network[Place]:
+        """Where the weights of a network are."""
+        raise NotImplementedError
+
+    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+        """What a network's decoder multiplies (..., D), of its last hidden states (..., D)."""
+        return hidden
+
+    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+        """That of a masked model's LM head."""
+        return F.gelu
+
+    def classifier(self, config: Any) -> nn.Module:
+        """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from those of the last
+        token (B, D) where the model is causal."""
+        return nn.Linear(config.hidden_size, config.num_labels, bias=False)
+
+    def length(self, config: Any) -> int:
+        """How many columns of a row there are positions for."""
+        return config.max_position_embeddings
+
+    def fixed_depth(self, config: Any) -> str:
+        """Why a network cannot have more layers; empty where it can."""
+        return ""
 
     @property
     def model_types(self) -> tuple[str, ...]:

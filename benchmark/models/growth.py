@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -12,8 +13,9 @@ from transformers import PreTrainedModel
 
 from benchmark.models.growth_advanced import Aki
 from benchmark.models.growth_exact import Calibration, Exact, silence_copies
-from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, places
+from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, places, write
 from benchmark.models.growth_maps import Copy, plan_layers
+from benchmark.models.growth_padding import Padding
 from benchmark.models.growth_width import Fpi, NoiseScale, Width
 from benchmark.models.layout import Place
 from benchmark.settings.config import ConfigError
@@ -81,34 +83,30 @@ def grow(
     _check(network, layers, hidden_size, mode, noise, copy, copied)
     generator = torch.Generator().manual_seed(seed)
     plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
-    if mode == "exact":
-        states = None if found.head is None else calibration
-        width: Width = _exact(network, hidden_size, generator, states)
+    sizes = network.config.hidden_size, hidden_size, heads(network), generator
+    if mode == "fpi":
+        width: Width = Fpi(*sizes, noise, noise_scale)
+    elif mode == "aki":
+        width = Aki(*sizes)
+    elif architecture_of(network).rms_norm:
+        width = Padding(*sizes, tied=network.config.tie_word_embeddings)
     else:
-        sizes = (network.config.hidden_size, hidden_size, _head_size(network), generator)
-        width = Fpi(*sizes, noise, noise_scale) if mode == "fpi" else Aki(*sizes)
+        width = Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
 
-    weights, heads = width.network(found.map(Place.read), plan.sources)
+    weights, head_sources = width.network(found.map(Place.read), plan.sources)
     if mode == "exact":
         weights.layers = silence_copies(weights.layers, plan, architecture_of(network).post_norm)
-    grown = enlarged(network, layers, hidden_size, epsilon(network) * width.variance)
-    for place, affine in zip(places(grown).parts(), weights.parts(), strict=True):
-        place.write(affine)
+    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance)
+    write(weights, grown)
 
     case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
-    return grown, GrowthRecord(plan.sources, plan.is_copy, heads, plan.copied, case, note)
+    return grown, GrowthRecord(plan.sources, plan.is_copy, head_sources, plan.copied, case, note)
 
 
-def _exact(network: PreTrainedModel, hidden_size: int, generator: torch.Generator, calibration: Tensor | None) -> Exact:
-    architecture, old_size = architecture_of(network), network.config.hidden_size
-    fit = None
-    if calibration is not None and hidden_size % old_size:
-        fit = Calibration(_states(network, calibration), architecture.activation(network), epsilon(network))
-    return Exact(old_size, hidden_size, _head_size(network), generator, architecture.post_norm, fit)
-
-
-def _head_size(network: PreTrainedModel) -> int:
-    return network.config.hidden_size // network.config.num_attention_heads
+def _calibration(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Calibration | None:
+    if rows is None or places(network).head is None or hidden_size % network.config.hidden_size == 0:
+        return None
+    return Calibration(_states(network, rows), architecture_of(network).activation(network), epsilon(network))
 
 
 def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
@@ -134,13 +132,15 @@ def _case(
             reason
             for holds, reason in (
                 (deeper, "a copied layer acts twice"),
-                (not whole, "unequal numbers of copies shift the mean and variance of LayerNorms"),
+                (not whole, "unequal numbers of copies shift the mean and variance of the norms"),
                 (noise > 0, "noise on the outgoing weights of split units"),
                 (mode == "aki" and wider, "new units are those of the layer above"),
             )
             if holds
         ]
         return ("approximate", "; ".join(reasons)) if reasons else ("exact", "every unit is there equally often")
+    if architecture_of(network).rms_norm:
+        return "exact", "new residual units are zero; new heads, feed-forward units and layers write nothing yet"
     if not has_head or (whole and not (post_norm and deeper)):
         return "exact", "average expansion; new layers add nothing yet" if deeper else "average expansion"
     reasons = []
@@ -164,15 +164,16 @@ def _check(
     network: PreTrainedModel, layers: int, hidden_size: int, mode: str, noise: float, copy: str, copied: Sequence[int]
 ) -> None:
     config = network.config
-    head_size = _head_size(network)
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
         raise ConfigError(f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width")
-    if hidden_size % head_size:
-        below = hidden_size - hidden_size % head_size
+    step = config.hidden_size // math.gcd(config.hidden_size, heads(network).groups)
+    if hidden_size % step:
+        below = hidden_size - hidden_size % step
+        what = f"in groups of {ratio}" if (ratio := heads(network).ratio) > 1 else "whole"
         raise ConfigError(
-            f"cannot grow {old} to hidden size {hidden_size}: heads are copied whole, so it must be a multiple of the "
-            f"head size {head_size}, such as {below} or {below + head_size}"
+            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
+            f"{step}, such as {below} or {below + step}"
         )
     if mode not in get_args(Mode):
         raise ConfigError(f"unknown growth mode {mode!r}; choose from {', '.join(get_args(Mode))}")

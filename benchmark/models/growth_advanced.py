@@ -27,9 +27,10 @@ class Aki(Fpi):
         if above is not None:
             self.generator.set_state(maps)
             upper, _ = super().layer(above)
-            for name in ("query", "key", "value", "output", "up", "down"):
-                old = len(getattr(layer, name).weight)
-                setattr(wide, name, _joined(getattr(wide, name), getattr(upper, name), old))
+            for name in ("query", "key", "value", "output", "up", "down", "gate"):
+                small = getattr(layer, name)
+                if small is not None:
+                    setattr(wide, name, _joined(getattr(wide, name), getattr(upper, name), len(small.weight)))
         return wide, heads
 
 

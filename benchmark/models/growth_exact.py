@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models.growth_maps import LayerPlan
-from benchmark.models.growth_width import Width
+from benchmark.models.growth_width import Heads, Width
 from benchmark.models.layout import Affine, Layer
 
 Activation = Callable[[Tensor], Tensor]
@@ -56,12 +56,12 @@ class Exact(Width):
         self,
         old: int,
         new: int,
-        head_size: int,
+        heads: Heads,
         generator: torch.Generator,
         post_norm: bool,
         calibration: Calibration | None = None,
     ):
-        super().__init__(old, new, head_size, generator)
+        super().__init__(old, new, heads, generator)
         self.post_norm = post_norm
         self.calibration = calibration
         self.copies, self.extra = divmod(new, old)
@@ -158,7 +158,8 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
     mean, variance, square = units.mean(1), units.var(1, correction=0), units.square().mean(1)
     target = (variance + eps).rsqrt()
     weight, bias, scale = extra.weight.clone(), extra.bias.clone(), torch.ones((), dtype=states.dtype)
-    free = [tensor.requires_grad_() for tensor in (weight, bias, scale)]
+    parts = (weight, bias, scale) if head.bias.any() else (weight, scale)  # no bias where the head has none
+    free = [tensor.requires_grad_() for tensor in parts]
     optimizer = torch.optim.LBFGS(free, max_iter=50, history_size=20, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -198,14 +199,13 @@ def _pass_on(previous: Layer[Affine], copy: Layer[Affine]) -> None:
     """
     norm = previous.ffn_norm
     copy.query, copy.key, copy.value = (_absorb(norm, linear) for linear in (copy.query, copy.key, copy.value))
-    copy.up = _absorb(copy.attention_norm, copy.up)
+    if copy.attention_norm is not None:
+        copy.up = _absorb(copy.attention_norm, copy.up)
     copy.ffn_norm = norm
     copy.attention_norm = previous.ffn_norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
 
 
-def _absorb(norm: Affine | None, linear: Affine) -> Affine:
-    if norm is None:
-        return linear
+def _absorb(norm: Affine, linear: Affine) -> Affine:
     return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from transformers import PreTrainedModel
 
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture
-from benchmark.models.layout import Network, Place
+from benchmark.models.growth_width import Heads
+from benchmark.models.layout import Affine, Network, Place
 from benchmark.settings.config import ConfigError
 
 
@@ -38,20 +40,44 @@ def places(network: PreTrainedModel) -> Network[Place]:
     return found
 
 
+def write(weights: Network[Affine], network: PreTrainedModel) -> None:
+    """Put weights where they stand in a network of their size."""
+    found = places(network)
+    for into, layer in zip(found.layers, weights.layers, strict=True):
+        if into.attention_norm is not None and layer.attention_norm is None:  # a copy of ModernBERT's first layer
+            size = network.config.hidden_size
+            layer.attention_norm = Affine(torch.ones(size), torch.zeros(size))
+    for place, affine in zip(found.parts(), weights.parts(), strict=True):
+        place.write(affine)
+
+
 def epsilon(network: PreTrainedModel) -> float:
     """The epsilon of the network's norms."""
     return getattr(network.config, architecture_of(network).epsilon)
 
 
-def enlarged(network: PreTrainedModel, layers: int, hidden_size: int, eps: float) -> PreTrainedModel:
-    """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms."""
+def heads(network: PreTrainedModel) -> Heads:
+    """The attention heads of the network."""
+    config = network.config
+    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Heads(size, groups, config.num_attention_heads // groups)
+
+
+def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
+    """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms.
+
+    `sources`: of each new layer the old one whose kind it has.
+    """
     architecture = architecture_of(network)
     config = copy.deepcopy(network.config)
     old_size = config.hidden_size
     for key in architecture.widths:
-        if getattr(config, key) is not None:  # GPT-2's feed-forward size: None stands for 4 D
+        if getattr(config, key, None) is not None:  # GPT-2's feed-forward size: None stands for 4 D
             setattr(config, key, getattr(config, key) * hidden_size // old_size)
-    config.num_hidden_layers = layers
+    config.num_hidden_layers = len(sources)
+    if getattr(config, "layer_types", None) is not None:  # which of them attend locally
+        config.layer_types = [config.layer_types[source] for source in sources]
     setattr(config, architecture.epsilon, eps)
     with torch.random.fork_rng(devices=[]):  # its initial weights are overwritten, so they must not cost random numbers
         family: Any = type(network)

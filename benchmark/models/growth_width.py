@@ -5,6 +5,7 @@ Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,12 +17,22 @@ from benchmark.models.layout import Affine, Layer, Network
 NoiseScale = Literal["absolute", "relative"]
 
 
+@dataclass(frozen=True)
+class Heads:
+    """Of attention: `size` units each, `groups` of them for keys, each of which `ratio` heads of queries share."""
+
+    size: int
+    groups: int
+    ratio: int = 1
+
+
 class Width:
     """Widens the weights of a network. Subclasses say what happens where a map meets the residual stream.
 
     Args:
         old, new: S and T.
-        head_size: attention heads are copied whole, with one map for query, key, value and output of a layer.
+        heads: of the old network. They are copied whole, with one map for query, key, value and output of a layer,
+            and each group with all of its query heads.
 
     Attributes:
         variance: what it multiplies the variance that norms see by.
@@ -29,10 +40,10 @@ class Width:
 
     variance = 1.0
 
-    def __init__(self, old: int, new: int, head_size: int, generator: torch.Generator):
+    def __init__(self, old: int, new: int, heads: Heads, generator: torch.Generator):
         self.old = old
         self.new = new
-        self.head_size = head_size
+        self.heads = heads
         self.generator = generator
 
     def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
@@ -52,40 +63,48 @@ class Width:
             final_norm,
             head,
             head_norm,
-            self.table(network.decoder, embedding_norm),
+            self.decoder(network.decoder, embedding_norm),
         )
         return wide, list(heads)
 
     def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
-        inner = layer.up.weight.shape[0]
-        heads = expansion(self.old // self.head_size, self.new // self.head_size, self.generator)
-        attention = blocks(heads, self.head_size)
+        inner, size = layer.up.weight.shape[0], self.heads.size
+        groups = expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
+        heads = blocks(groups, self.heads.ratio)
+        query, key = blocks(heads, size), blocks(groups, size)
         ffn = expansion(inner, inner * self.new // self.old, self.generator)
         wide = Layer(
             layer.attention_norm and self.norm(layer.attention_norm),
-            self.reading(layer.query, attention),
-            self.reading(layer.key, attention),
-            self.reading(layer.value, attention),
-            self.writing(layer.output, attention),
+            self.reading(layer.query, query),
+            self.reading(layer.key, key),
+            self.reading(layer.value, key),
+            self.writing(layer.output, query),
             self.norm(layer.ffn_norm),
             self.reading(layer.up, ffn),
             self.writing(layer.down, ffn),
+            layer.gate and self.reading(layer.gate, ffn),
+            layer.query_norm,
+            layer.key_norm,
         )
         return wide, heads.tolist()
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Embeddings, of which `norm` is the LayerNorm, if any; also the decoder, which may be tied to them."""
+        """Embeddings, of which `norm` is the LayerNorm, if any."""
         raise NotImplementedError
 
+    def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
+        """As the embeddings, to which it may be tied."""
+        return self.table(decoder, norm)
+
     def norm(self, norm: Affine) -> Affine:
-        """A LayerNorm whose output linear maps read."""
+        """A norm whose output linear maps read."""
         raise NotImplementedError
 
     def embedding_norm(self, norm: Affine) -> Affine:
         return self.norm(norm)
 
     def last_norm(self, norm: Affine) -> Affine:
-        """The LayerNorm before the decoder. The decoder holds copies, so the division for it happens here."""
+        """The norm before the decoder. The decoder holds copies, so the division for it happens here."""
         raise NotImplementedError
 
     def reading(self, linear: Affine, outputs: Tensor) -> Affine:
@@ -119,12 +138,12 @@ class Fpi(Width):
         self,
         old: int,
         new: int,
-        head_size: int,
+        heads: Heads,
         generator: torch.Generator,
         noise: float = 0.0,
         noise_scale: NoiseScale = "absolute",
     ):
-        super().__init__(old, new, head_size, generator)
+        super().__init__(old, new, heads, generator)
         self.noise, self.noise_scale = noise, noise_scale
         self.noise_generator = torch.Generator().manual_seed(generator.initial_seed())  # so the maps are as without
         self.hidden = expansion(old, new, generator)

@@ -33,6 +33,9 @@ class Layer(Generic[T]):
     ffn_norm: T
     up: T  # (F, D)
     down: T  # (D, F)
+    gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+    query_norm: T | None = None  # of each head
+    key_norm: T | None = None
 
     def map(self, function: Callable[[T], U]) -> Layer[U]:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -79,9 +82,9 @@ class Network(Generic[T]):
 
 @dataclass
 class Affine:
-    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (0) of a table.
+    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (rows) of a table.
 
-    The bias is empty where there is none.
+    The bias is zero where there is none.
     """
 
     weight: Tensor
@@ -100,26 +103,28 @@ class Place:
 
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
-        weight, bias = self._whole()
+        weight, bias = self._tensors()
+        if bias is None:
+            bias = weight.new_zeros(len(weight))
         if self.rows is not None:
-            weight, bias = weight[self.rows], bias[self.rows[: len(bias)]]
+            weight, bias = weight[self.rows], bias[self.rows]
         return Affine(weight.double().cpu().clone(), bias.double().cpu().clone())
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
-        weight, bias = self._whole()
-        if self.rows is None:
-            weight.copy_(affine.weight)
-            bias.copy_(affine.bias)
-        else:
-            weight[self.rows] = affine.weight.to(weight)
-            bias[self.rows[: len(bias)]] = affine.bias.to(bias)
+        """Raises ValueError for a bias where there is none."""
+        weight, bias = self._tensors()
+        if bias is None and affine.bias.any():
+            raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
+        for whole, values in ((weight, affine.weight), (bias, affine.bias)):
+            if whole is not None:
+                whole[slice(None) if self.rows is None else self.rows] = values.to(whole)
 
-    def _whole(self) -> tuple[Tensor, Tensor]:
+    def _tensors(self) -> tuple[Tensor, Tensor | None]:
         module: Any = self.module
-        weight, bias = module.weight.detach(), getattr(module, "bias", None)
-        bias = weight.new_empty(0) if bias is None else bias.detach()
-        return (weight.T if isinstance(module, Conv1D) else weight), bias
+        weight = module.weight.detach()
+        bias = getattr(module, "bias", None)
+        return weight.T if isinstance(module, Conv1D) else weight, None if bias is None else bias.detach()
 
 
 def stacked(module: Any, parts: int) -> list[Place]:

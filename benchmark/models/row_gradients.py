@@ -36,7 +36,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
     them; `parameter.grad` is left alone. Inputs and outputs of the model's layers have the rows first, or 1 where all
     rows share the input.
 
-    Raises ConfigError for a trainable parameter that is not used by calling a layer in LAYERS.
+    Raises ConfigError for a trainable parameter that is not used by calling a layer that has a `rule`.
     """
     parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
@@ -55,7 +55,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
 
     @torch.no_grad()
     def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
-        for parameter, of_part in LAYERS[type(layer)](layer, saved.pop(), gradient):
+        for parameter, of_part in rules[layer](layer, saved.pop(), gradient):
             uses[parameter] -= 1
             if parameter not in parameters:
                 continue
@@ -72,10 +72,12 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
                         total = use(part, total)
                     take(parameter, part, total.to(parameter.dtype))
 
-    hooks = []
+    hooks, rules = [], {}
     try:
         for layer in model.modules():
-            if type(layer) in LAYERS and parameters.keys() & set(layer.parameters(recurse=False)):
+            of_layer = rule(layer)
+            if of_layer and parameters.keys() & set(layer.parameters(recurse=False)):
+                rules[layer] = of_layer
                 hooks.append(layer.register_forward_hook(forward))
         model.requires_grad_(False)
         loss().backward()
@@ -86,7 +88,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
             parameter.requires_grad_()
     if missing:
         names = ", ".join(sorted(parameters[parameter] for parameter in missing))
-        known = ", ".join(kind.__name__ for kind in LAYERS)
+        known = ", ".join([*(kind.__name__ for kind in LAYERS), "RMSNorm"])
         raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
 
 
@@ -108,7 +110,15 @@ def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[
     x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
     normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
     yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
-    yield layer.bias, lambda part, total: _plus(dy[..., part].sum(1), total)
+    if layer.bias is not None:
+        yield layer.bias, lambda part, total: _plus(dy[..., part].sum(1), total)
+
+
+def _rms_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+    x = inputs.float()  # as transformers computes it, whatever the precision
+    normal = x * (x.square().mean(-1, keepdim=True) + layer.variance_epsilon).rsqrt()
+    normal, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (normal, gradient))
+    yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
 
 
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
@@ -132,3 +142,11 @@ def _plus(found: Tensor, total: Tensor | None) -> Tensor:
 
 
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}
+
+
+def rule(layer: nn.Module) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
+    """How a layer's gradients come from its inputs and those of its outputs; None where that is not known.
+
+    Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what tells one.
+    """
+    return LAYERS.get(type(layer), _rms_norm if hasattr(layer, "variance_epsilon") else None)

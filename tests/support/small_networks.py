@@ -2,55 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaPreLayerNormConfig,
-    RobertaPreLayerNormForMaskedLM,
-)
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-FAMILIES = ("gpt2", "roberta-prelayernorm", "roberta", "bert")
-PRE_NORM = FAMILIES[:2]
+FAMILIES = ("gpt2", "gpt_neox", "roberta-prelayernorm", "modernbert", "roberta", "bert")  # with LayerNorms
+RMS_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CLASSES = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel"),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM"),
+    "roberta-prelayernorm": ("RobertaPreLayerNormConfig", "RobertaPreLayerNormForMaskedLM"),
+    "modernbert": ("ModernBertConfig", "ModernBertForMaskedLM"),
+    "roberta": ("RobertaConfig", "RobertaForMaskedLM"),
+    "bert": ("BertConfig", "BertForMaskedLM"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "mistral": ("MistralConfig", "MistralForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+}
+CAUSAL, PRE_NORM = FAMILIES[:2], FAMILIES[:4]
 TOKENS = torch.randint(4, 23, (6, 9), generator=torch.Generator().manual_seed(5))
 
 
 def network(
     family: str, layers: int = 2, width: int = 16, eps: float = 1e-5, spread: float = 0.3, **options: Any
 ) -> Any:
-    """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its initial value."""
-    common = {"vocab_size": 23, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2} | options
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 4}
-    torch.manual_seed(3)
+    """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its initial value.
+
+    Those with RMSNorm have two query heads for each key head, Qwen3's heads have size 6.
+    """
+    settings: dict[str, Any] = {
+        "vocab_size": 23,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 4,
+        "max_position_embeddings": 12,
+    }
     if family == "gpt2":
-        config = GPT2Config(n_positions=12, layer_norm_epsilon=eps, **sizes, **common)
-        model: Any = GPT2LMHeadModel(config)
+        settings |= {"layer_norm_epsilon": eps}
+    elif family == "modernbert":
+        settings |= {"norm_eps": eps, "intermediate_size": 3 * width, "local_attention": 8}
+    elif family in RMS_FAMILIES:
+        settings |= {"rms_norm_eps": eps, "intermediate_size": 3 * width, "num_key_value_heads": width // 8}
+        settings |= {"tie_word_embeddings": True} | ({"head_dim": 6} if family == "qwen3" else {})
+    elif family == "gpt_neox":
+        settings |= {"layer_norm_eps": eps, "intermediate_size": 3 * width, "tie_word_embeddings": True}
+        settings |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
     else:
-        bert = common | sizes | {"layer_norm_eps": eps, "max_position_embeddings": 12, "intermediate_size": 3 * width}
-        if family == "bert":
-            model = BertForMaskedLM(BertConfig(type_vocab_size=2, hidden_act="relu", **bert))
-        elif family == "roberta":
-            model = RobertaForMaskedLM(RobertaConfig(type_vocab_size=1, **bert))
-        else:
-            model = RobertaPreLayerNormForMaskedLM(RobertaPreLayerNormConfig(type_vocab_size=1, **bert))
+        settings |= {"layer_norm_eps": eps, "intermediate_size": 3 * width}
+        settings |= {"type_vocab_size": 2, "hidden_act": "relu"} if family == "bert" else {"type_vocab_size": 1}
+    torch.manual_seed(3)
+    config, model_class = (getattr(transformers, name) for name in CLASSES[family])
+    model: Any = model_class(config(**(settings | options)))
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=float(parameter.mean() > 0.5), std=spread)  # gains stay around one
+        nn.init.normal_(parameter, mean=float(parameter.mean() > 0.5), std=spread)  # gains stay around one
     model.config.use_cache = False  # a cache mixes up copies of a layer, which test_fpi_depth makes by hand
     return model.double().eval()
+
+
+@contextmanager
+def exact_norms() -> Iterator[None]:
+    """Transformers' RMSNorms compute in single precision, whatever the network; here in the network's own."""
+
+    def forward(self: Any, hidden: Tensor) -> Tensor:
+        return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)
+
+    names = [CLASSES[family][1].removesuffix("ForCausalLM") for family in RMS_FAMILIES]
+    modules = [getattr(transformers.models, family) for family in RMS_FAMILIES]
+    norms = [
+        getattr(getattr(module, f"modeling_{family}"), f"{name}RMSNorm")
+        for family, module, name in zip(RMS_FAMILIES, modules, names, strict=True)
+    ]
+    originals = [norm.forward for norm in norms]
+    try:
+        for norm in norms:
+            norm.forward = forward
+        yield
+    finally:
+        for norm, original in zip(norms, originals, strict=True):
+            norm.forward = original
 
 
 def equal_gains(model: Any) -> None:
     """Make the mean of a LayerNorm's output the same for all tokens."""
     for module in model.base_model.modules():
-        if isinstance(module, torch.nn.LayerNorm):
-            torch.nn.init.constant_(module.weight, 0.7)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.constant_(module.weight, 0.7)
 
 
 def difference(old: PreTrainedModel, new: PreTrainedModel) -> float:

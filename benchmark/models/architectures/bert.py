@@ -3,34 +3,82 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import RobertaConfig, RobertaForMaskedLM
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
-from benchmark.models.architecture import Architecture
-from benchmark.models.architectures import _bert
-from benchmark.models.layout import Network, Place
+from benchmark.data.vocabulary import PAD
+from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.layout import Layer, Network, Place
 
 
-def _places(network: Any) -> Network[Place]:
-    layers = [_bert.post_norm_layer(layer) for layer in network.base_model.encoder.layer]
-    head = network.lm_head
-    return _bert.places(network, layers, None, (head.dense, head.layer_norm, head.decoder))
+class Bert(Architecture):
+    families: ClassVar[tuple[type[PreTrainedModel], ...]] = (RobertaForMaskedLM,)
+    masked = True
+    post_norm = True
+    stack = "encoder.layer"
+    unused = ("lm_head.bias",)  # the decoder has a bias of its own where it is not tied
+    offset = PAD + 1  # RoBERTa numbers positions from here
+
+    def configuration(self, shape: Shape) -> PreTrainedConfig:
+        return RobertaConfig(**self.settings(shape), type_vocab_size=1, layer_norm_eps=1e-5)
+
+    def settings(self, shape: Shape) -> dict[str, Any]:
+        """The part of a configuration that is the same in all kinds of BERT."""
+        return {
+            **shape.common(),
+            "max_position_embeddings": shape.columns + self.offset,
+            "intermediate_size": 4 * shape.hidden_size,
+            "hidden_dropout_prob": shape.dropout,
+            "attention_probs_dropout_prob": shape.dropout,
+        }
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        body = network.base_model
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        embedded = body.embeddings(tokens, position_ids=columns + self.offset)
+        attended = None if mask is None else mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
+        layers = [partial(layer, attention_mask=attended) for layer in body.encoder.layer]
+        return Unrolled(embedded, layers, getattr(body, "LayerNorm", nn.Identity()))
+
+    def places(self, network: Any) -> Network[Place]:
+        head = network.lm_head
+        return self.network(network, (head.dense, head.layer_norm, head.decoder))
+
+    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+        head = network.lm_head
+        return head.layer_norm(F.gelu(head.dense(hidden)))
+
+    def network(self, network: Any, head: tuple[Any, Any, Any]) -> Network[Place]:
+        """`head`: the LM head's linear map, its norm, and the decoder."""
+        body = network.base_model
+        tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
+        layers = [self.layer(layer) for layer in body.encoder.layer]
+        final_norm = getattr(body, "LayerNorm", None)
+        return Network[Any](tables, body.embeddings.LayerNorm, layers, final_norm, *head).map(Place)
+
+    def layer(self, layer: Any) -> Layer[Any]:
+        """The modules of a layer."""
+        return Layer(
+            attention_norm=layer.attention.output.LayerNorm,
+            query=layer.attention.self.query,
+            key=layer.attention.self.key,
+            value=layer.attention.self.value,
+            output=layer.attention.output.dense,
+            ffn_norm=layer.output.LayerNorm,
+            up=layer.intermediate.dense,
+            down=layer.output.dense,
+        )
+
+    def classifier(self, config: Any) -> nn.Module:
+        return RobertaClassificationHead(config)
+
+    def length(self, config: Any) -> int:
+        return config.max_position_embeddings - self.offset
 
 
-ARCHITECTURE = Architecture(
-    families=(RobertaForMaskedLM,),
-    masked=True,
-    post_norm=True,
-    widths=_bert.WIDTHS,
-    epsilon="layer_norm_eps",
-    stack="encoder.layer",
-    configuration=lambda shape: RobertaConfig(**_bert.roberta_settings(shape)),
-    unroll=partial(_bert.unroll, offset=_bert.POSITION_OFFSET),
-    transform=_bert.roberta_transform,
-    places=_places,
-    classifier=RobertaClassificationHead,
-    length=_bert.roberta_length,
-    unused=("lm_head.bias",),  # the decoder has a bias of its own where it is not tied
-)
+ARCHITECTURE = Bert()

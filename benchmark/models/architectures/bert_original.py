@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertPooler
 
-from benchmark.models.architecture import Architecture, Shape
-from benchmark.models.architectures import _bert
+from benchmark.models.architecture import Shape
+from benchmark.models.architectures.bert import Bert
 from benchmark.models.layout import Network, Place
 
 
@@ -28,28 +28,26 @@ class ClassificationHead(nn.Module):
         return self.classifier(self.dropout(self.pooler(hidden)))
 
 
-def _configuration(shape: Shape) -> BertConfig:
-    return BertConfig(**_bert.settings(shape), max_position_embeddings=shape.columns)
+class OriginalBert(Bert):
+    families = (BertForMaskedLM,)
+    unused = ("cls.predictions.bias",)  # the decoder has a bias of its own where it is not tied
+    offset = 0
+
+    def configuration(self, shape: Shape) -> BertConfig:
+        return BertConfig(**self.settings(shape))
+
+    def places(self, network: Any) -> Network[Place]:
+        head = network.cls.predictions
+        return self.network(network, (head.transform.dense, head.transform.LayerNorm, head.decoder))
+
+    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+        return network.cls.predictions.transform(hidden)
+
+    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+        return network.cls.predictions.transform.transform_act_fn
+
+    def classifier(self, config: Any) -> nn.Module:
+        return ClassificationHead(config)
 
 
-def _places(network: Any) -> Network[Place]:
-    layers = [_bert.post_norm_layer(layer) for layer in network.base_model.encoder.layer]
-    transform, decoder = network.cls.predictions.transform, network.cls.predictions.decoder
-    return _bert.places(network, layers, None, (transform.dense, transform.LayerNorm, decoder))
-
-
-ARCHITECTURE = Architecture(
-    families=(BertForMaskedLM,),
-    masked=True,
-    post_norm=True,
-    widths=_bert.WIDTHS,
-    epsilon="layer_norm_eps",
-    stack="encoder.layer",
-    configuration=_configuration,
-    unroll=partial(_bert.unroll, offset=0),
-    transform=lambda network, hidden: network.cls.predictions.transform(hidden),
-    places=_places,
-    classifier=ClassificationHead,
-    unused=("cls.predictions.bias",),  # the decoder has a bias of its own where it is not tied
-    activation=lambda network: network.cls.predictions.transform.transform_act_fn,
-)
+ARCHITECTURE = OriginalBert()

@@ -12,59 +12,51 @@ from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.layout import Layer, Network, Place, stacked
 
 
-def _configuration(shape: Shape) -> GPT2Config:
-    return GPT2Config(
-        **shape.common(),
-        n_positions=shape.columns,
-        resid_pdrop=shape.dropout,
-        embd_pdrop=shape.dropout,
-        attn_pdrop=shape.dropout,
-        activation_function="gelu_pytorch_tanh",  # GPT-2's, in one operator
-    )
+class Gpt(Architecture):
+    families = (GPT2LMHeadModel,)
+    widths = ("n_embd", "n_head", "n_inner")
+    epsilon = "layer_norm_epsilon"
+    stack = "h"
 
-
-def _unroll(network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-    # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a synchronisation a step
-    # and, under torch.compile, attention without the fast causal kernels. What is padded at the right is never seen.
-    body = network.transformer
-    columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-    return Unrolled(body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f)
-
-
-def _places(network: Any) -> Network[Place]:
-    body = network.transformer
-    layers = []
-    for block in body.h:
-        query, key, value = stacked(block.attn.c_attn, 3)
-        layers.append(
-            Layer(
-                attention_norm=Place(block.ln_1),
-                query=query,
-                key=key,
-                value=value,
-                output=Place(block.attn.c_proj),
-                ffn_norm=Place(block.ln_2),
-                up=Place(block.mlp.c_fc),
-                down=Place(block.mlp.c_proj),
-            )
+    def configuration(self, shape: Shape) -> GPT2Config:
+        return GPT2Config(
+            **shape.common(),
+            n_positions=shape.columns,
+            resid_pdrop=shape.dropout,
+            embd_pdrop=shape.dropout,
+            attn_pdrop=shape.dropout,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's, in one operator
         )
-    tables = [Place(body.wte), Place(body.wpe)]
-    return Network(tables, None, layers, Place(body.ln_f), None, None, Place(network.lm_head))
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a synchronisation a
+        # step and, under torch.compile, attention without the fast causal kernels. Padding at the right is never seen.
+        body = network.transformer
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        return Unrolled(body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f)
+
+    def places(self, network: Any) -> Network[Place]:
+        body = network.transformer
+        layers = []
+        for block in body.h:
+            query, key, value = stacked(block.attn.c_attn, 3)
+            layers.append(
+                Layer(
+                    attention_norm=Place(block.ln_1),
+                    query=query,
+                    key=key,
+                    value=value,
+                    output=Place(block.attn.c_proj),
+                    ffn_norm=Place(block.ln_2),
+                    up=Place(block.mlp.c_fc),
+                    down=Place(block.mlp.c_proj),
+                )
+            )
+        tables = [Place(body.wte), Place(body.wpe)]
+        return Network(tables, None, layers, Place(body.ln_f), None, None, Place(network.lm_head))
+
+    def fixed_depth(self, config: Any) -> str:
+        return "it divides attention by the layer's index" if config.scale_attn_by_inverse_layer_idx else ""
 
 
-def _fixed_depth(config: Any) -> str:
-    return "it divides attention by the layer's index" if config.scale_attn_by_inverse_layer_idx else ""
-
-
-ARCHITECTURE = Architecture(
-    families=(GPT2LMHeadModel,),
-    masked=False,
-    post_norm=False,
-    widths=("n_embd", "n_head", "n_inner"),
-    epsilon="layer_norm_epsilon",
-    stack="h",
-    configuration=_configuration,
-    unroll=_unroll,
-    places=_places,
-    fixed_depth=_fixed_depth,
-)
+ARCHITECTURE = Gpt()

@@ -13,55 +13,47 @@ from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.layout import Layer, Network, Place
 
 
-def configuration(shape: Shape) -> Starcoder2Config:
-    return Starcoder2Config(
-        **shape.common(),
-        num_key_value_heads=shape.heads,
-        intermediate_size=4 * shape.hidden_size,
-        max_position_embeddings=shape.columns,
-        residual_dropout=shape.dropout,
-        embedding_dropout=shape.dropout,
-        attention_dropout=shape.dropout,
-        tie_word_embeddings=True,
-    )
+class Starcoder2(Architecture):
+    families = (Starcoder2ForCausalLM,)
+    widths = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    epsilon = "norm_epsilon"
 
-
-def unroll(network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-    body = network.model
-    hidden = body.embed_tokens(tokens)
-    positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-    rotations = body.rotary_emb(hidden, positions)
-    layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
-    return Unrolled(hidden, layers, body.norm)
-
-
-def places(network: Any) -> Network[Place]:
-    body = network.model
-    layers = [
-        Layer[Any](
-            attention_norm=layer.input_layernorm,
-            query=layer.self_attn.q_proj,
-            key=layer.self_attn.k_proj,
-            value=layer.self_attn.v_proj,
-            output=layer.self_attn.o_proj,
-            ffn_norm=layer.post_attention_layernorm,
-            up=layer.mlp.c_fc,
-            down=layer.mlp.c_proj,
+    def configuration(self, shape: Shape) -> Starcoder2Config:
+        return Starcoder2Config(
+            **shape.common(),
+            num_key_value_heads=shape.heads,
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            residual_dropout=shape.dropout,
+            embedding_dropout=shape.dropout,
+            attention_dropout=shape.dropout,
+            tie_word_embeddings=True,
         )
-        for layer in body.layers
-    ]
-    return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        body = network.model
+        hidden = body.embed_tokens(tokens)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        rotations = body.rotary_emb(hidden, positions)
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        return Unrolled(hidden, layers, body.norm)
+
+    def places(self, network: Any) -> Network[Place]:
+        body = network.model
+        layers = [
+            Layer[Any](
+                attention_norm=layer.input_layernorm,
+                query=layer.self_attn.q_proj,
+                key=layer.self_attn.k_proj,
+                value=layer.self_attn.v_proj,
+                output=layer.self_attn.o_proj,
+                ffn_norm=layer.post_attention_layernorm,
+                up=layer.mlp.c_fc,
+                down=layer.mlp.c_proj,
+            )
+            for layer in body.layers
+        ]
+        return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
 
 
-ARCHITECTURE = Architecture(
-    families=(Starcoder2ForCausalLM,),
-    masked=False,
-    post_norm=False,
-    widths=("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-    epsilon="norm_epsilon",
-    stack="layers",
-    configuration=configuration,
-    unroll=unroll,
-    head=lambda network, hidden: network.lm_head(hidden),
-    places=places,
-)
+ARCHITECTURE = Starcoder2()

@@ -1,0 +1,61 @@
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia: rotary positions, attention beside the feed-forward."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.layout import Layer, Network, Place
+
+
+class GptNeoX(Architecture):
+    families = (GPTNeoXForCausalLM,)
+
+    def configuration(self, shape: Shape) -> GPTNeoXConfig:
+        return GPTNeoXConfig(
+            **shape.common(),
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            attention_dropout=shape.dropout,
+            hidden_dropout=shape.dropout,
+            tie_word_embeddings=True,
+        )
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        # Without a mask attention has its fast causal kernels; what is padded at the right is never seen.
+        body = network.gpt_neox
+        hidden = body.emb_dropout(body.embed_in(tokens))
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        rotations = body.rotary_emb(hidden, columns)
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        return Unrolled(hidden, layers, body.final_layer_norm)
+
+    def places(self, network: Any) -> Network[Place]:
+        body, heads = network.gpt_neox, network.config.num_attention_heads
+        layers = []
+        for layer in body.layers:
+            fused = layer.attention.query_key_value  # query, key and value of a head, then those of the next
+            rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
+            query, key, value = (Place(fused, rows[:, part].flatten()) for part in range(3))
+            layers.append(
+                Layer(
+                    attention_norm=Place(layer.input_layernorm),
+                    query=query,
+                    key=key,
+                    value=value,
+                    output=Place(layer.attention.dense),
+                    ffn_norm=Place(layer.post_attention_layernorm),
+                    up=Place(layer.mlp.dense_h_to_4h),
+                    down=Place(layer.mlp.dense_4h_to_h),
+                )
+            )
+        tables = [Place(body.embed_in)]
+        return Network(tables, None, layers, Place(body.final_layer_norm), None, None, Place(network.lm_head))
+
+
+ARCHITECTURE = GptNeoX()

@@ -1,0 +1,77 @@
+"""Llama (Touvron et al. 2023, arXiv 2302.13971), and what differs from it by biases, windows or query and key norms.
+
+Those are Mistral, Qwen2 and Qwen3. New networks have as many key heads as query heads and a feed-forward layer of four
+times the hidden size, as Llama 3.2's; a published checkpoint keeps what its configuration says.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+
+from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.layout import Layer, Network, Place
+
+
+class Llama(Architecture):
+    families = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+    rms_norm = True
+    widths = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    epsilon = "rms_norm_eps"
+
+    def configuration(self, shape: Shape) -> LlamaConfig:
+        return LlamaConfig(
+            **shape.common(),
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            attention_dropout=shape.dropout,
+            tie_word_embeddings=True,
+        )
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        # Without a mask attention has its fast causal kernels; what is padded at the right is never seen.
+        body = network.model
+        hidden = body.embed_tokens(tokens)
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        rotations = body.rotary_emb(hidden, columns)
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        return Unrolled(hidden, layers, body.norm)
+
+    def places(self, network: Any) -> Network[Place]:
+        body = network.model
+        layers = [
+            Layer[Any](
+                attention_norm=layer.input_layernorm,
+                query=layer.self_attn.q_proj,
+                key=layer.self_attn.k_proj,
+                value=layer.self_attn.v_proj,
+                output=layer.self_attn.o_proj,
+                ffn_norm=layer.post_attention_layernorm,
+                up=layer.mlp.up_proj,
+                down=layer.mlp.down_proj,
+                gate=layer.mlp.gate_proj,
+                query_norm=getattr(layer.self_attn, "q_norm", None),
+                key_norm=getattr(layer.self_attn, "k_norm", None),
+            )
+            for layer in body.layers
+        ]
+        return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
+
+    def length(self, config: Any) -> int:
+        """Up to the window of attention, where there is one: no mask cuts it out here."""
+        return min(
+            config.max_position_embeddings, getattr(config, "sliding_window", None) or config.max_position_embeddings
+        )
+
+
+ARCHITECTURE = Llama()

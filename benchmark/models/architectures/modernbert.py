@@ -1,0 +1,99 @@
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, gated feed-forward layers, local attention.
+
+Two of three layers attend to their neighbourhood only; norms and most linear maps have no bias; the first layer reads
+the embeddings, which are normalised already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
+
+from benchmark.data.vocabulary import BOS, EOS
+from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.layout import Layer, Network, Place, stacked
+
+
+class ClassificationHead(nn.Module):
+    """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D) to (B, C)."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.head = ModernBertPredictionHead(config)
+        self.drop = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.classifier(self.drop(self.head(hidden[:, 0])))
+
+
+class ModernBert(Architecture):
+    families = (ModernBertForMaskedLM,)
+    masked = True
+    epsilon = "norm_eps"
+
+    def configuration(self, shape: Shape) -> ModernBertConfig:
+        return ModernBertConfig(
+            **shape.common(),
+            cls_token_id=BOS,
+            sep_token_id=EOS,
+            intermediate_size=4 * shape.hidden_size,
+            max_position_embeddings=shape.columns,
+            attention_dropout=shape.dropout,
+            embedding_dropout=shape.dropout,
+            mlp_dropout=shape.dropout,
+        )
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        body, config = network.model, network.config
+        hidden = body.embeddings(tokens)
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        near = (columns.unsqueeze(1) - columns).abs() <= config.sliding_window
+        whole = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
+        attended = {"full_attention": whole, "sliding_attention": near if whole is None else near & whole}
+        rotations = {kind: body.rotary_emb(hidden, columns.unsqueeze(0), kind) for kind in attended}
+        layers = []
+        for layer in body.layers:
+            kind = layer.attention_type
+            layers.append(partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind]))
+        return Unrolled(hidden, layers, body.final_norm)
+
+    def places(self, network: Any) -> Network[Place]:
+        body, head = network.model, network.head
+        tables, layers = body.embeddings, [_layer(layer) for layer in body.layers]
+        rest = map(Place, (body.final_norm, head.dense, head.norm, network.decoder))
+        return Network([Place(tables.tok_embeddings)], Place(tables.norm), layers, *rest)
+
+    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+        return network.head(hidden)
+
+    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+        return network.head.act
+
+    def classifier(self, config: Any) -> nn.Module:
+        return ClassificationHead(config)
+
+
+def _layer(layer: Any) -> Layer[Place]:
+    query, key, value = stacked(layer.attn.Wqkv, 3)
+    up, gate = stacked(layer.mlp.Wi, 2)
+    return Layer(
+        attention_norm=None if isinstance(layer.attn_norm, nn.Identity) else Place(layer.attn_norm),
+        query=query,
+        key=key,
+        value=value,
+        output=Place(layer.attn.Wo),
+        ffn_norm=Place(layer.mlp_norm),
+        up=up,
+        down=Place(layer.mlp.Wo),
+        gate=gate,
+    )
+
+
+ARCHITECTURE = ModernBert()

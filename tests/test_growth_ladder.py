@@ -1,0 +1,108 @@
+"""Exact growth along a ladder: the same function on every rung, and everything new learns."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmark.models.growth import grow
+from benchmark.models.growth_layout import architecture_of, heads, places
+from tests.support.small_networks import CAUSAL, PRE_NORM, RMS_FAMILIES, TOKENS, exact_norms, network
+
+LADDER = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))
+LADDER |= dict.fromkeys(PRE_NORM[2:], ((3, 32), (5, 64)))  # exact at whole multiples
+EVERY = [(family, tied) for family in LADDER for tied in (True, False)]
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(TOKENS).logits
+
+
+def perplexity(model: Any) -> float:
+    return F.cross_entropy(logits(model)[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).exp().item()
+
+
+def sentence(model: Any) -> list[int]:
+    """What it says after four tokens, the likeliest token each time."""
+    return model.generate(TOKENS[:1, :4], max_new_tokens=8, min_new_tokens=8, do_sample=False)[0].tolist()
+
+
+@pytest.mark.parametrize(("family", "tied"), EVERY)
+def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None:
+    """Oracle: the first rung: logits in fp32 and fp64, perplexity, and where it is causal every token it generates."""
+    first = network(family, tie_word_embeddings=tied)
+    spread = logits(first).std()
+    assert spread > 0.3
+    model, copied = first, []
+    for layers, width in LADDER[family]:
+        model, record = grow(model, layers, width, copied=copied)
+        copied = record.copied
+        assert record.case == "exact" and model.config.hidden_size == width
+        with exact_norms():
+            torch.testing.assert_close(logits(model), logits(first), rtol=0, atol=1e-10)
+        assert perplexity(model) / perplexity(first) == pytest.approx(1, abs=5e-5)
+        single, grown = copy.deepcopy(first).float(), copy.deepcopy(model).float()
+        torch.testing.assert_close(logits(grown), logits(single), rtol=0, atol=1e-5 * max(1, float(spread)))
+        if family in (*RMS_FAMILIES, *CAUSAL):
+            assert sentence(grown) == sentence(single)
+
+
+def moved(tensor: Tensor) -> Tensor:
+    return tensor.abs() > 0
+
+
+@pytest.mark.parametrize(("family", "tied"), EVERY)
+def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> None:
+    """Oracle: autograd. In the first step each new residual unit, head, feed-forward unit and layer has a gradient;
+    within ten there is no weight whose gradient was always zero, but of tokens that were never seen."""
+    layers, width = LADDER[family][0]
+    old = network(family, tie_word_embeddings=tied)
+    new, record = grow(old, layers, width)
+    found, before = places(new), places(old)
+    optimizer = torch.optim.Adam(new.parameters(), lr=1e-3)
+    ever = {name: torch.zeros_like(parameter, dtype=torch.bool) for name, parameter in new.named_parameters()}
+    for step in range(10):
+        optimizer.zero_grad()
+        F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
+        for name, parameter in new.named_parameters():
+            if name not in architecture_of(new).unused:
+                ever[name] |= moved(parameter.grad)
+        if step == 0:
+            written = moved(found.tables[0].module.weight.grad).any(0)
+            for is_copy, layer in zip(record.layer_is_copy, found.layers, strict=True):
+                output, down = (gradient(place) for place in (layer.output, layer.down))
+                assert output.any() and down.any()
+                written |= output.any(1) | down.any(1)
+                small = before.layers[0]
+                if not is_copy:
+                    assert output[:, small.output.read().weight.shape[1] :].any(0).all()
+                    assert down[:, small.down.read().weight.shape[1] :].any(0).all()
+            assert written[16:].all()
+        optimizer.step()
+    for name, parameter in new.named_parameters():
+        whole = any(parameter is table.module.weight for table in (*found.tables, found.decoder))
+        rows = ever[name][ever[name].any(1)] if whole else ever[name]  # of a table those that were read
+        assert rows.all() or name in architecture_of(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
+    assert heads(new).ratio == heads(old).ratio
+
+
+def gradient(place: Any) -> Tensor:
+    """Where the gradient of a map's weight (out, in) is not zero."""
+    weight = place.module.weight
+    return moved(weight.grad.T if type(place.module).__name__ == "Conv1D" else weight.grad)
+
+
+@pytest.mark.parametrize("family", RMS_FAMILIES)
+def test_grouped_heads_keep_their_ratio(family: str) -> None:
+    """Oracle: the record: a new group of query heads is a whole group of the old network, in order."""
+    new, record = grow(network(family, width=32), 3, 56)
+    assert heads(new).ratio == 2 and new.config.num_attention_heads == 14 and new.config.num_key_value_heads == 7
+    for sources in record.head_sources:
+        pairs = list(zip(sources[::2], sources[1::2], strict=True))
+        assert all(first % 2 == 0 and second == first + 1 for first, second in pairs)
