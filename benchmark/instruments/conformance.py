@@ -25,6 +25,7 @@ from torch import Tensor
 
 from benchmark import records
 from benchmark.models import load
+from benchmark.settings import architecture_names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
@@ -229,10 +230,12 @@ def bf16_is_finite(lab: Lab) -> None:
     assert values and None not in values, "a perplexity is not finite"
 
 
-def bert_learns_too(lab: Lab) -> None:
-    """A masked language model goes through all stages."""
-    weights = lab.undisturbed("bert")
-    assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
+def every_architecture_learns(lab: Lab) -> None:
+    """A model of each architecture goes through all stages."""
+    for name in architecture_names.names():
+        for weights in lab.undisturbed(name):
+            infinite = [part for part, tensor in weights.items() if not tensor.isfinite().all()]
+            assert not infinite, f"{name}: {infinite[0]} is not finite"
 
 
 def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
@@ -265,7 +268,7 @@ CHECKS: tuple[Callable[[Lab], None], ...] = (
     two_processes_equal_one,
     compiled_equals_eager,
     bf16_is_finite,
-    bert_learns_too,
+    every_architecture_learns,
 )
 
 

@@ -57,7 +57,7 @@ class ModernBert(Architecture):
         near = (columns.unsqueeze(1) - columns).abs() <= config.sliding_window
         whole = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
         attended = {"full_attention": whole, "sliding_attention": near if whole is None else near & whole}
-        rotations = {kind: body.rotary_emb(hidden, columns.unsqueeze(0), kind) for kind in attended}
+        rotations = {kind: body.rotary_emb(hidden, columns.unsqueeze(0), kind) for kind in set(config.layer_types)}
         layers = []
         for layer in body.layers:
             kind = layer.attention_type
