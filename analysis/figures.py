@@ -61,15 +61,27 @@ def panels(rows: int, columns: int, width: float = 3.6, height: float = 2.5) -> 
     return figure, axes.tolist()
 
 
-def finish(figure: Figure, axis: Axes) -> dict[str, bytes]:
-    """Lay the figure out, with one legend of `axis` below all panels, and return its files (see `to_files`)."""
+def over_seeds(count: int) -> str:
+    """What a line and its band stand for, with so many seeds."""
+    if count == 1:
+        return "One seed: how much another would differ is not known"
+    return f"Mean of {count} seeds; band: lowest to highest seed, no confidence interval"
+
+
+def finish(figure: Figure, axis: Axes, text: str = "") -> dict[str, bytes]:
+    """Lay the figure out, with one legend of `axis` and a text below all panels; its files are those of `to_files`."""
     handles, labels = axis.get_legend_handles_labels()
     columns = 4 if max(map(len, labels), default=0) < 16 else 3
-    below = 0.18 * -(-len(labels) // columns) + (0.2 if labels else 0.0)
+    legend = 0.18 * -(-len(labels) // columns) + (0.2 if labels else 0.0)
+    note = 0.2 if text else 0.0
+    below = legend + note
     width, height = figure.get_figwidth(), figure.get_figheight() + below
     figure.set_figheight(height)
     if handles:
-        figure.legend(handles, labels, loc="lower center", handlelength=3, ncols=columns)
+        place = (0.5, note / height)
+        figure.legend(handles, labels, loc="lower center", bbox_to_anchor=place, handlelength=3, ncols=columns)
+    if text:
+        figure.text(0.5, 0.06 / height, text, ha="center", fontsize="small")
     # fixed margins in inches: a layout engine would draw everything once more
     rows, across = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()  # type: ignore[union-attr]
     inner_width, inner_height = width - 0.85, height - 0.8 - below

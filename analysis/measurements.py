@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,18 +28,20 @@ class Key(NamedTuple):
 class Measurements:
     """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0.
 
-    `titles` are those of the domains, by name, in the order of the stages.
+    `stages` are what the stages are called, `tasks` the titles of the domains' tasks, by the domain's name.
     """
 
-    titles: Mapping[str, str]
+    stages: Sequence[str]
+    tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
 
     @property
-    def stages(self) -> int:
-        return len(self.titles)
+    def last(self) -> int:
+        """The last stage, from 0."""
+        return len(self.stages) - 1
 
     def get(self, key: Key) -> Mapping[int, float]:
-        stage = self.stages - 1 if key.stage == LAST else key.stage
+        stage = self.last if key.stage == LAST else key.stage
         return self.values.get(key._replace(stage=stage), {})
 
     def put(self, metric: str, row: str, stage: int, seed: int, value: float, column: str = "") -> None:
@@ -48,7 +50,8 @@ class Measurements:
 
 def measured(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs."""
-    found = Measurements({domain["name"]: domain["title"] for domain in study.of(suite)[0].domains})
+    tasks = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
+    found = Measurements(study.stage_titles(suite), tasks)
     ends = study.ends[study.ends["suite"] == suite]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         found.put("AP", row, stage, seed, ap)
@@ -64,7 +67,8 @@ def measured(study: Study, suite: str) -> Measurements:
 def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
     chosen = [(v, v.value) for v in values if v.block == block and v.stage]
-    found = Measurements({v.column: v.column for v, _ in chosen if v.column != AVERAGE})
+    titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
+    found = Measurements(list(titles), titles)
     for v, value in chosen:
         if value is not None:
             score = v.metric == "F1"
@@ -79,18 +83,18 @@ def _put_areas(found: Measurements, study: Study, suite: str) -> None:
     for (row, seed), curve in study.curves(suite).items():
         later = curve["stage"] > 0
         area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
-        found.put("area", row, found.stages - 1, seed, area)
+        found.put("area", row, found.last, seed, area)
 
 
 def _put_scores(found: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
-    final = scores[scores["stage"] == found.stages - 1]
+    final = scores[scores["stage"] == found.last]
     with_prompts = final[final["row"].isin(final.loc[final["prompt"] == "right", "row"])]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for frame in (scores[scores["headline"]], named):
         means = frame.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
-        means = means.reindex(columns=list(found.titles))
+        means = means.reindex(columns=list(found.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
             for column, value in line.items():
@@ -112,7 +116,7 @@ def _put_products(found: Measurements, study: Study, suite: str) -> None:
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
-            found.put("positive", run.row, found.stages - 1, run.seed, share)
+            found.put("positive", run.row, found.last, run.seed, share)
 
 
 def _put_similarities(found: Measurements, study: Study, suite: str) -> None:
@@ -121,9 +125,9 @@ def _put_similarities(found: Measurements, study: Study, suite: str) -> None:
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         found.put("ARS", row, stage, seed, value)
     for (row, seed), line in ars.groupby(["row", "seed"]):
-        if len(line) == found.stages - 1 > 1:
+        if len(line) == found.last > 1:
             slope = np.polyfit(line["stage"], line["ars"].astype(float), 1)[0]
-            found.put("fall", row, found.stages - 1, seed, -slope)
+            found.put("fall", row, found.last, seed, -slope)
     heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
     for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
         found.put("attention", row, stage, seed, own - others)

@@ -102,8 +102,8 @@ def _details(verdict: Verdict, ours: Measurements) -> Table:
 
 def _name(one: Comparison, ours: Measurements) -> str:
     against = "" if one.other == ZERO else f" against {one.other}"
-    task = {"": "", AVERAGE: ", average"}.get(one.column, f", {ours.titles.get(one.column)} task")
-    return f"{one.row}{against} after {list(ours.titles.values())[one.stage]}{task}"
+    task = {"": "", AVERAGE: ", average"}.get(one.column, f", {ours.tasks.get(one.column)} task")
+    return f"{one.row}{against} after {ours.stages[one.stage]}{task}"
 
 
 def _numbers(one: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
@@ -125,7 +125,7 @@ def _p(p: float) -> str:
 
 def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     """How the card decides, and what claims on the best row are about."""
-    titles = dict.fromkeys(title for one in ours.values() for title in list(one.titles.values())[1:])
+    titles = dict.fromkeys(title for one in ours.values() for title in one.stages[1:])
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in at most "

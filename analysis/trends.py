@@ -38,7 +38,7 @@ class TrendFigure(Exhibit):
                     self._draw(axis, study, suite, metric)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=16)
-            return figures.finish(figure, axes[0][0])
+            return figures.finish(figure, axes[0][0], figures.over_seeds(study.seeds(suites)))
 
     def _draw(self, axis: Axes, study: Study, suite: str, metric: str) -> None:
         name, scale = AXES[metric]
@@ -99,7 +99,7 @@ class ScoreFigure(Exhibit):
                 axis.set_axis_off()
             for line in axes:
                 line[0].set_ylabel("Score (%)")
-            return figures.finish(figure, flat[0])
+            return figures.finish(figure, flat[0], figures.over_seeds(study.seeds([suite])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class SimilarityFigure(Exhibit):
             without = found[~found["row"].isin(ars.index.get_level_values("row"))]
             for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
                 axis.plot([], [], linestyle="", label=f"{row}: {reason}")
-            return figures.finish(figure, axis)
+            return figures.finish(figure, axis, figures.over_seeds(study.seeds([suite])))
 
 
 def _draw_by_stage(axis: Axes, values: pd.Series, count: int, nothing: str) -> None:

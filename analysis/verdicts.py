@@ -146,8 +146,8 @@ def weakest(comparisons: Sequence[Comparison]) -> Comparison:
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have; none where none has any."""
-    stages = range(1, values.stages) if claim.stages == "each" else [values.stages - 1]
-    tasks = list(values.titles) if claim.columns == "each" else [AVERAGE]
+    stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
+    tasks = list(values.tasks) if claim.columns == "each" else [AVERAGE]
     columns = tasks if claim.metric == "score" else [""]
     than = claim.than or [row for row in PAPER if row not in claim.rows]
     pairs = product(claim.rows, than, stages, columns)

@@ -21,13 +21,12 @@ from benchmark.settings.suite_files import load_suite, suite_names
 from tests.support import synthetic
 
 EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}
-STAGES = {"a": "A", "b": "B"}
 FINAL_AP = ("bert_base", "5", "AP")
 
 
 def numbers(**rows: list[list[float]]) -> Measurements:
     """AP after each of two stages: row = one [first, last] a seed."""
-    made = Measurements(STAGES)
+    made = Measurements(["A", "B"], {})
     for row, seeds in rows.items():
         for seed, values in enumerate(seeds):
             for stage, value in enumerate(values):

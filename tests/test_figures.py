@@ -50,6 +50,21 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study, dra
         assert any(np.isclose(band[:, 1].max(), seeds[:, :, 0].max()) for band in bands)
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
+def test_a_figure_says_what_its_bands_are(tmp_path, drawn, name, seeds):
+    """Oracle: the text below the panels, inside the figure and apart from the legend, by what the renderer reports."""
+    synthetic.write(tmp_path, "demo", seeds=seeds)
+    paper_tables.load(name).render(Study("demo", load_runs(tmp_path, "demo")))
+    figure = drawn[0]
+    (text,) = figure.texts
+    assert ("band: lowest to highest seed" in text.get_text()) == (seeds > 1)
+    assert text.get_text().startswith("Mean of 3 seeds" if seeds > 1 else "One seed")
+    figure.draw_without_rendering()
+    extent, legend = text.get_window_extent(), figure.legends[0].get_window_extent()
+    assert extent.x0 >= 0 and extent.y0 >= 0 and extent.x1 <= figure.bbox.x1 and extent.y1 <= legend.y0 + 1
+
+
 def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study, drawn):
     """Oracle: five stages of 60 s each, up to 0.2% of overshoot in the synthetic records."""
     paper_tables.load("trend_main").render(study)

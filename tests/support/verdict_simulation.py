@@ -54,7 +54,7 @@ class Card:
 
 def main_card() -> Card:
     """The claims about the paper's methods."""
-    everything = Measurements(TITLES)
+    everything = Measurements(list(TITLES), TITLES)
     for row in [*PAPER, *PROMPT_ROWS.values()]:
         for metric in METRICS:
             for stage in range(len(TITLES)):
