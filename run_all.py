@@ -23,6 +23,7 @@ from benchmark.settings.suite_files import load_suite, parse_set
 from benchmark.store import Store
 
 if TYPE_CHECKING:
+    from benchmark.jobs.plan import Tables
     from benchmark.jobs.survey import Survey
 
 # torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
@@ -45,15 +46,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
-    """A suite with the command line's overrides, and its runs."""
+    """A suite with the command line's overrides, and its runs; with options that `tune` chose, if some are given."""
     import methods
+    from benchmark.jobs import tuning
 
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
     try:
         seeds = tuple(int(seed) for seed in options.seeds.split(",") if seed)
     except ValueError:
         raise ConfigError(f"--seeds {options.seeds!r}: give whole numbers, e.g. --seeds 0,1") from None
-    return suite, methods.runs(suite, tuple(filter(None, options.methods.split(","))), seeds)
+    runs = methods.runs(suite, tuple(filter(None, options.methods.split(","))), seeds)
+    if options.charge_search and not options.options:
+        raise ConfigError("--charge-search: say which search, --options FILE")
+    return tuning.tuned(suite, runs, options.options, options.charge_search) if options.options else (suite, runs)
 
 
 def survey_of(options: argparse.Namespace) -> Survey:
@@ -66,12 +71,35 @@ def survey_of(options: argparse.Namespace) -> Survey:
 
 def run(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs.dry_run import describe
-    from benchmark.jobs.plan import Plan, Tables
-    from benchmark.jobs.status import watch
+    from benchmark.jobs.plan import Tables
 
     survey = survey_of(options)
     tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, options.out)
+    return execute(survey, tables, options)
+
+
+def tune(options: argparse.Namespace) -> int:
+    import methods
+    from benchmark.jobs import tuning
+    from benchmark.jobs.plan import Tables
+    from benchmark.jobs.survey import Survey
+    from benchmark.training.stage_keys import check_memory_shares
+
+    def check(run: RunConfig) -> None:
+        check_memory_shares(run, methods.build(run.method, run.options))
+
+    suite, runs = read_suite(options, options.suite)
+    spaces = {run.method: methods.find(run.method).space for run in runs}
+    search = tuning.search(suite, runs, spaces, options.configurations, check)
+    survey = Survey(search.suite, [trial.run for trial in search.trials], methods.build, Store(options.runs))
+    return execute(survey, Tables((), search.write, options.out), options)
+
+
+def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
+    from benchmark.jobs.dry_run import describe
+    from benchmark.jobs.plan import Plan
+    from benchmark.jobs.status import watch
+
     given = {"retry_failed": options.retry_failed, "parallel": options.parallel}
     plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, **given)
     executor = executors.find(options.executor)(survey.suite, survey.store)
@@ -109,7 +137,6 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-
     suite, _ = read_suite(options, options.suite)
     ended = sum(executor.cancel() for executor in executors.of(suite, Store(options.runs)))
     print(f"ended {ended} jobs; `run` goes on from their checkpoints")
@@ -118,23 +145,10 @@ def cancel(options: argparse.Namespace) -> int:
 
 def speed(options: argparse.Namespace) -> int:
     import methods
-    from benchmark.instruments.speed import measure, table
-    from benchmark.training import step_times
-    from benchmark.training.processes import join
-    from benchmark.training.run import corpus_of
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
+    from benchmark.instruments.speed import print_speed
 
     _, configs = read_suite(options, options.suite)
-    store = Store(options.runs)
-    with join() as world:
-        costs, rows = measure(
-            configs, methods.build, lambda one: corpus_of(one, store, say), world, pairs=options.pairs, say=say
-        )
-        print(table(costs, world.hardware()))
-        if options.reference:
-            step_times.write(options.reference, rows, world.hardware())
+    print_speed(configs, methods.build, Store(options.runs), options.pairs, options.reference)
     return 0
 
 
@@ -177,9 +191,8 @@ def grow(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    command.__name__: command for command in (run, prepare, report, status, cancel, speed, rekey, check, evaluate, grow)
-}
+SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey)
+COMMANDS = {command.__name__: command for command in (*SUITE_COMMANDS, check, evaluate, grow)}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

@@ -33,7 +33,8 @@ that the stage began anew: what stands before it no longer counts.
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
-                config, stages [keys], domains [{name, title}], unigram {domain: its unigram perplexity},
+                config (`tuned` in it where `tune` chose the options), stages [keys], domains [{name, title}],
+                unigram {domain: its unigram perplexity},
                 probes [{name, title}], texts {domain or probe: a hash of its validation text} (older: neither),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
     failed      stage, error, traceback, rank

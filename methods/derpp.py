@@ -7,6 +7,7 @@ the authors' code; both terms share one draw of memory rows, where the paper dra
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,6 +20,7 @@ from methods._distillation import Distillation
 class DERpp(Distillation):
     title = "DER++"
     group = "controls"
+    space: ClassVar = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0, 2.0)}
 
     replay: float = 0.1  # share of each batch from memory, as ER's
     alpha: float = 0.5  # weight of the squared error between logits

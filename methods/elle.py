@@ -7,7 +7,7 @@ it by a prompt which domain a row is of (PT). Each of the five is a switch, so t
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from benchmark.models import LanguageModel
 from benchmark.models.growth import grow
@@ -19,6 +19,7 @@ from methods._adaptive_replay import AdaptiveReplay
 @dataclass
 class ELLE(AdaptiveReplay):
     title = "ELLE"
+    space: ClassVar = {"recover": (0.1, 0.2, 0.3), "replay": (0.1, 0.2, 0.3), "noise": (0.0, 0.01)}
     state = ("copied", *AdaptiveReplay.state)
 
     width: bool = True  # WE: grow to the ladder's hidden size

@@ -5,6 +5,7 @@ A fixed share of every batch comes from the memory of earlier domains; one mean 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchmark.training.method import LifelongMethod, Phase, Stage
 
@@ -12,6 +13,7 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 @dataclass
 class ER(LifelongMethod):
     title = "ER"
+    space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
 
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchmark.models import LanguageModel
 from benchmark.training.method import LifelongMethod, Phase, Stage
@@ -11,6 +12,7 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 class ERLarge(LifelongMethod):
     title = "ER (final size)"
     group = "controls"
+    space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
 
     replay: float = 0.1  # share of each batch from memory, as ER's
 

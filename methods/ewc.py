@@ -11,7 +11,7 @@ squared, so it shrinks as the batch grows (about 1/B of the other where the rows
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from methods._consolidation import Consolidation, add_rows
 @dataclass
 class EWC(Consolidation):
     title = "EWC"
+    space: ClassVar = {"strength": (0.1, 1.0, 10.0, 100.0), "share": (0.05, 0.1)}
 
     strength: float = 1.0  # lambda; 0 measures nothing and is Naive
     decay: float = 0.9  # gamma: of earlier Fisher information when a domain is added

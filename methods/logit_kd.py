@@ -6,6 +6,7 @@ is the model that the previous stage left. Rows of the new domain have their cro
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +18,7 @@ from methods._distillation import Distillation
 @dataclass
 class LogitKD(Distillation):
     title = "Logit-KD"
+    space: ClassVar = {"replay": (0.1, 0.2, 0.3), "distillation": (0.25, 0.5, 1.0), "temperature": (1.0, 2.0)}
 
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
     distillation: float = 0.5  # r: how much of a memory row's loss is the teacher's

@@ -10,6 +10,7 @@ a GPT L3_D256 (60 s for the first, 25 s for each later one, two seeds) rank 8 en
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
@@ -20,6 +21,7 @@ from benchmark.training.method import LifelongMethod, Stage
 class LoRA(LifelongMethod):
     title = "LoRA"
     group = "controls"
+    space: ClassVar = {"rank": (16, 64, 256)}
 
     rank: int = 64  # of the adapters, at every linear map of the transformer layers
 

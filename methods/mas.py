@@ -8,6 +8,7 @@ lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from methods._consolidation import Consolidation, add_rows
 @dataclass
 class MAS(Consolidation):
     title = "MAS"
+    space: ClassVar = {"strength": (1e-7, 1e-6, 1e-5, 1e-4), "share": (0.05, 0.1)}
     pull = 2.0
 
     strength: float = 1e-6  # lambda; 0 measures nothing and is Naive

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -20,6 +20,7 @@ MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging nee
 class Merge(LifelongMethod):
     title = "Merge"
     group = "controls"
+    space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
     state = ("merged",)
 
     weight: float = 0.5  # of the new model; the rest is M_{i-1}'s

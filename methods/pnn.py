@@ -5,7 +5,7 @@ benchmark/models/progressive.py. Every domain is evaluated on its own column, so
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from benchmark.models import LanguageModel
 from benchmark.models.progressive import ProgressiveModel
@@ -15,6 +15,7 @@ from benchmark.training.method import LifelongMethod, Stage
 @dataclass
 class PNN(LifelongMethod):
     title = "PNN"
+    space: ClassVar = {"lateral": ("linear", "adapter")}
 
     lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
 

@@ -6,6 +6,7 @@ is Naive's, with the suite's schedule, so that all methods start from the same m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from benchmark.training.method import LifelongMethod, Phase, Stage
 
@@ -14,6 +15,7 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 class Rewarm(LifelongMethod):
     title = "Rewarm"
     group = "controls"
+    space: ClassVar = {"replay": (0.05, 0.1, 0.2)}
 
     replay: float = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +21,11 @@ import torch
 from benchmark.data.tokens import Corpus
 from benchmark.models import LanguageModel
 from benchmark.settings.config import Budget, RunConfig
+from benchmark.store import Store
+from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
-from benchmark.training.processes import World
-from benchmark.training.run import Build, stream_of
+from benchmark.training.processes import World, join
+from benchmark.training.run import Build, corpus_of, stream_of
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_keys, stage_of
 from benchmark.training.step import Stepper
@@ -174,3 +178,16 @@ def table(costs: Sequence[Cost], machine: dict[str, Any]) -> str:
     if any(cost.off > TOLERANCE for cost in costs):
         lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")
     return "\n".join(lines)
+
+
+def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, reference: Path | None) -> None:
+    """Measure, print the table, and write the table of step times to `reference`, if there is one."""
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    with join() as world:
+        costs, rows = measure(configs, build, lambda one: corpus_of(one, store, say), world, pairs=pairs, say=say)
+        print(table(costs, world.hardware()))
+        if reference:
+            step_times.write(reference, rows, world.hardware())

@@ -41,14 +41,20 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override, e.g. budget.amount=60"
     )
 
-    sub = add("run", "train what is missing, then report (the default)", [one, common])
-    sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, and what is done; run nothing")
-    sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
-    sub.add_argument(
+    common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
+    common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")
+    training = argparse.ArgumentParser(add_help=False)
+    training.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
+    training.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
+    training.add_argument(
         "--parallel", type=int, metavar="N", help="train N runs at a time here (default: what fits; 1 under seconds)"
     )
-    sub.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
-    sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
+    training.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
+    training.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
+
+    add("run", "train what is missing, then report (the default)", [one, common, training])
+    sub = add("tune", "try options on the first two domains, equally many for each row", [one, common, training])
+    sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
     sub = add("report", "render tables and figures from the records that exist", [common])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")

@@ -256,6 +256,15 @@ class Suite(Settings):
         return self
 
 
+class Tuned(Settings):
+    """How a run's options were chosen (`run_all.py tune`); for the records, and no part of the run's identity."""
+
+    configurations: int = Field(description="as many were tried for each row")
+    spent: float = Field(description="on a row's search, in the unit of its budget")
+    unit: str = Field(description="of the search's budget")
+    charged: bool = Field(description="whether the run's budget is less what its search spent")
+
+
 class RunConfig(Settings):
     """All that determines a run: the suite with a row's overrides applied, its method and options, and the seed."""
 
@@ -273,6 +282,7 @@ class RunConfig(Settings):
     budget: Budget
     probes: tuple[Domain, ...] = ()
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
+    tuned: Tuned | None = None  # None: with the suite's own options
 
     @property
     def id(self) -> str:
@@ -283,6 +293,7 @@ class RunConfig(Settings):
                 "suite": True,
                 "row_index": True,
                 "tasks": True,
+                "tuned": True,
                 "domains": {"__all__": {"title", "train", "valid"}},
                 "tokenizer": {"folder"},
                 "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
@@ -295,7 +306,7 @@ class RunConfig(Settings):
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""
         content = self.model_dump(mode="json", exclude=leave_out)
-        return {key: value for key, value in content.items() if value or key != "probes"}
+        return {key: value for key, value in content.items() if value or key not in ("probes", "tuned")}
 
     def description(self) -> dict[str, Any]:
         """What records say of the run, as far as it is known before it starts."""
