@@ -86,7 +86,7 @@ def test_comparisons_are_paired_by_seed():
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
     """Oracle: by hand; better than MAS by far does not help against EWC."""
     claim = Claim("t", "", ("ER",), ("EWC", "MAS"))
-    other = {"MAS": [[1, 80]] * 5, "ER": [[1, 8]] * 5}
+    other = {"MAS": [[1.0, 80.0]] * 5, "ER": [[1.0, 8.0]] * 5}
     worse, tied, better = (
         verdict(claim, numbers(EWC=[[1, v + 0.1 * s] for s in range(5)], **other)) for v in (7, 7.8, 9)
     )
@@ -130,7 +130,7 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
     late = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, PNN=[[1]] * 5, **there))
     assert late.state == "not decidable" and late.reason == "nothing measured of PNN"
     assert verdict(lowest, numbers(ELLE=[[1, 15.0]] * 5, **there)).state == "not held"
-    diverged = verdict(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1, 10]] * 4 + [[1, math.inf]]))
+    diverged = verdict(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1.0, 10.0]] * 4 + [[1.0, math.inf]]))
     assert diverged.state == "not decidable" and diverged.reason == "a run diverged"
 
 

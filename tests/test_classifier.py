@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
+from benchmark.settings.task_settings import Prompt
 from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 
 
@@ -122,7 +124,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
 
 def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp_path):
     """Oracle: the prompts asked for, and that a folder without a model is refused."""
-    asked = ("right", "none", "wrong")
+    asked: tuple[Prompt, ...] = ("right", "none", "wrong")
     assert SavedModel(folders["gpt"]).prompts(asked) == asked
     assert SavedModel(folders["gpt"], final=False).prompts(asked) == ("right",)
     assert SavedModel(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
@@ -224,10 +226,10 @@ def test_a_fine_tuned_model_loads_with_transformers_and_scores_the_same(folders,
     result = score(checkpoint, TASK, data, "right", 0, SETTINGS, save_to=tmp_path / "tuned")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned").eval()
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tuned")
-    predictions = []
+    predictions: list[Any] = []
     for example in data.test:
         ids = loaded(f"<s><domain:two>{example.text}</s>", return_tensors="pt", add_special_tokens=False).input_ids
         with torch.no_grad():
             predictions.append(model.config.id2label[int(model(input_ids=ids).logits.argmax())])
     expected = [data.labels[target] for target in data.targets("test")]
-    assert metric("accuracy", expected, predictions) == result["test"] > 0.95
+    assert metric("accuracy", expected, predictions) == result["test"] > 0.95  # type: ignore[arg-type]

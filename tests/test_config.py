@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import methods
 from benchmark.settings import suite_files, suite_keys
+from benchmark.settings.base import Settings
 from benchmark.settings.config import (
     Budget,
     ConfigError,
@@ -29,6 +31,11 @@ from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 from benchmark.training.stage_keys import stage_keys
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parent.parent
 MINIMAL = """
 title = "T"
@@ -41,7 +48,7 @@ unit = "steps"
 amount = 3.0
 """
 
-SECTIONS = {
+SECTIONS: dict[str, type[Settings]] = {
     "At the top": Suite,
     "[[rows]]": Row,
     "[[domains]]": Domain,
@@ -109,7 +116,7 @@ DERIVED = {
 
 def derived() -> dict[str, str]:
     """The suites that extend another one, and which."""
-    contents = {path.stem: suite_files.tomllib.loads(path.read_text()) for path in suite_files.SUITES.glob("*.toml")}
+    contents = {path.stem: tomllib.loads(path.read_text()) for path in suite_files.SUITES.glob("*.toml")}
     return {name: content["extends"] for name, content in contents.items() if "extends" in content}
 
 
@@ -137,7 +144,7 @@ def test_growing_by_other_sizes_is_without_noise_and_prompts() -> None:
     suite = load_suite("expand_size")
     assert [domain.name for domain in suite.domains] == ["wb", "ns", "rev"] and suite.budget.amount == 7200
     for row, config in zip(methods.rows(suite), expand(suite, methods.rows(suite), [0]), strict=True):
-        method = methods.build(row.method, row.options)
+        method: Any = methods.build(row.method, row.options)
         assert (method.width, method.depth, method.noise, method.prompts, method.recover) == (True, True, 0, False, 0.2)
         more = int(row.name.removeprefix("Expand "))
         for stage, size in enumerate(config.model.ladder):

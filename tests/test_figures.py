@@ -2,6 +2,7 @@
 
 import io
 import struct
+from typing import Any
 
 import matplotlib.figure
 import numpy as np
@@ -137,10 +138,11 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):
     printed = paper_tables.load("ablation_pretraining").printed
     ablation = list(dict.fromkeys(value.row for value in printed))
     for name in ("trend_expansion", "trend_frw_noise", "trend_prompt"):
-        assert set(paper_tables.load(name).rows) < set(ablation)
+        figure: Any = paper_tables.load(name)
+        assert set(figure.rows) < set(ablation)
     synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
-    paper_tables.load("trend_prompt").render(Study("ablation", load_runs(tmp_path, "ablation")))
-    assert drawn[0].axes[0].get_legend_handles_labels()[1] == list(paper_tables.load("trend_prompt").rows)
+    figure.render(Study("ablation", load_runs(tmp_path, "ablation")))
+    assert drawn[0].axes[0].get_legend_handles_labels()[1] == list(figure.rows)
 
 
 def test_render_writes_every_format_whole(study, tmp_path):

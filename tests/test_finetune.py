@@ -103,7 +103,7 @@ def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes,
     trainer = Trainer(checkpoint.classifier(data.labels, "two"), task, SETTINGS, 0)
     seen = []
     step = trainer.optimizer.step
-    trainer.optimizer.step = lambda: (seen.append(trainer.optimizer.param_groups[0]["lr"]), step())
+    trainer.optimizer.step = lambda: (seen.append(trainer.optimizer.param_groups[0]["lr"]), step())  # type: ignore[method-assign, misc, assignment]
     trainer.fit(rows["train"], lambda: 1.0)
     assert seen == pytest.approx([rate * task.learning_rate for rate in rates])
 

@@ -160,7 +160,9 @@ def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
     new.save_pretrained(tmp_path)
     again = load_network(tmp_path).double()
     assert difference(new, again) < 1e-12
-    epsilons = {getattr(module, "variance_epsilon", getattr(module, "eps", None)) for module in again.modules()}
+    epsilons: set[Any] = {
+        getattr(module, "variance_epsilon", getattr(module, "eps", None)) for module in again.modules()
+    }
     assert sorted(epsilons - {None}) == pytest.approx([1e-5 * (16 / 24)], rel=1e-12)
 
 

@@ -14,8 +14,8 @@ from benchmark.models.growth import grow
 from benchmark.models.growth_layout import architecture_of, heads, places
 from tests.support.small_networks import CAUSAL, PRE_NORM, RMS_FAMILIES, TOKENS, exact_norms, network
 
-LADDER = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))
-LADDER |= dict.fromkeys(PRE_NORM[2:], ((3, 32), (5, 64)))  # exact at whole multiples
+LADDER: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))
+LADDER.update(dict.fromkeys(PRE_NORM[2:], ((3, 32), (5, 64))))  # exact at whole multiples
 EVERY = [(family, tied) for family in LADDER for tied in (True, False)]
 
 
@@ -39,7 +39,7 @@ def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None
     first = network(family, tie_word_embeddings=tied)
     spread = logits(first).std()
     assert spread > 0.3
-    model, copied = first, []
+    model, copied = first, list[int]()
     for layers, width in LADDER[family]:
         model, record = grow(model, layers, width, copied=copied)
         copied = record.copied
@@ -72,9 +72,9 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
         for name, parameter in new.named_parameters():
             if name not in architecture_of(new).unused:
-                ever[name] |= moved(parameter.grad)
+                ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
         if step == 0:
-            written = moved(found.tables[0].module.weight.grad).any(0)
+            written = moved(found.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
             for is_copy, layer in zip(record.layer_is_copy, found.layers, strict=True):
                 output, down = (gradient(place) for place in (layer.output, layer.down))
                 assert output.any() and down.any()

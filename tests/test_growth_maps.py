@@ -97,16 +97,16 @@ def test_all_reference_numbers() -> None:
     old_output = F.linear(tensor(expected["layer_norm"]["y"]), following.weight)
     for size in (8, 12):
         wanted = expected["layer_norm"][str(size)]
-        wide = average_expansion(6, size)
-        grown = wide.norm(Affine(tensor(norm["gamma"]), tensor(norm["beta"])))
-        eps = norm["eps"] * wide.eta**2
-        kept = 6 * wide.copies  # beyond them any gain will do
+        exact = average_expansion(6, size)
+        grown = exact.norm(Affine(tensor(norm["gamma"]), tensor(norm["beta"])))
+        eps = norm["eps"] * exact.eta**2
+        kept = 6 * exact.copies  # beyond them any gain will do
         torch.testing.assert_close(grown.weight[:kept], tensor(wanted["gamma"][:kept]), **tolerance)
         torch.testing.assert_close(grown.bias, tensor(wanted["beta"]), **tolerance)
         assert eps == pytest.approx(wanted["eps"], rel=1e-9)
         y = F.layer_norm(tensor(wanted["x"]), (size,), grown.weight, grown.bias, eps)
         torch.testing.assert_close(y, tensor(wanted["y_expected"]), **tolerance)
-        after = F.linear(y, wide.reading(following, torch.arange(5)).weight)
+        after = F.linear(y, exact.reading(following, torch.arange(5)).weight)
         torch.testing.assert_close(after, old_output, **tolerance)
 
 
@@ -178,7 +178,8 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
         for one, other in zip(with_noise.parts(), without.parts(), strict=True):
             if one.read().weight.dim() == 1:  # a norm
                 assert torch.equal(one.read().weight, other.read().weight)
-    assert torch.equal(noisy.get_input_embeddings().weight, plain.get_input_embeddings().weight)
+    tables: list[Any] = [one.get_input_embeddings() for one in (noisy, plain)]
+    assert torch.equal(tables[0].weight, tables[1].weight)
     unsplit, _ = grow(old, 2, 16, mode="fpi", noise=0.5)
     assert difference(old, unsplit) < 1e-9
 

@@ -93,7 +93,7 @@ class Place:
     """One process of a job of Slurm, as its environment says; `handler` is in the place of submitit's."""
 
     def __init__(self, folder: Path, monkeypatch) -> None:
-        self.folder, self.calls = folder, []
+        self.folder, self.calls = folder, list[Any]()
         self.fails: Exception | None = None
         code = snapshot.take(folder / "code")
         monkeypatch.setattr(job, "ROOT", code)
@@ -183,7 +183,7 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
 
 
 def test_changed_code_is_refused(place: Place) -> None:
-    (job.ROOT / "run_all.py").write_text("")
+    (job.ROOT / "run_all.py").write_text("")  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="is not what was submitted"):
         place.run(Signalled(place))
     assert place.said()[-1]["state"] == "failed"
@@ -193,7 +193,7 @@ def test_nothing_ends_a_job_that_is_queued_again(place: Place) -> None:
     """Slurm sends SIGTERM while scontrol still runs, which would die of it and look like a failure of the job."""
     before = signal.getsignal(signal.SIGTERM)
     try:
-        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False)
+        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False)  # type: ignore[arg-type]
         assert job.checkpoint().function is job
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:

@@ -140,7 +140,7 @@ def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
 def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7") -> None:
     one = lab.config(row)
     path = job_files.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
-    job = {
+    job: dict[str, Any] = {
         "id": id,
         "key": one.id,
         "name": row,

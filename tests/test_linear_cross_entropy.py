@@ -33,10 +33,11 @@ def plain(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) 
 @pytest.mark.parametrize("n", [1, 7, 10, 23, 100])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_equals_the_cross_entropy_of_all_logits(n, with_bias):
+    given: list[Any]
     *given, targets = inputs(n)
     given[2] = given[2] if with_bias else None
     leaves = [one for one in given if one is not None]
-    found, expected = (loss(*given, targets) for loss in (linear_cross_entropy, plain))
+    found, expected = (loss(*given, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
     torch.testing.assert_close(found, expected)
     # times 3: what comes after the loss is in its gradients
     torch.testing.assert_close(torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * expected, leaves))
@@ -55,7 +56,7 @@ def test_autocast_costs_what_bf16_costs():
     """Oracle: torch's under the same autocast, within bf16's three digits."""
     *leaves, targets = inputs(50, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, expected = (loss(*leaves, targets) for loss in (linear_cross_entropy, plain))
+        found, expected = (loss(*leaves, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     pairs = zip(torch.autograd.grad(found, leaves), torch.autograd.grad(expected, leaves), strict=True)
     for one, other in pairs:

@@ -63,7 +63,7 @@ def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
     one = plain(architecture).eval()
     numbered = [module for name, module in one.network.named_modules() if re.search(r"\.\d+\.", name)]
     maps = [module for module in numbered if getattr(module, "weight", None) is not None and module.weight.dim() == 2]
-    for module, adapter in zip(maps, model.adapters[domain - 1], strict=True):
+    for module, adapter in zip(maps, model.adapters[domain - 1], strict=True):  # type: ignore[call-overload]
         change = adapter.up.weight @ adapter.down.weight
         module.weight.data += change.T if isinstance(module, Conv1D) else change
     return one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,7 +87,8 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
             run.domains = [run.domains[place] for place in (1, 0, 2)]
     study = Study("orders", runs)
     assert study.stage_titles("orders") == ["Domain 1", "Domain 2", "Domain 3"]
-    table = paper_tables.load("main_pretraining").build(study)
+    entry: Any = paper_tables.load("main_pretraining")
+    table = entry.build(study)
     assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles("orders")
     unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]
     assert unigram == [(100.0, 200.0), (200.0, 100.0), (300.0, 300.0)]

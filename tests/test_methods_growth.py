@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -73,9 +74,10 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
 def test_each_differs_from_elle_in_one_thing() -> None:
     """Oracle: the options, one by one."""
     elle = methods.build("elle").options()
-    for name, different in {
+    changes: dict[str, dict[str, Any]] = {
         "elle_exact": {"growth_mode": "exact"},
         "aki": {"growth_mode": "aki"},
         "stack": {"copied_layer": "stack", "width": False},
-    }.items():
+    }
+    for name, different in changes.items():
         assert methods.build(name).options() == {**elle, **different}

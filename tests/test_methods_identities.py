@@ -106,7 +106,7 @@ def test_merging_with_weight_0_keeps_the_old_model(lab) -> None:
 def test_merging_happens_once() -> None:
     """Oracle: half-way between two models, however many steps the phase takes."""
     numbers, method = toy.own(), methods.build("merge")
-    model = toy.Toy(numbers["weights"]["first"])
+    model: Any = toy.Toy(numbers["weights"]["first"])
     method.start_stage(model, toy.stage(1))
     model.load_state_dict(numbers["weights"]["second"])
     for _ in range(2):
@@ -152,7 +152,7 @@ def with_options(options: dict[str, Any], name: str, given: dict[str, Any]):
     return methods.build(name, {**options, **given})
 
 
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fisher of rows": ("ewc", {"strength": 1e3, "share": 0.3}),  # several steps, to be killed between them
     "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
     "importances": ("mas", {"strength": 1e-3, "share": 0.3}),

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+import methods
 from benchmark.settings.config import Data
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
-from methods import build
 from methods.agem import project
 from tests.support import toy
 from tests.support.random_corpus import tiny_corpus
@@ -22,8 +22,13 @@ NUMBERS = [name for name, numbers in (("own", True), ("shared", toy.SHARED.exist
 needs_all = pytest.mark.skipif(not toy.SHARED.exists(), reason="only in the larger set of numbers, ../shared/oracles")
 
 
+def build(name: str, options: dict[str, Any] | None = None) -> Any:
+    """The method, whose attributes of its own the tests look at."""
+    return methods.build(name, options)
+
+
 @pytest.fixture(scope="module", params=NUMBERS)
-def oracle(request) -> dict[str, Any]:
+def oracle(request) -> dict[str, Any] | None:
     return toy.own() if request.param == "own" else toy.shared()
 
 
@@ -148,7 +153,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
     domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
 
     def measure(rows: dict[str, list[int]], other: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        found = []
+        found: list[torch.Tensor] = []
 
         def add_up(tensors: list[torch.Tensor]) -> None:
             found.extend(tensor.clone() for tensor in tensors)
@@ -158,7 +163,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
         method = build(name)
         model = toy.Toy(oracle["weights"]["first"])
         learner = toy.learner(model, method)
-        learner.world = SimpleNamespace(add_up=add_up, size=2)
+        learner.world = SimpleNamespace(add_up=add_up, size=2)  # type: ignore[assignment]
         method.observe(learner, [toy.batch(rows, of=8)])
         assert method.count == 8
         return method.total, found
@@ -215,7 +220,7 @@ def test_agem_without_memory_leaves_the_gradient(oracle) -> None:
     learner.accumulate([toy.batch(oracle["domains"][0])])
     before = learner.gradients()
     method.adjust_gradients(learner, [])
-    assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), before, strict=True))  # type: ignore[arg-type]
     assert learner.metrics == {}
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from methods import build
+import methods
 from methods._adaptive_replay import FLOOR, weights_by_fall
 from tests.support import toy
+
+
+def build(name: str, options: dict[str, Any] | None = None) -> Any:
+    """The method, whose attributes of its own the tests look at."""
+    return methods.build(name, options)
 
 
 @pytest.mark.parametrize(

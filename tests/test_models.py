@@ -115,7 +115,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     """Oracle: the contract. Its decoder would predict prompts too, and the loss would be another one."""
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
-    model.network = GPT2LMHeadModel(other.network.config)
+    model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"282 logits for a text vocabulary of 280: .* `model\.set_network"):
         model(tokens, domains, positions)
     model.set_network(other.network)
@@ -161,8 +161,8 @@ def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, mon
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(transformer.PreTrainedTokenizerFast, "save_pretrained", fail)
-    torch.nn.init.zeros_(model.network.transformer.ln_f.weight)
+    monkeypatch.setattr(transformer.PreTrainedTokenizerFast, "save_pretrained", fail)  # type: ignore[attr-defined]
+    torch.nn.init.zeros_(model.network.transformer.ln_f.weight)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="disk full"):
         model.save(tmp_path / "model", tokenizer)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

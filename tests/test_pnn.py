@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from benchmark.instruments.conformance import Lab
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.progressive import (
     AdapterLateral,
+    Kind,
     LinearLateral,
     ProgressiveModel,
     load_column,
@@ -35,9 +37,9 @@ def column(architecture: str, dropout: float = 0.1) -> LanguageModel:
     return build(architecture, 2, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout)
 
 
-def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: str = "linear") -> ProgressiveModel:
+def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear") -> ProgressiveModel:
     torch.manual_seed(0)
-    model = column(architecture, dropout)
+    model: Any = column(architecture, dropout)
     for _ in range(columns - 1):
         model = ProgressiveModel.grown(model, column(architecture, dropout), kind)
     for parameter in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
@@ -99,6 +101,13 @@ def test_linear_lateral_gives_rusus_hidden_units() -> None:
 class RusuColumn(nn.Module):
     """The second column of the fixture's toy: token ids (B,) -> hidden (B, 8), logits (B, 13)."""
 
+    hidden_W: Tensor
+    hidden_b: Tensor
+    output_W: Tensor
+    output_b: Tensor
+    hidden: LinearLateral
+    output: LinearLateral
+
     def __init__(self, first: dict, second: dict) -> None:
         super().__init__()
         self.first = {name: torch.tensor(values, dtype=torch.float64) for name, values in first.items()}
@@ -151,10 +160,10 @@ def test_two_columns_of_the_fixture() -> None:
             close(logits, "column2_logits")
             close(loss, "loss")
             for name, parameter in model.named().items():
-                close(parameter.grad, f"gradient of {name}", outputs["gradient"][name])
+                close(parameter.grad, f"gradient of {name}", outputs["gradient"][name])  # type: ignore[arg-type]
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= inputs["learning_rate"] * parameter.grad
+                parameter -= inputs["learning_rate"] * parameter.grad  # type: ignore[misc]
                 parameter.grad = None
     for name, parameter in model.named().items():
         close(parameter, f"{name} after", outputs["column2_after"][name])
@@ -231,7 +240,7 @@ def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) ->
 
 
 @pytest.mark.parametrize("kind", ["linear", "adapter"])
-def test_only_the_newest_column_learns(kind: str) -> None:
+def test_only_the_newest_column_learns(kind: Kind) -> None:
     """Oracle: three steps of AdamW with weight decay leave every earlier tensor bitwise as it was, and move every
     tensor of the newest column that text can move."""
     model = progressive("bert", kind=kind).train()
@@ -306,11 +315,11 @@ def test_training_is_one_graph() -> None:
 
 
 @pytest.mark.parametrize("kind, millions", [("linear", 162.1), ("adapter", 166.2)])
-def test_parameters_of_the_released_code(kind: str, millions: float) -> None:
+def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
     """Oracle: about 162 M for five columns L6_D384 there. The adapter has one d x d map more for each of the
     7 levels of 4 columns: 28 x 147,456 = 4.1 M."""
     with torch.device("meta"):
-        model = build("bert", 6, 384, Vocabulary(50265), 512)
+        model: Any = build("bert", 6, 384, Vocabulary(50265), 512)
         for _ in range(4):
             model = ProgressiveModel.grown(model, build("bert", 6, 384, Vocabulary(50265), 512), kind)
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)

@@ -79,7 +79,7 @@ def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, 
     expected, found = by_row(model, FULL), together(model, FULL)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import joblib
 import pytest
@@ -154,7 +155,7 @@ def test_a_signal_ends_the_processes_that_fine_tune(folder, number):
     (folder / "endless.toml").write_text(f'{before}name = "last_b"{after}')
     options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
     command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process: Any = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         lines = iter(process.stderr)
         assert any("last_a" in line and "1 to go" in line for line in lines)

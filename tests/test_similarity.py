@@ -70,7 +70,7 @@ def ars(p: Any, j: int) -> float:
     models: Any = [Says(one) for one in p[:j]]
     found, count = similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
     assert len(found) == j - 1 and count == len(p[0])
-    return similarity.representational_similarity(found)
+    return similarity.representational_similarity(found)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("j", [2, 3])
@@ -157,7 +157,7 @@ def runs(request, lab) -> dict[str, Run]:
 
 def lines(run: Run, kind: str) -> list[Any]:
     """The record of each stage, None where there is none."""
-    found = []
+    found: list[Any] = []
     for key in run.keys:
         path = run_models.path_of(run.store, key)
         here = [line for line in records.read(path) if line["kind"] == kind] if path.exists() else []
@@ -234,7 +234,8 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
         growth = growths[stage - 1]
         return growth["layer_sources"][layer], growth["head_sources"][layer][head]
 
-    own, others = [], []
+    own: list[float] = []
+    others: list[float] = []
     for layer, head in np.ndindex(3, 3):
         mine = source(1, *source(2, layer, head))
         for other in np.ndindex(2, 2):
@@ -315,7 +316,15 @@ def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.La
         return [job for job in plan.jobs(SlurmExecutor(plan.suite, plan.store).jobs()) if job.kind == "measure"]
 
     def ended(number: int) -> None:
-        job = {"id": str(number), "key": naives, "name": "", "run": None, "after": [], "needs": [], "log": ""}
+        job: dict[str, Any] = {
+            "id": str(number),
+            "key": naives,
+            "name": "",
+            "run": None,
+            "after": [],
+            "needs": [],
+            "log": "",
+        }
         for line in ({"kind": "job", **job, "exclusive": False}, {"kind": "ended", "state": "done"}):
             records.append(job_files.folder_of(suite.runs, "tiny") / f"{number}.jsonl", line)
 

@@ -220,9 +220,9 @@ def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
     run = lab.run(lab.config(), "run")
     prepared = speed.stages(lab.config(), lab.build, run.stream, ALONE)
     (_, first) = next(prepared)
-    first.inputs.method.calls.append("first stage")
+    first.inputs.method.calls.append("first stage")  # type: ignore[attr-defined]
     (_, second) = next(prepared)
-    assert second.inputs.method is not first.inputs.method and second.inputs.method.calls == ["first stage"]
+    assert second.inputs.method is not first.inputs.method and second.inputs.method.calls == ["first stage"]  # type: ignore[attr-defined]
 
 
 def test_costs_of_a_suite(tmp_path) -> None:

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,11 @@ from benchmark.settings.config import ConfigError
 from tests.support import synthetic
 
 
+def load(name: str) -> Any:
+    """A table or figure, of a kind that the test knows."""
+    return paper_tables.load(name)
+
+
 def study(tmp_path, **options) -> Study:
     synthetic.write(tmp_path, "demo", **options)
     return Study("demo", load_runs(tmp_path, "demo"))
@@ -50,7 +56,7 @@ def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]
 def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
     """Oracle: the paper's definitions, evaluated one run at a time."""
     data = study(tmp_path, seeds=3)
-    table = paper_tables.load("main_pretraining").build(data)
+    table = load("main_pretraining").build(data)
     (block,) = table.blocks
     assert [row.stub[0] for row in block.rows[:-1]] == list(synthetic.METHODS)
     for row in block.rows[:-1]:
@@ -63,7 +69,7 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
 
 def test_the_unigram_row_does_not_compete(tmp_path):
     """Oracle: the unigram perplexity in the run's own line."""
-    (block,) = paper_tables.load("main_pretraining").build(study(tmp_path)).blocks
+    (block,) = load("main_pretraining").build(study(tmp_path)).blocks
     last = block.rows[-1]
     assert not last.competes and not any(cell.best for cell in last.cells)
     assert {cell.mean for cell in last.cells if cell.values} == {synthetic.UNIGRAM}
@@ -71,7 +77,7 @@ def test_the_unigram_row_does_not_compete(tmp_path):
 
 def test_missing_cells_say_which_command_fills_them(tmp_path):
     """Oracle: the last row stopped after two of five stages, so its later cells and no others are missing."""
-    table = paper_tables.load("main_pretraining").build(study(tmp_path, finished=2))
+    table = load("main_pretraining").build(study(tmp_path, finished=2))
     (block,) = table.blocks
     assert [[cell.missing for cell in row.cells] for row in block.rows] == [
         [False] * 9 if row.stub[0] != "ELLE" else [False] * 3 + [True] * 6 for row in block.rows
@@ -86,7 +92,7 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
     for run in found.runs:
         if run.row == "ER":
             run.stages[:3] = [[line for line in stage if line["kind"] != "evaluation"] for stage in run.stages[:3]]
-    (block,) = paper_tables.load("main_pretraining").build(found).blocks
+    (block,) = load("main_pretraining").build(found).blocks
     cells = next(row.cells for row in block.rows if row.stub[0] == "ER")
     assert not any(cell.missing for cell in cells)
     assert [bool(cell.number) for cell in cells] == [False] * 5 + [True, False] * 2
@@ -96,7 +102,7 @@ def test_rows_with_fewer_seeds_are_named(tmp_path):
     """Oracle: one of ER's three runs is taken away."""
     runs = study(tmp_path, seeds=3).runs
     kept = [run for run in runs if (run.row, run.seed) != ("ER", 1)]
-    table = paper_tables.load("main_pretraining").build(Study("demo", kept))
+    table = load("main_pretraining").build(Study("demo", kept))
     assert any("Not all seeds are there yet: ER (2 of 3);" in note for note in table.notes)
 
 
@@ -105,7 +111,7 @@ def test_a_number_of_one_seed_is_marked_where_it_stands(tmp_path, name):
     """Oracle: two of ER's three seeds are taken away, so all its numbers and no others are of one seed; fine-tuning
     seeds and rows that do not compete do not count."""
     runs = [run for run in study(tmp_path, seeds=3).runs if run.row != "ER" or not run.seed]
-    table = paper_tables.load(name).build(Study("demo", runs))
+    table = load(name).build(Study("demo", runs))
     for row in table.blocks[0].rows:
         assert all(cell.one_seed == (row.stub[0] == "ER" and bool(cell.values)) for cell in row.cells)
     (line,) = (line for line in to_markdown(table).splitlines() if line.startswith("| ER |"))
@@ -119,7 +125,7 @@ def notes_of(tmp_path, change) -> list[str]:
     for run in runs:
         if run.row == "ER":
             change(run)
-    return list(paper_tables.load("main_pretraining").build(Study("demo", runs)).notes)
+    return list(load("main_pretraining").build(Study("demo", runs)).notes)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(1.01, False), (1.03, True), (0.97, True)])
@@ -159,7 +165,7 @@ def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -
 def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
     """Oracle: the score records; the average is the mean of the row's means, for each pre-training seed."""
     data = study(tmp_path, seeds=3)
-    table = paper_tables.load("main_downstream").build(data)
+    table = load("main_downstream").build(data)
     (block,) = table.blocks
     assert [row.stub[0] for row in block.rows if row.competes] == list(synthetic.METHODS)
     for row in block.rows:
@@ -179,10 +185,10 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
     """Oracle: the score records."""
     data = study(tmp_path, seeds=1)
-    (block,) = paper_tables.load("prompt_finetuning").build(data).blocks
+    (block,) = load("prompt_finetuning").build(data).blocks
     for row, prompt in zip(block.rows, ["none", "wrong", "right", "picked"], strict=True):
         assert row.cells[1].values == pytest.approx([np.mean(scores_by_definition(data, "ELLE", 4, "ns", prompt))])
-    blocks = {block.title: block for block in paper_tables.load("downstream_by_stage").build(data).blocks}
+    blocks = {block.title: block for block in load("downstream_by_stage").build(data).blocks}
     assert list(blocks) == list(synthetic.METHODS)
     for stage, row in enumerate(blocks["ER"].rows):
         assert row.cells[2].values == pytest.approx([np.mean(scores_by_definition(data, "ER", stage, "rev", "none"))])
@@ -194,14 +200,14 @@ def test_an_average_with_a_missing_task_is_missing(tmp_path):
     for run in data.runs:
         if run.row == "ER":
             run.scores[4] = [line for line in run.scores[4] if line["domain"] != "cs"]
-    (block,) = paper_tables.load("main_downstream").build(data).blocks
+    (block,) = load("main_downstream").build(data).blocks
     (row,) = (row for row in block.rows if row.stub[0] == "ER")
     assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
     """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery."""
-    (block,) = paper_tables.load("architectures").build(study(tmp_path)).blocks
+    (block,) = load("architectures").build(study(tmp_path)).blocks
     assert [[cell.text for cell in row.cells[:5]] for row in block.rows] == [
         [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64), str(4 * hidden)]
         for layers, hidden, parameters in synthetic.LADDER
@@ -213,7 +219,7 @@ def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_pat
 def test_lifelong_metrics_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
     data = study(tmp_path, seeds=1)
-    (block,) = paper_tables.load("lifelong_metrics").build(data).blocks
+    (block,) = load("lifelong_metrics").build(data).blocks
     rows = {row.stub[0]: dict(zip(["ap", "plus", "log", "forward", "mean", "s", "t"], row.cells)) for row in block.rows}  # noqa: B905
     run = next(run for run in data.runs if run.row == "ER")
     last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
@@ -226,26 +232,26 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)
-    (block,) = paper_tables.load("lifelong_metrics").build(unfinished).blocks
+    (block,) = load("lifelong_metrics").build(unfinished).blocks
     assert all(cell.missing for cell in block.rows[-1].cells)
 
 
 def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
     """Oracle: the row of a run with all stages, for what its last stage alone decides; nothing before, no transfer."""
     data = study(tmp_path, seeds=1)
-    (block,) = paper_tables.load("lifelong_metrics").build(data).blocks
+    (block,) = load("lifelong_metrics").build(data).blocks
     run = next(run for run in data.runs if run.row == "Naive")
     for stage in run.stages[:-1]:
         stage[:] = [line for line in stage if line["kind"] != "evaluation"]
-    (other,) = paper_tables.load("lifelong_metrics").build(Study("demo", data.runs)).blocks
+    (other,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
     whole, late = (next(row.cells for row in one.rows if row.stub[0] == "Naive") for one in (block, other))
     assert late[0].mean == whole[0].mean and late[3].values == ()
 
 
-@pytest.mark.parametrize("name", [n for n in paper_tables.names() if paper_tables.load(n).kind == "table"])
+@pytest.mark.parametrize("name", [n for n in paper_tables.names() if load(n).kind == "table"])
 def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
     """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
-    exhibit = paper_tables.load(name)
+    exhibit = load(name)
     expected = sorted((v.corrected or v.printed).replace("-", "−") for v in exhibit.printed)
     table = exhibit.build(Study("none", []), "printed")
     shown = [cell.number for block in table.blocks for row in block.rows for cell in row.cells if cell.number]
@@ -258,12 +264,10 @@ def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_pat
     for suite, architecture, naive in (("bert_base", "bert", "9.93"), ("mine", "gpt", "60.64")):
         synthetic.write(tmp_path, suite, architecture=architecture, seeds=1)
         data = Study(suite, load_runs(tmp_path, suite))
-        (block,) = paper_tables.load("main_pretraining").build(data, "both").blocks
+        (block,) = load("main_pretraining").build(data, "both").blocks
         row = block.rows[0]
         assert row.stub == ("Naive",) and row.cells[-2].printed == naive
-    (block,) = (
-        paper_tables.load("main_downstream").build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both").blocks
-    )
+    (block,) = load("main_downstream").build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both").blocks
     assert [cell.printed for cell in block.rows[-3].cells] == ["83.2", "81.8", "68.5", "82.9", "72.7", "77.8"]
 
 
@@ -272,7 +276,7 @@ def test_several_suites_are_blocks_in_the_papers_order(tmp_path):
     for suite in ("gpt_base", "other", "bert_base"):
         synthetic.write(tmp_path, suite, seeds=1, rows=[("ER", "er", {})])
     runs = [run for suite in ("gpt_base", "other", "bert_base") for run in load_runs(tmp_path, suite)]
-    exhibit = paper_tables.load("main_pretraining")
+    exhibit = load("main_pretraining")
     assert [block.title for block in exhibit.build(Study("all", runs)).blocks] == [
         exhibit.blocks["bert_base"],
         exhibit.blocks["gpt_base"],
@@ -336,7 +340,7 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
     for name in paper_tables.names():
-        exhibit = paper_tables.load(name)
+        exhibit = load(name)
         if exhibit.kind == "table":
             body += exhibit.render(Study("demo", load_runs(tmp_path, "demo")), "both")["tex"].decode() + "\\clearpage\n"
             body += exhibit.render(Study("demo", []), "printed")["tex"].decode() + "\\clearpage\n"
@@ -359,12 +363,12 @@ def test_latex_escapes_every_ascii_character():
 def test_an_unknown_entry_is_refused_with_the_choices():
     """Oracle: the message holds the bad name, the nearest one and all others."""
     with pytest.raises(ConfigError, match=r"'main_pretrainig'.*Did you mean 'main_pretraining'.*trend_main"):
-        paper_tables.load("main_pretrainig")
+        load("main_pretrainig")
 
 
 def test_entries_have_what_a_reader_needs():
     """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and headed blocks."""
-    exhibits = [paper_tables.load(name) for name in paper_tables.names()]
+    exhibits = [load(name) for name in paper_tables.names()]
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
     assert all(exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits)
     assert all(exhibit.blocks for exhibit in exhibits if exhibit.printed)

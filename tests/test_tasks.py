@@ -20,7 +20,7 @@ from benchmark.data.corpus import DataError, Document
 from benchmark.downstream import docstring_task, task_data
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
 from benchmark.settings.config import ConfigError, Domain
-from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
+from benchmark.settings.task_settings import SPLITS, Docstrings, Finetuning, HubTask, Task
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")
@@ -32,7 +32,7 @@ def write(path: Path, rows: list) -> str:
     return str(path)
 
 
-def row(text: str, label: object, **more: object) -> dict:
+def row(text: str | None, label: object, **more: object) -> dict:
     return {"text": text, "label": label, **more}
 
 
@@ -299,7 +299,7 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     again = docstring_task.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
     assert check("toy", again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
-    for split, count in {"train": 20, "dev": 8, "test": 12}.items():
+    for split, count in zip(SPLITS, (20, 8, 12), strict=True):
         assert Counter(data.targets(split)) == dict.fromkeys(range(3), count)
     places = [{example.place for example in rows} for rows in (data.train, data.dev, data.test)]
     assert not (places[0] & places[1] or places[0] & places[2] or places[1] & places[2])

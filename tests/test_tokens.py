@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import GPT2TokenizerFast
+from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
 
 from benchmark.data import tokens
 from benchmark.data.bpe import content_key, load_bpe, train_bpe

@@ -9,7 +9,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.training.method import LifelongMethod
+from torch import Tensor
+
+from benchmark.models import LanguageModel
+from benchmark.training.batch import Batch
+from benchmark.training.learner import Learner
+from benchmark.training.method import LifelongMethod, Stage
 
 
 class Paced:
@@ -19,19 +24,19 @@ class Paced:
     gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it there is nothing special
     log: str  # a file
 
-    def start_stage(self, model, stage):
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.watching = not stage.first
-        return super().start_stage(model, stage)
+        return super().start_stage(model, stage)  # type: ignore[misc]
 
-    def loss(self, learner, batch):
+    def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if self.watching:
             self._obey(learner.world.rank)
             if self.log:
                 with open(self.log, "ab") as file:
                     file.write(b".")
-        return super().loss(learner, batch)
+        return super().loss(learner, batch)  # type: ignore[misc]
 
-    def _obey(self, rank):
+    def _obey(self, rank: int) -> None:
         if not os.path.exists(self.gate):
             return
         what, *more = Path(self.gate).read_text().split()
@@ -44,7 +49,7 @@ class Paced:
 
 
 @dataclass
-class PacedNaive(Paced, LifelongMethod):
+class PacedNaive(Paced, LifelongMethod):  # type: ignore[misc]
     title = "Paced"
 
     gate: str = ""

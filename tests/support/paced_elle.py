@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from methods.elle import ELLE
-from methods.paced import Paced
+from methods.paced import Paced  # type: ignore[import-not-found]
 
 
 @dataclass
-class PacedELLE(Paced, ELLE):
+class PacedELLE(Paced, ELLE):  # type: ignore[misc]
     title = "Paced ELLE"
 
     gate: str = ""

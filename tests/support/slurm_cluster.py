@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.support import processes
@@ -215,9 +216,7 @@ class Supervisor:
             self._answer(self._boot)
             for line in sys.stdin:
                 what, node = json.loads(line)
-                self._answer(
-                    lambda what=what, node=node: self._kill_node(node) if what == "kill" else self._slurmd(node)
-                )
+                self._answer(partial(self._kill_node if what == "kill" else self._slurmd, node))
         finally:
             processes.kill_until_none(lambda: (self._collect(), processes.descendants(os.getpid()))[1])
             for folder in (self.run, self.data):

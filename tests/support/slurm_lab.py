@@ -87,7 +87,7 @@ def write_task(folder: Path) -> str:
 def copy_code(folder: Path) -> Path:
     """A copy of the code that knows the methods of `tests/support/paced*.py`."""
     for name in snapshot.CONTENT:
-        source = snapshot.ROOT / name
+        source = snapshot.ROOT / name  # type: ignore[attr-defined]
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
@@ -202,7 +202,7 @@ class Lab:
     def wait_for_mid_stage(self, *rows: str) -> None:
         """Until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
         for row in rows:
-            wait_until(lambda row=row: self.count(row, "evaluation") >= 3)
+            wait_until(lambda row=row: self.count(row, "evaluation") >= 3)  # type: ignore[misc]
             wait_until((Store(self.runs).stage(self.keys(row)[1]) / "checkpoint.pt").exists)
 
     def wait_for(self, row: str, state: str) -> RunState:

@@ -75,7 +75,19 @@ def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: P
 
 
 class _Run:
-    def __init__(self, suite, label, index, method, options, seed, stages, unit, architecture, hardware):
+    def __init__(
+        self,
+        suite: str,
+        label: str,
+        index: int,
+        method: str,
+        options: dict[str, Any],
+        seed: int,
+        stages: int,
+        unit: str,
+        architecture: str,
+        hardware: str,
+    ) -> None:
         self.suite, self.label, self.index, self.method, self.options = suite, label, index, method, options
         self.seed, self.stages, self.unit, self.hardware = seed, stages, unit, hardware
         self.architecture = architecture
@@ -132,7 +144,7 @@ class _Run:
             "domains": [{"name": name, "title": title} for name, title in self.domains],
             "unigram": {name: UNIGRAM for name, _ in self.domains},
         }
-        lines = [line, {"kind": "done"}] if done == self.stages else [line]
+        lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.stages else [line]
         _write(runs / "suites" / self.suite / f"{line['id']}.jsonl", lines)
         for stage in range(min(done + 1, self.stages)):
             records = self.stage(stage, evaluations)
@@ -148,7 +160,7 @@ class _Run:
         layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
         amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.unit]
         name, _ = self.domains[stage]
-        phases = [{"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}]
+        phases: list[dict[str, Any]] = [{"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}]
         if self.method == "elle" and stage:
             phases = [{**phases[0], "share": 0.8}]
             phases = [{"name": "recover", "share": 0.2, "memory": 1.0, "trains": True}, *phases]
@@ -225,7 +237,7 @@ class _Run:
                     test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
                     test += 0.01 * self.noise("score", stage, domain, seed)
                     key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
-                    line = {
+                    line: dict[str, Any] = {
                         "kind": "score",
                         "key": key,
                         "stage_key": self.keys[stage],
@@ -272,7 +284,7 @@ def _measure() -> None:
 
     ablation = ["WE + FRW", "DE + FRW", "WE + DE + FRW", "WE + DE", "WE + DE + FRW + δN", "WE + DE + FRW + δN + PT"]
     sweep = [(f"EWC, λ = {10**i}", "ewc", {"strength": 10**i}) for i in range(6)]
-    rows = [
+    rows: list[tuple[str, str, dict[str, Any]]] = [
         *((title, method, {}) for title, (method, _, _) in METHODS.items()),
         *((row, "elle", {}) for row in ablation),
     ]

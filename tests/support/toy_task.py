@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from benchmark.data.tokens import train_bpe
+from benchmark.data.bpe import train_bpe
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build

@@ -71,8 +71,8 @@ def main_card() -> Card:
                     (claim.metric, slug(row), one.stage, one.column) for row in (one.row, one.other)
                 ]
                 keys = [(keys[0], key) if key[1] == ZERO else key for key in keys]
-                row, other = (index.setdefault(key, len(index)) for key in keys)
-                pairs += [(row, other), (other, row)][: len(one.excess)]
+                here, there = (index.setdefault(key, len(index)) for key in keys)
+                pairs += [(here, there), (there, here)][: len(one.excess)]
             sizes.append(sum(len(one.excess) for one in compared))
     return Card(np.array(pairs), tuple(sizes), len(index))
 

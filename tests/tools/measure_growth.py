@@ -79,7 +79,11 @@ def train(architecture: str, size: tuple[int, int], corpus: Corpus, seed: int, s
 
 
 def measure(
-    model: LanguageModel, corpus: Corpus, seed: int, ways: list[tuple[int, int, dict[str, Any]]], table: dict
+    model: LanguageModel,
+    corpus: Corpus,
+    seed: int,
+    ways: list[tuple[int, int, dict[str, Any]]],
+    table: dict[Any, Figures],
 ) -> float:
     """Grow `model` in all ways, add the figures to `table` and return the perplexity before."""
     stream = Stream(corpus, DATA, model.masked, seed)
