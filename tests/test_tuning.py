@@ -64,7 +64,7 @@ def test_trials_see_two_domains(trials: tuple[tuning.Trial, ...]) -> None:
     for trial in trials:
         assert trial.run.domains == whole.domains[:2] and trial.run.model.ladder == whole.model.ladder[:2]
         amount = trial.run.budget.amount
-        assert not isinstance(amount, tuple) or amount == whole.budget.amount[:2]  # type: ignore[index]
+        assert not isinstance(amount, tuple) or amount == whole.budget.amount[:2]
         assert not trial.run.tasks and not trial.run.probes
 
 
@@ -120,7 +120,7 @@ def test_runs_take_what_was_chosen(lab: Lab, chosen: Path) -> None:
     for run in runs:
         choice = content["rows"][run.row]
         rate = run.config["training"]["learning_rate"]
-        assert rate == lab.config(run.row).training.learning_rate * choice["rate"]  # type: ignore[operator]
+        assert rate == lab.config(run.row).training.learning_rate * choice["rate"]
         assert run.options == {**lab.config(run.row).options, **choice["options"]}
         assert run.config["tuned"] == {"configurations": 2, "spent": 24.0, "unit": "steps", "charged": False}
     assert (lab.folder / "report" / "tiny-tuned" / "main_pretraining.md").exists()
