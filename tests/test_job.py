@@ -148,7 +148,7 @@ def place(tmp_path, monkeypatch) -> Place:
 
 @pytest.mark.parametrize("numbers", [[PREEMPTION], [PREEMPTION, signal.SIGTERM]])
 def test_a_job_is_queued_again_once_it_has_stopped(place: Place, numbers: list[int]) -> None:
-    """By submitit's handler, which would else have been called at once. Oracle: the order of events."""
+    """Submitit's handler does it, which would else have been called at once. Oracle: the order of events."""
     with pytest.raises(SystemExit):
         place.run(Signalled(place, *numbers))
     assert place.calls == [PREEMPTION]

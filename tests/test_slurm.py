@@ -108,7 +108,7 @@ def test_one_failure_stops_no_other(sweep: Lab) -> None:
 
 
 def test_a_failure_is_told(sweep: Lab, capsys) -> None:
-    """With the traceback in the record; without a word of the run itself, as Slurm saw it."""
+    """Oracle: the traceback in the record; where the run said no word, how Slurm saw it end."""
     [failed] = [line for line in sweep.run_lines("trips") if line["kind"] == "failed"]
     assert "paced.py" in failed["traceback"] and failed["stage"] == 1
     capsys.readouterr()

@@ -28,7 +28,7 @@ class Slot:
 
 
 def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
-    """As many equal slots as `parallel` says, or as fit where it is None; at most one a run.
+    """Divide the machine into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
 
     Under a budget of wall time one, unless `parallel` says more: then each slot needs a physical core of its own and,
     where there are GPUs, a whole one. Raises ConfigError where that cannot be.

@@ -168,7 +168,7 @@ class Lab:
         return Plan(suite, survey.states(), methods.build, survey.store, tables)
 
     def states(self) -> dict[str, RunState]:
-        """By row."""
+        """The state of each row."""
         survey = Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
         return {state.config.row: state for state in survey.states()}
 
@@ -184,7 +184,7 @@ class Lab:
         return records.read(file) if file.exists() else []
 
     def keys(self, row: str) -> list[str]:
-        """Of the row's stages; none before it has started."""
+        """The keys of the row's stages; none before it has started."""
         return next((line["stages"] for line in self.run_lines(row) if line["kind"] == "run"), [])
 
     def stage(self, row: str, index: int = 1) -> list[records.Record]:
@@ -196,7 +196,7 @@ class Lab:
         return sum(line["kind"] == kind for line in self.stage(row, index))
 
     def weights(self, row: str) -> dict[str, torch.Tensor]:
-        """Of the last stage."""
+        """The weights that the last stage ended with."""
         return load_file(Store(self.runs).stage(self.keys(row)[-1]) / "model" / "model.safetensors")
 
     def wait_for_mid_stage(self, *rows: str) -> None:

@@ -79,7 +79,7 @@ class Chaos:
         return found[-1] if found and self.lab.count(row, "done") == 0 else None
 
     def tell(self, job: Job) -> None:
-        """As a time limit does."""
+        """Send the signal that a time limit sends."""
         subprocess.run(["scancel", "--signal=USR2", job.id], check=False)
 
     def kill(self, job: Job) -> None:

@@ -85,7 +85,7 @@ class SlurmExecutor:
         return 0
 
     def jobs(self) -> list[JobState]:
-        """Without an answer from Slurm there are still the job files."""
+        """The jobs as Slurm and the job files know them; without an answer from Slurm the files alone."""
         known = job_files.read(self.folder)
         try:
             return states_of(known, commands.queue() if known else {})

@@ -42,6 +42,6 @@ def digest(root: Path) -> str:
 
 
 def _files(root: Path) -> list[Path]:
-    """In a fixed order, without what Python makes of them."""
+    """The files of a snapshot in a fixed order, without what Python makes of them."""
     found = [path for name in CONTENT for path in sorted([root / name, *(root / name).rglob("*")])]
     return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
