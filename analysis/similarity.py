@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from analysis.metrics import representational_similarity
-from benchmark.data.vocabulary import MASK
 from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.settings.config import RunConfig
@@ -62,7 +61,9 @@ def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) ->
     for batch in sample(stream, domain, ROWS, rows):
         batch = batch.to(device)
         masked = (
-            batch.tokens.gather(1, batch.positions) == MASK if stream.masked else torch.ones_like(batch.targets) > 0
+            batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
+            if stream.masked
+            else torch.ones_like(batch.targets) > 0
         )
 
         def predict(model: LanguageModel, batch: Any = batch, masked: Tensor = masked) -> Tensor:

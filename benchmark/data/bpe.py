@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmark.data.documents import DataError
-from benchmark.data.vocabulary import SPECIAL_TOKENS
+from benchmark.data.vocabulary import SPECIAL_TOKENS, Special
 from benchmark.settings.config import digest
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """What turns text into ids: its rows of the vocabulary, its special tokens, and a hash of all that decides ids."""
+
+    bpe: Tokenizer
+    vocabulary: int
+    special: Special
+    key: str
+
+    @classmethod
+    def of(cls, bpe: Tokenizer) -> TextTokenizer:
+        """One with our layout of ids."""
+        return cls(bpe, bpe.get_vocab_size(), Special(), content_key(bpe))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of an id on disk."""
+        return np.dtype("<u2" if self.vocabulary <= 2**16 else "<u4")
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:

@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 
 from benchmark.atomic import sync, write_json
 from benchmark.data import corpus, docstrings
-from benchmark.data.bpe import content_key, load_bpe, train_bpe
+from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Document, Sample
-from benchmark.data.vocabulary import EOS, Vocabulary
+from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
@@ -84,11 +85,12 @@ class Corpus:
     text_vocabulary: int
     domains: tuple[DomainTokens, ...]
     probes: tuple[DomainTokens, ...] = ()  # never trained on
+    special: Special = field(default_factory=Special)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The layout for a model that has met all domains."""
-        return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains))
+        return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special)
 
     @property
     def texts(self) -> list[str]:
@@ -103,18 +105,20 @@ def prepare(
     folder: Path,
     progress: Progress | None = None,
     probes: Sequence[Domain] = (),
+    start: Path | None = None,
 ) -> Corpus:
     """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
 
-    Raises DataError.
+    `start`: the folder of a model whose tokenizer is taken. Raises DataError.
     """
     report = progress or (lambda line: None)
     with _without_library_threads():
-        bpe = _tokenizer(domains, tokenizer, data, folder, report)
-        text_vocabulary, tokenizer_key = bpe.get_vocab_size(), content_key(bpe)
-        opened = [_domain(domain, bpe, tokenizer_key, data, folder, report) for domain in (*domains, *probes)]
-    made = Corpus(bpe, text_vocabulary, tuple(opened[: len(domains)]), tuple(opened[len(domains) :]))
-    taken = [prompt for prompt in made.vocabulary.prompt_tokens if bpe.token_to_id(prompt) is not None]
+        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, folder, report)
+        made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
+        opened = [_domain(domain, made_with, data, folder, report) for domain in (*domains, *probes)]
+    stream, held_out = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
+    made = Corpus(made_with.bpe, made_with.vocabulary, stream, held_out, made_with.special)
+    taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
     if taken:
         raise DataError(f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain")
     return made
@@ -125,8 +129,7 @@ def prepare(
 
 def _tokenizer(
     domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Progress
-) -> tokenizers.Tokenizer:
-    """The tokenizer without prompts."""
+) -> TextTokenizer:
     if config.folder:
         bpe = load_bpe(Path(config.folder).expanduser())
     else:
@@ -148,8 +151,7 @@ def _tokenizer(
 
         made = _once(folder / "tokenizers" / identity, make, report)
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
-    bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    return bpe
+    return TextTokenizer.of(bpe)
 
 
 def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
@@ -169,21 +171,19 @@ def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
 # Domains
 
 
-def _domain(
-    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
-) -> DomainTokens:
+def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> DomainTokens:
     source = corpus.identity(domain, data.valid_share)
-    identity = digest([FORMAT, source, tokenizer_key, data.max_train_tokens, data.max_valid_tokens])
+    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
 
     def make(unfinished: Path) -> None:
         report(f"{domain.name}: tokenising")
-        _tokenise(domain, bpe, tokenizer_key, data, unfinished, report)
+        _tokenise(domain, made_with, data, unfinished, report)
 
     made = _once(folder / "domains" / identity, make, report)
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
-    train, valid = (_open(made / f"{split}.bin", _dtype(bpe)) for split in ("train", "valid"))
+    train, valid = (_open(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     if "valid_bytes" not in info:
-        info["valid_bytes"] = _decoded_bytes(bpe, valid)
+        info["valid_bytes"] = _decoded_bytes(made_with, valid)
         write_json(made / "info.json", info)
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
@@ -195,15 +195,13 @@ def _domain(
     return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info)
 
 
-def _tokenise(
-    domain: Domain, bpe: tokenizers.Tokenizer, tokenizer_key: str, data: Data, folder: Path, report: Progress
-) -> None:
+def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> None:
     """Write train.bin, valid.bin and info.json."""
-    info = _write_ids(domain, bpe, data, folder, report)
+    info = _write_ids(domain, made_with, data, folder, report)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
-    train, valid = (_counts(path, _dtype(bpe), bpe.get_vocab_size()) for path in paths)
+    train, valid = (_counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
     info |= {
-        "key": digest([tokenizer_key, *(_sha256(path, _dtype(bpe)) for path in paths)]),
+        "key": digest([made_with.key, *(_sha256(path, made_with.dtype) for path in paths)]),
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": docstrings.versions(domain.packages),
@@ -212,7 +210,7 @@ def _tokenise(
     (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
 
 
-def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
@@ -221,7 +219,7 @@ def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Pa
     read = reported = train_documents = train_bytes = 0
     complete = True
     with (folder / "train.bin").open("wb") as file:
-        for document, ids in _encoded(bpe, corpus.read(domain, data.valid_share, skipped)):
+        for document, ids in _encoded(made_with, corpus.read(domain, data.valid_share, skipped)):
             if document.split == "train" and not room:
                 complete = False
                 break
@@ -241,7 +239,7 @@ def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Pa
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
     kept = valid.items()
-    ids = np.concatenate([np.empty(0, _dtype(bpe)), *(ids for ids, _ in kept)])[: data.max_valid_tokens]
+    ids = np.concatenate([np.empty(0, made_with.dtype), *(ids for ids, _ in kept)])[: data.max_valid_tokens]
     (folder / "valid.bin").write_bytes(ids.tobytes())
     return {
         "documents": train_documents + len(kept),
@@ -253,13 +251,13 @@ def _write_ids(domain: Domain, bpe: tokenizers.Tokenizer, data: Data, folder: Pa
     }
 
 
-def _encoded(bpe: tokenizers.Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
+def _encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
     """Documents in their order, with their ids and `</s>`; a few batches are tokenised ahead, in threads."""
-    dtype = _dtype(bpe)
+    eos, dtype = made_with.special.eos, made_with.dtype
 
     def encode(batch: list[Document]) -> list[Ids]:
-        encodings = bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
-        return [np.array([*encoding.ids, EOS], dtype) for encoding in encodings]
+        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+        return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
 
     pending: deque[tuple[list[Document], Future[list[Ids]]]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -285,9 +283,10 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _decoded_bytes(bpe: tokenizers.Tokenizer, ids: Ids) -> int:
-    documents = np.split(ids, np.flatnonzero(ids == EOS))
-    texts = bpe.decode_batch([document[document != EOS].tolist() for document in documents], skip_special_tokens=False)
+def _decoded_bytes(made_with: TextTokenizer, ids: Ids) -> int:
+    eos = made_with.special.eos
+    documents = [part[part != eos].tolist() for part in np.split(ids, np.flatnonzero(ids == eos))]
+    texts = made_with.bpe.decode_batch(documents, skip_special_tokens=False)
     return sum(len(text.encode()) for text in texts)
 
 
@@ -319,10 +318,6 @@ def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
 
 
 # Disk
-
-
-def _dtype(bpe: tokenizers.Tokenizer) -> np.dtype:
-    return np.dtype("<u2" if bpe.get_vocab_size() <= 2**16 else "<u4")
 
 
 def _open(path: Path, dtype: np.dtype[Any]) -> Ids:

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging as transformers_logging
 
 from benchmark.data.corpus import DataError
-from benchmark.data.vocabulary import BOS, EOS
+from benchmark.data.vocabulary import PAD, Special
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, lora, progressive
@@ -36,6 +36,7 @@ class Rows:
 
     tokens: list[list[int]]
     targets: list[int]
+    padding: int = PAD  # the id that fills shorter rows of a batch
 
 
 class SavedModel:
@@ -54,6 +55,7 @@ class SavedModel:
             raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
         self.domains: list[str] = list(self.config.domains)
         self.final = final
+        self.special = Special(*getattr(self.config, "special_tokens", ()))
         self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
@@ -175,12 +177,13 @@ def rows_of(checkpoint: SavedModel, task: Task, data: TaskData, domains: dict[Sp
     """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
     documents in pre-training."""
     splits: dict[Split, Rows] = {}
+    special = checkpoint.special
     for split, texts in checkpoint.texts(task.name, data).items():
         tokens = []
         for parts, domain in zip(texts, domains[split], strict=True):
             prompt = [] if domain < 0 else [checkpoint.config.text_vocabulary + domain]
-            tokens.append([BOS, *prompt, *(token for part in parts for token in [*part, EOS])])
-        splits[split] = Rows(tokens, data.targets(split))
+            tokens.append([special.bos, *prompt, *(token for part in parts for token in [*part, special.eos])])
+        splits[split] = Rows(tokens, data.targets(split), special.pad)
     return splits
 
 

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.atomic import write_json
-from benchmark.data.vocabulary import BOS, MASK
 from benchmark.models import LanguageModel, load
 from benchmark.settings.config import ConfigError
 from benchmark.training.evaluate import LOGITS_AT_ONCE
@@ -128,7 +127,8 @@ def mean_embeddings(model: LanguageModel, texts: Sequence[Sequence[int]]) -> NDA
     """(R, D): the mean of the token embeddings of each text, `<s>` left out. Needs no forward pass."""
     embedding: Any = model.network.get_input_embeddings()
     table = embedding.weight.detach().cpu().double().numpy()
-    return np.stack([table[[token for token in text if token != BOS]].mean(0) for text in texts])
+    bos = model.vocabulary.special.bos
+    return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
 
 
 @torch.no_grad()
@@ -138,7 +138,8 @@ def likeliest(model: LanguageModel, texts: Sequence[Sequence[int]], candidates: 
     `texts`: R lists of ids that fit into a row of the model. BERT: every token is predicted once, each seventh of
     the text masked at a time.
     """
-    rows = [[BOS, *(token for token in text if token != BOS)] for text in texts]
+    bos = model.vocabulary.special.bos
+    rows = [[bos, *(token for token in text if token != bos)] for text in texts]
     losses = torch.empty(len(rows), len(candidates))
     by_length: dict[int, list[int]] = {}  # equal lengths together, so that nothing is padded
     for index, row in enumerate(rows):
@@ -162,7 +163,7 @@ def _loss(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
         passes = [(tokens, columns - 1, columns)]
     else:
         chosen = [columns[first::MASKED_EVERY] for first in range(min(MASKED_EVERY, len(columns)))]
-        passes = [(tokens.index_fill(1, some, MASK), some, some) for some in chosen]
+        passes = [(tokens.index_fill(1, some, model.vocabulary.special.mask), some, some) for some in chosen]
     total = torch.zeros(len(tokens), device=device)
     for shown, positions, targets in passes:
         logits = model(shown, domains, positions.expand(len(tokens), -1)).float()  # (R, K, V_text)

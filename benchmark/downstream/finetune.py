@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from benchmark import records
-from benchmark.data.vocabulary import PAD
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
@@ -134,9 +133,11 @@ class Trainer:
     def _logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
         """(B, C) in fp32."""
         tokens = [torch.tensor(rows.tokens[i]) for i in part]
-        ids = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=PAD).to(self.device)
+        padded = [nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=rows.padding)]
+        padded += [nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True)]
+        ids, mask = (part.to(self.device) for part in padded)
         with self.autocast:
-            return self.model(input_ids=ids, attention_mask=(ids != PAD).long()).logits.float()
+            return self.model(input_ids=ids, attention_mask=mask).logits.float()
 
 
 def score(

@@ -12,7 +12,6 @@ import torch
 
 from benchmark.data import corpus
 from benchmark.data.tokens import Corpus, DomainTokens
-from benchmark.data.vocabulary import EOS
 from benchmark.downstream import discriminator
 from benchmark.models import load
 from benchmark.settings.config import ConfigError, Data, Domain
@@ -32,7 +31,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     Raises ConfigError, DataError.
     """
     model = load(checkpoint)
-    names = model.vocabulary.domains
+    names, special = model.vocabulary.domains, model.vocabulary.special
     if domain not in (None, AUTO, *names):
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {', '.join(names)}, and {AUTO!r} picks one")
     tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
@@ -40,7 +39,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     skipped: Counter[str] = Counter()
     documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
     encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
-    ids = np.array([token for one in encoded for token in (*one.ids, EOS)])
+    ids = np.array([token for one in encoded for token in (*one.ids, special.eos)])
     picked = {}
     if domain == AUTO:
         index, share = discriminator.vote(checkpoint, [one.ids for one in encoded if one.ids])
@@ -49,7 +48,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         index = names.index(domain) if domain else len(names) - 1
     one = DomainTokens("text", str(text), "", ids, ids, {})
     stream = Stream(
-        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names)),
+        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names), special=special),
         Data(sequence_length=model.sequence_length),
         masked=model.masked,
         seed=0,

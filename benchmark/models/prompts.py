@@ -7,10 +7,10 @@ other weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from benchmark.data.vocabulary import Vocabulary
 from benchmark.models.transformer import LanguageModel
 
 
@@ -26,7 +26,7 @@ def meet(model: LanguageModel, domains: Sequence[str], seed: int) -> None:
         raise ValueError(f"a model that met {', '.join(before.domains)} cannot go on with {', '.join(domains)}")
     if before.domains == tuple(domains):
         return
-    model.vocabulary = Vocabulary(before.text, tuple(domains))
+    model.vocabulary = replace(before, domains=tuple(domains))
     trainable = next(model.network.get_input_embeddings().parameters()).requires_grad
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -7,6 +7,7 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from benchmark.atomic import whole_folder
-from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
@@ -171,6 +172,8 @@ class LanguageModel(nn.Module):
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
+        if self.vocabulary.special != Special():
+            config.special_tokens = list(astuple(self.vocabulary.special))
         self.network.save_pretrained(folder)
         wrapped.save_pretrained(folder)
 
@@ -226,7 +229,8 @@ def load(folder: Path | str) -> LanguageModel:
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
             "it was not written by this benchmark"
         )
-    vocabulary = Vocabulary(config.text_vocabulary, tuple(config.domains))
+    special = Special(*getattr(config, "special_tokens", ()))
+    vocabulary = Vocabulary(config.text_vocabulary, tuple(config.domains), special)
     if vocabulary.size != config.vocab_size:
         raise ConfigError(
             f"{folder}: {config.vocab_size} vocabulary rows, but text_vocabulary {vocabulary.text} and "
@@ -252,19 +256,21 @@ def load_network(folder: Path | str) -> PreTrainedModel:
 
 
 def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """The tokenizer of a saved model: that of the text with the prompts as further special tokens."""
+    """The tokenizer of a saved model: that of the text with the prompts as further special tokens.
+
+    Raises ValueError when a prompt would not get the id of its row.
+    """
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    if vocabulary.special != Special():  # a published model may have rows without a token
+        tokenizer.add_special_tokens([f"<unused:{i}>" for i in range(tokenizer.get_vocab_size(), vocabulary.text)])
     tokenizer.add_special_tokens(list(vocabulary.prompt_tokens))
-    tokens = SPECIAL_TOKENS + vocabulary.prompt_tokens
-    ids = (*range(len(SPECIAL_TOKENS)), *range(vocabulary.text, vocabulary.size))
-    wrong = [
-        f"{token} is {tokenizer.token_to_id(token)}, not {i}"
-        for token, i in zip(tokens, ids, strict=True)
-        if tokenizer.token_to_id(token) != i
-    ]
-    if wrong:
-        raise ValueError(f"the tokenizer does not fit a model with {vocabulary.text} text ids: {'; '.join(wrong)}")
-    bos, pad, eos, mask = SPECIAL_TOKENS
+    ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]
+    names = {name: tokenizer.id_to_token(i) for name, i in vars(vocabulary.special).items() if i >= 0}
+    if ids != list(range(vocabulary.text, vocabulary.size)) or None in names.values():
+        raise ValueError(
+            f"the tokenizer does not fit a model with {vocabulary.text} text ids: the prompts would be {ids}, special "
+            f"tokens are {names}"
+        )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=bos, pad_token=pad, eos_token=eos, mask_token=mask
+        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}
     )

@@ -7,11 +7,10 @@ stream. So a domain more, or later ones in another order, leave the stages befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
-from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import LanguageModel, build
 from benchmark.settings.config import ConfigError, RunConfig, Size, digest, per_stage
 from benchmark.training.method import LifelongMethod, Outlook, Stage
@@ -35,7 +34,7 @@ def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Sta
             model.architecture,
             size.layers,
             size.hidden_size,
-            Vocabulary(stream.corpus.text_vocabulary, domains[: index + 1]),
+            replace(stream.corpus.vocabulary, domains=domains[: index + 1]),
             config.data.sequence_length,
             head_size=model.head_size,
             dropout=model.dropout,

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
-from benchmark.data.vocabulary import BOS, MASK
 from benchmark.settings.config import ConfigError, Data, digest
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
@@ -236,9 +235,8 @@ class Stream:
             text[row] = sources[domain][block * n : (block + 1) * n]
         return text
 
-    @staticmethod
-    def _with_bos(text: Integers) -> Integers:
-        return np.concatenate([np.full((len(text), 1), BOS), text], axis=1)
+    def _with_bos(self, text: Integers) -> Integers:
+        return np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
 
     def _to_batch(self, text: Integers, domains: Integers, row_bits: NDArray[np.uint64]) -> Batch:
         n = self.length
@@ -250,7 +248,7 @@ class Stream:
             targets = np.take_along_axis(text, chosen, axis=1)
             fate = uniform(row_bits[:, None], 5, chosen)
             other = 4 + (uniform(row_bits[:, None], 6, chosen) * (self.corpus.text_vocabulary - 4)).astype(np.int64)
-            corrupted = np.where(fate < 0.8, MASK, np.where(fate < 0.9, other, targets))
+            corrupted = np.where(fate < 0.8, self.corpus.special.mask, np.where(fate < 0.9, other, targets))
             positions = chosen + 1
             np.put_along_axis(tokens, positions, corrupted, axis=1)
         else:

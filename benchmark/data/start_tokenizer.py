@@ -1,0 +1,48 @@
+"""The tokenizer of a published model, with its own ids and special tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from benchmark.data.bpe import TextTokenizer
+from benchmark.data.documents import DataError
+from benchmark.data.vocabulary import Special
+from benchmark.settings.config import digest
+
+
+def load_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer in a Hugging Face folder.
+
+    A document begins with its `bos` or `cls` token, or where there is none with what ends one, and ends with its `eos`
+    or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
+    """
+    try:
+        wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder}: no tokenizer ({error}): copy the one that the model was trained with") from None
+    if not wrapped.is_fast:
+        raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
+    rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    bpe = wrapped.backend_tokenizer
+    largest = max(bpe.get_vocab().values())
+    if largest >= rows:
+        raise DataError(
+            f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows of vocabulary"
+        )
+    eos = _first(wrapped.eos_token_id, wrapped.sep_token_id)
+    if eos is None:
+        raise DataError(f"{folder}: its tokenizer has no token that ends a document (eos_token or sep_token)")
+    bos = _first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
+    pad, mask = _first(wrapped.pad_token_id, eos), _first(wrapped.mask_token_id, -1)
+    special = Special(bos, pad, eos, mask)
+    bpe.no_padding()
+    bpe.no_truncation()
+    return TextTokenizer(bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)]))
+
+
+def _first(*ids: int | None) -> Any:
+    return next((one for one in ids if one is not None), None)
