@@ -4,6 +4,7 @@ A run folder holds
 
     RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so runs that
                                          share a prefix (the first domain above all) share its file
+    RUNS/starts/<key>.jsonl              one start model, untouched: lines of kind "later"
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
     RUNS/suites/<suite>/jobs/<id>.jsonl  one Slurm job of the suite, see benchmark/jobs/slurm/job_files.py
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
@@ -35,7 +36,8 @@ that the stage began anew: what stands before it no longer counts.
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config (`tuned` in it where `tune` chose the options), stages [keys], domains [{name, title}],
                 unigram {domain: its unigram perplexity},
-                probes [{name, title}], texts {domain or probe: a hash of its validation text} (older: neither),
+                probes [{name, title}], texts {domain or probe: a hash of its validation text}, start (key of the
+                start model, empty where there is none) (older: none of these),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
     failed      stage, error, traceback, rank
     done        (no fields)
@@ -103,6 +105,7 @@ class RunRecords:
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
     it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
     `baselines` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
+    `start` is what the untouched start model measured, by domain or probe, as in `matrix`.
     `similarities[i]` are the last lines of kind "similarity" and "attention" of that stage's model.
     """
 
@@ -124,6 +127,7 @@ class RunRecords:
     baselines: list[Record] = field(default_factory=list)
     tasks: list[Record] = field(default_factory=list)
     probes: list[dict[str, str]] = field(default_factory=list)
+    start: dict[str, Record] = field(default_factory=dict)
     failure: Record | None = None
 
     @property
@@ -227,6 +231,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
                 similarities[key] = _last(_if_there(runs / "similarity" / f"{key}.jsonl", read), "kind")
         loaded.append(_assemble(run, failure, stages, scores, similarities, baselines))
+        loaded[-1].start = _of_start(runs, run)
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
 
@@ -322,3 +327,9 @@ def _on_texts_of(run: Record, stage: list[Record]) -> list[Record]:
                     mine = [one for one in later if texts.get(one["domain"]) == one["text"]]
                     line[measure] |= {one["domain"]: one[measure] for one in mine}
     return lines
+
+
+def _of_start(runs: Path, run: Record) -> dict[str, Record]:
+    lines = _if_there(runs / "starts" / f"{run.get('start', '')}.jsonl", read)
+    mine = [line for line in lines if run["texts"].get(line["domain"]) == line["text"]]
+    return {line["domain"]: {measure: line[measure] for measure in ("perplexity", "bits_per_byte")} for line in mine}

@@ -44,6 +44,10 @@ class Store:
     def stage(self, key: str) -> Path:
         return self.root / "stages" / key
 
+    def start_file(self, key: str) -> Path:
+        """What was measured of a start model before anything was trained."""
+        return self.root / "starts" / f"{key}.jsonl"
+
     def run_file(self, config: NamedRun) -> Path:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 

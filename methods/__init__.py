@@ -84,4 +84,9 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
 def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
     """The runs of a suite, of the rows of these methods and of these seeds; without names and seeds, all of them."""
     kept = {row.name for row in rows(suite, only)}  # each keeps its place in the suite, and so its colour
-    return [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
+    wanted = [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
+    if not any(config.model.start for config in wanted):
+        return wanted
+    from benchmark.models.start import started  # not before it is needed: it imports torch
+
+    return [started(config) for config in wanted]

@@ -119,18 +119,48 @@ class Size(Settings):
         return f"L{self.layers}_D{self.hidden_size}"
 
 
+class Growth(Settings):
+    """How a start model grows from each domain to the next, by methods that grow; in place of a ladder."""
+
+    layers: int = Field(0, ge=0, description="so many layers more")
+    width: float = Field(1.0, ge=1, description="the hidden size times this, to the nearest whole head")
+
+
+class Start(Settings):
+    """The start model of a run: its folder on this machine, and a hash of what is in it."""
+
+    folder: str
+    key: str
+
+
 class Model(Settings):
-    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first."""
+    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first.
+
+    With `start` the stream begins with that model: architecture, head size, dropout and first rung are its own, and
+    the ladder gives the others.
+    """
 
     architecture: Annotated[str, AfterValidator(known)] = Field(
         "bert", description="the network; see docs/how_it_works.md", json_schema_extra={"enum": [*names()]}
     )
-    ladder: tuple[Size, ...] = Field(description="one size a domain, none smaller than the one before")
+    start: str | None = Field(None, description="begin with this model: a Hugging Face folder, or a name on the Hub")
+    revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
+    grow: Growth | None = Field(None, description="with start, in place of a ladder")
+    ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
     head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Model:
+        if not self.start:
+            if not self.ladder:
+                raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
+            if self.grow or self.revision:
+                raise ValueError("grow and revision go with start")
+        elif self.ladder and self.grow:
+            raise ValueError("give a ladder or grow, not both")
+        if self.start:
+            return self  # the heads are those of the start model
         for size in self.ladder:
             if size.hidden_size % self.head_size:
                 raise ValueError(f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}")
@@ -244,8 +274,9 @@ class Suite(Settings):
         for task in self.tasks:
             if task.domain not in names:
                 raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
+        first = "the start model's size" if self.model.start else ""
         per_stage = {
-            "model.ladder": self.model.ladder,
+            "model.ladder": (*[first] * bool(first), *self.model.ladder) if self.model.ladder else first,
             "training.learning_rate": self.training.learning_rate,
             "training.warmup": self.training.warmup,
             "budget.amount": self.budget.amount,
@@ -281,6 +312,7 @@ class RunConfig(Settings):
     training: Training
     budget: Budget
     probes: tuple[Domain, ...] = ()
+    start: Start | None = None
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
     tuned: Tuned | None = None  # None: with the suite's own options
 
@@ -299,6 +331,8 @@ class RunConfig(Settings):
                 "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
                 "training": {"checkpoint_seconds"},
                 "budget": {"reference"},
+                "model": {"start", "revision", "grow"},
+                "start": {"folder"},
             }
         )
         return f"{slug}-s{self.seed}-{digest(determined_by)}"
@@ -306,7 +340,8 @@ class RunConfig(Settings):
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""
         content = self.model_dump(mode="json", exclude=leave_out)
-        return {key: value for key, value in content.items() if value or key not in ("probes", "tuned")}
+        content["model"] = {key: value for key, value in content["model"].items() if value is not None}
+        return {key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned")}
 
     def description(self) -> dict[str, Any]:
         """What records say of the run, as far as it is known before it starts."""

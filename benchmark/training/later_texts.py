@@ -1,15 +1,16 @@
-"""Perplexity of stages that are done on texts that came to the stream, or to its probes, after them.
+"""Perplexity of what is not in training: of stages that are done on texts that came after them, and of a start model.
 
-Off the clock, once, appended to the records of the stage: so a domain more completes what is known of the models
-before it, and trains none of them again.
+Off the clock, once, appended to the records: so a domain more, or a probe, completes what is known of the models before
+it, and trains none of them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmark import records
-from benchmark.models import load
+from benchmark.models import LanguageModel, load
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
@@ -18,10 +19,20 @@ from benchmark.training.stream import Stream
 def evaluate_later_texts(stage: Path, stream: Stream, world: World, precision: str) -> None:
     """Append what the records of the stage in this folder lack; a stage that trained nothing lacks nothing."""
     path = stage / "records.jsonl"
-    missing = world.agree(_missing(records.read_stage(path), stream) if world.leads else [])
+    trained = world.leads and any(line["kind"] == "evaluation" for line in records.read_stage(path))
+    if world.agree(trained):
+        evaluate_missing(path, lambda: load(stage / "model"), stream, world, precision)
+
+
+def evaluate_missing(
+    path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
+) -> None:
+    """Append to `path` the perplexity of a model on each text that no line of it tells of."""
+    lines = records.read(path) if world.leads and path.exists() else []
+    missing = world.agree(_missing(lines, stream))
     if not missing:
         return
-    model = load(stage / "model").to(world.device)
+    model = load_model().to(world.device)
     for index in missing:
         text = stream.evaluated[index]
         value = perplexity(model, stream, index, world, precision)
@@ -32,9 +43,7 @@ def evaluate_later_texts(stage: Path, stream: Stream, world: World, precision: s
 
 
 def _missing(lines: list[records.Record], stream: Stream) -> list[int]:
-    """Indices of `stream.evaluated` that no line of a stage tells of."""
-    if not any(line["kind"] == "evaluation" for line in lines):
-        return []
+    """Indices of `stream.evaluated` that none of these lines tells of."""
     known = {(line["domain"], line["text"]) for line in lines if line["kind"] == "later"}
     known |= {item for line in lines if line["kind"] == "stage" for item in line.get("texts", {}).items()}
     return [

@@ -20,10 +20,11 @@ from benchmark import records
 from benchmark.atomic import sweep
 from benchmark.data.tokens import Corpus, prepare
 from benchmark.models import architectures, load
-from benchmark.settings.config import RunConfig
+from benchmark.models.start import load_start
+from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.later_texts import evaluate_later_texts
+from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, get_state, set_state
 from benchmark.training.processes import World
@@ -37,12 +38,16 @@ Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: thi
 
 
 def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
-    return prepare(config.domains, config.tokenizer, config.data, store.data, progress, config.probes)
+    start = Path(config.start.folder) if config.start else None
+    return prepare(config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start)
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
     """The batches of a run; its architecture says whether every token is predicted or masked ones."""
-    return Stream(corpus, config.data, architectures.load(config.model.architecture).masked, config.seed)
+    masked = architectures.load(config.model.architecture).masked
+    if masked and corpus.special.mask < 0:
+        raise ConfigError(f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs")
+    return Stream(corpus, config.data, masked, config.seed)
 
 
 def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
@@ -89,6 +94,7 @@ class Run:
         A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
         """
         self._record_run()
+        self._evaluate_start()
         count = len(self.keys) if last_stage is None else last_stage + 1
         for index in range(count):
             try:
@@ -100,6 +106,26 @@ class Run:
                 raise
         if count == len(self.keys):
             self._record("done")
+
+    def _evaluate_start(self) -> None:
+        """Measure the untouched start model, once for all runs that begin with it."""
+        if start := self.config.start:
+            path = self.store.start_file(self._start_key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(path.with_suffix(".lock"))
+            self._acquire(lock)
+            try:
+                precision = precision_of(self.config.training, self.world)
+                model = lambda: load_start(start.folder, self.corpus.vocabulary)  # noqa: E731
+                evaluate_missing(path, model, self.stream, self.world, precision)
+                self.world.barrier()
+            finally:
+                lock.release()
+
+    @property
+    def _start_key(self) -> str:
+        start = self.config.start
+        return digest([start.key, self.config.data.sequence_length]) if start else ""
 
     def _train_stage(self, index: int) -> None:
         folder = self.store.stage(self.keys[index])
@@ -139,7 +165,8 @@ class Run:
             model = load(previous / "model")
             set_state(method, {**get_state(method), **(checkpoint.load(previous / "method.pt") or {})})
         else:
-            model = stage.build(stage.ladder[0])
+            start = self.config.start
+            model = load_start(start.folder, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
 
         def record(kind: str, **values: Any) -> None:
             if not self.world.leads:
@@ -185,6 +212,7 @@ class Run:
             "stages": self.keys,
             "unigram": unigram,
             "texts": self.stream.validation_keys,
+            "start": self._start_key,
         }
 
     def _record(self, kind: str, **values: Any) -> None:

@@ -19,6 +19,7 @@ from benchmark.training.stream import Stream, random_bits, rows_of_share
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
+MADE_OF = {"architecture", "head_size", "dropout"}  # settings of the model, on every rung
 EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each stage
 
 
@@ -95,7 +96,8 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "sequence_length": config.data.sequence_length,
                     "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,
                     **({"memory_seed": "run"} if draws_memory and method.uses_memory(stage) else {}),
-                    "model": config.model.model_dump(mode="json", exclude={"ladder"}),
+                    "model": config.model.model_dump(mode="json", include=MADE_OF),
+                    **({"start": config.start.key} if config.start and not index else {}),
                     "ladder": [str(size) for size in stage.ladder],
                     "training": training,
                     "learning_rate": per_stage(config.training.learning_rate, index),

@@ -1,0 +1,140 @@
+"""Beginning a stream with a published model: what of a run follows from it, and the model itself.
+
+The model keeps its tokenizer, special tokens and positions; domains become further rows of its vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoConfig
+
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.models import architectures
+from benchmark.models.transformer import LanguageModel, load_network
+from benchmark.settings.architecture_names import names
+from benchmark.settings.config import ConfigError, Growth, Model, RunConfig, Size, Start
+
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
+
+
+def started(config: RunConfig) -> RunConfig:
+    """The run with all that follows from its start model: architecture, head size, ladder, and where the model lies.
+
+    A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is of no known
+    architecture or cannot be trained on, has too few positions, or does not fit the ladder.
+    """
+    model = config.model
+    if not model.start:
+        return config
+    folder = _folder(model.start, model.revision)
+    known = _configuration(folder)
+    architecture = architectures.of(known.model_type)
+    if architecture.length(known) < config.data.sequence_length:
+        raise ConfigError(
+            f"model.start {model.start!r} has positions for {architecture.length(known)} columns, "
+            f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
+        )
+    first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
+    head_size = known.hidden_size // known.num_attention_heads
+    resolved = {
+        "architecture": next(name for name in names() if known.model_type in architectures.load(name).model_types),
+        "head_size": head_size,
+        "ladder": _ladder(first, head_size, model, len(config.domains)),
+    }
+    return config.model_copy(
+        update={
+            "model": model.model_copy(update=resolved),
+            "start": Start(folder=str(folder), key=_content_key(folder)),
+        }
+    )
+
+
+def load_start(folder: str, vocabulary: Vocabulary) -> LanguageModel:
+    """The untouched model, in fp32 and evaluation mode, before it meets a domain."""
+    return LanguageModel(load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)).eval()
+
+
+def _ladder(first: Size, head_size: int, model: Model, domains: int) -> tuple[Size, ...]:
+    if model.ladder:
+        ladder = (first, *model.ladder)
+    else:
+        grow = model.grow or Growth()
+        heads = [first.hidden_size / head_size * grow.width**index for index in range(domains)]
+        ladder = tuple(
+            Size(layers=first.layers + index * grow.layers, hidden_size=head_size * round(count))
+            for index, count in enumerate(heads)
+        )
+    for before, size in pairwise(ladder):
+        if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % head_size:
+            raise ConfigError(
+                f"model.ladder: {size} cannot follow {before} in a model with heads of {head_size}; no rung may be "
+                f"smaller than the one before, and hidden sizes are multiples of {head_size}"
+            )
+    return ladder
+
+
+def _folder(start: str, revision: str | None) -> Path:
+    """Where the model lies on this machine; what is on the Hub is asked for once."""
+    folder = Path(start).expanduser()
+    if folder.is_dir():
+        return folder.absolute()
+    if start.startswith((".", "/", "~")):
+        raise ConfigError(f"model.start {start!r}: no such folder (from {Path.cwd()})")
+    fetch = functools.partial(snapshot_download, start, revision=revision, allow_patterns=list(FILES))
+    try:
+        return Path(fetch(local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    try:
+        return Path(fetch())
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        what = f"model.start {start!r}" + (f", revision {revision!r}" if revision else "")
+        raise ConfigError(
+            f"{what} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): correct the name, or "
+            "run `run_all.py prepare` once where there is a network"
+        ) from None
+
+
+def _configuration(folder: Path) -> Any:
+    """The model's configuration, of an architecture that we know and a model that we can train."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"model.start: {folder} is no Hugging Face model folder: it has no config.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    refused = {
+        "auto_map": "needs code of its own, which is not run here",
+        "quantization_config": "has quantised weights, which cannot be trained",
+        "text_vocabulary": "was trained by this benchmark: `run_all.py export` makes a plain model of it",
+    }
+    reasons = [reason for key, reason in refused.items() if key in content]
+    if content.get("is_encoder_decoder"):
+        reasons.append("is an encoder-decoder")
+    if reasons:
+        raise ConfigError(f"model.start: the model in {folder} {' and '.join(reasons)}; take another")
+    try:
+        architectures.of(str(content.get("model_type")))
+    except ConfigError as error:
+        raise ConfigError(f"model.start: {folder}: {error}") from None
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+@functools.cache
+def _content_key(folder: Path) -> str:
+    """A hash of the files of a model; a snapshot of the Hub is known by its commit."""
+    if folder.parent.name == "snapshots":
+        return folder.name
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES)):
+        with path.open("rb") as file:
+            for part in iter(lambda: file.read(2**24), b""):
+                total.update(part)
+        total.update(path.name.encode())
+    return total.hexdigest()[:12]

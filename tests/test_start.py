@@ -1,0 +1,160 @@
+"""A stream that begins with a published model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+import methods
+from benchmark import records
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.models import load
+from benchmark.models.start import load_start, started
+from benchmark.settings.config import ConfigError, Model, RunConfig
+from benchmark.training.evaluate import perplexities
+
+
+def published(folder: Path, kind: str, **config: Any) -> Path:
+    """A model with a tokenizer of its own: GPT-2's one special token comes last, RoBERTa's five come first and last."""
+    torch.manual_seed(0)
+    special = {
+        "gpt": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
+        "bert": {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "mask_token": "<mask>"},
+    }[kind]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    first = ["<s>", "<pad>", "</s>", "<unk>"] if kind == "bert" else []
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([(Path(json.__file__)).read_text()], trainer)
+    bpe.add_special_tokens(["<mask>" if kind == "bert" else "<|endoftext|>"])
+    PreTrainedTokenizerFast(tokenizer_object=bpe, **special).save_pretrained(folder)
+    rows = bpe.get_vocab_size() + 7  # published models have rows that no token uses
+    if kind == "gpt":
+        end = bpe.token_to_id("<|endoftext|>")
+        sizes = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 40}
+        GPT2LMHeadModel(
+            GPT2Config(vocab_size=rows, bos_token_id=end, eos_token_id=end, **sizes | config)
+        ).save_pretrained(folder)
+    else:
+        sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 128}
+        sizes |= {"max_position_embeddings": 42, "type_vocab_size": 1}
+        RobertaForMaskedLM(RobertaConfig(vocab_size=rows, **sizes | config)).save_pretrained(folder)
+    return folder
+
+
+def config_of(method: str, start: Path, **model: Any) -> RunConfig:
+    tiny = tiny_config(method)
+    return started(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+@pytest.mark.parametrize("method", ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_large", "scratch"])
+def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) -> None:
+    """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are loaded back."""
+    start = published(tmp_path / "start", kind)
+    lab = Lab(method, methods.build, tmp_path)
+    run = lab.run(config_of(method, start, grow={"layers": 1, "width": 1.5}), "store")
+    run.train()
+    found = records.load_runs(run.store.root, "conformance")[0]
+    untouched = perplexities(load_start(str(start), run.corpus.vocabulary), run.stream, ALONE)
+    assert {name: value["perplexity"] for name, value in found.start.items()} == pytest.approx(untouched)
+    head = found.stages[-1][0]
+    grown = method in ("elle", "elle_exact", "er_large", "scratch")
+    assert (head["layers"], head["hidden_size"]) == ((3, 64) if grown else (1, 32))
+    last = load(run.store.stage(run.keys[-1]) / "model")
+    assert perplexities(last, run.stream, ALONE) == pytest.approx(
+        {name: value["perplexity"] for name, value in found.matrix[-1].items()}, rel=1e-6
+    )
+    first = run.store.stage(run.keys[0]) / "model"
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    assert tokenizer.convert_tokens_to_ids("<domain:json>") == run.corpus.text_vocabulary
+    assert tokenizer.bos_token == AutoTokenizer.from_pretrained(start).bos_token
+
+
+def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:
+    """Oracle: plain transformers on the same rows: `<|endoftext|>`, then the text."""
+    start = published(tmp_path / "start", "gpt")
+    run = Lab("naive", methods.build, tmp_path).run(config_of("naive", start), "store")
+    network = AutoModelForCausalLM.from_pretrained(start).eval()
+    end = network.config.eos_token_id
+    text = torch.from_numpy(run.corpus.domains[0].valid.astype("int64"))
+    length = run.config.data.text_length
+    rows = text[: len(text) // length * length].view(-1, length)
+    with torch.no_grad():
+        logits = network(torch.cat([torch.full((len(rows), 1), end), rows], 1)).logits[:, :-1]
+    expected = math.exp(cross_entropy(logits.flatten(0, 1), rows.flatten()))
+    model = load_start(str(start), run.corpus.vocabulary)
+    assert perplexities(model, run.stream, ALONE)["json"] == pytest.approx(expected, rel=1e-6)
+    assert (run.corpus.domains[0].train == end).any()
+
+
+def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
+    """Oracle: the same files in another folder; then one weight differs."""
+    lab = Lab("naive", methods.build, tmp_path)
+    here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
+    other = published(tmp_path / "other", "gpt", n_layer=2)
+    one, same, different = (lab.run(config_of("naive", folder), "store") for folder in (here, there, other))
+    assert one.keys == same.keys and one.config.id == same.config.id
+    assert not set(one.keys) & set(different.keys) and one.config.id != different.config.id
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"is_encoder_decoder": True}, "is an encoder-decoder"),
+        ({"quantization_config": {}}, "quantised weights"),
+        ({"auto_map": {}}, "code of its own"),
+        ({"text_vocabulary": 9}, "run_all.py export"),
+        ({"model_type": "mamba"}, "unknown architecture 'mamba'"),
+        ({"n_positions": 17}, "positions for 17 columns, data.sequence_length is 18"),
+    ],
+)
+def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """Oracle: the contract: one line with the model and the reason."""
+    folder = published(tmp_path / "start", "gpt")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | change))
+    with pytest.raises(ConfigError, match=message):
+        config_of("naive", folder)
+
+
+def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the contract: what is wrong, and the cure."""
+    folder = published(tmp_path / "start", "gpt")
+    with pytest.raises(ConfigError, match="no such folder"):
+        config_of("naive", tmp_path / "nothing")
+    with pytest.raises(ConfigError, match=r"L1_D16 cannot follow L1_D32.*smaller"):
+        config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 16}] * 2)
+    with pytest.raises(ValueError, match="a ladder or grow, not both"):
+        Model(start="x", grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 16}])
+    with pytest.raises(ValueError, match="go with start"):
+        Model(grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 64}])
+    with pytest.raises(ValueError, match="ladder: missing"):
+        Model()
+
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("benchmark.models.start.snapshot_download", offline)
+    with pytest.raises(OSError, match="no network"):
+        config_of("naive", Path("nobody/nothing"))
