@@ -1,4 +1,4 @@
-"""`run_all.py grow`: a larger model from any BERT, RoBERTa or GPT-2 type Hugging Face folder, and how near it is."""
+"""`run_all.py grow`: a larger model from a Hugging Face folder of a known architecture, and how near it is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from benchmark.atomic import whole_folder
 from benchmark.data import corpus
-from benchmark.models import architectures
+from benchmark.downstream import discriminator
+from benchmark.models import architectures, lora, progressive
 from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError, Domain
 
 ROWS, COLUMNS = 64, 128  # at most, of the text that measures and calibrates
 MASKED_SHARE = 0.15
-WEIGHT_FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json")
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE)  # no other file is
 
 
 def grow_checkpoint(
@@ -43,6 +44,9 @@ def grow_checkpoint(
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
+    for kind, one in (("columns (PNN)", progressive), ("adapters (LoRA)", lora)):
+        if (checkpoint / one.FILE).is_file():
+            raise ConfigError(f"cannot grow {checkpoint}: it has {kind}, whose sizes are those of its network")
     network = load_network(checkpoint).eval()
     rows, mask = _rows_of_text(checkpoint, network, text) if text else (_random_rows(network, seed), None)
     inputs, targets = _masked(rows, mask, seed)
@@ -64,10 +68,10 @@ def grow_checkpoint(
         result["perplexity_before"] = _perplexity(before, targets[half:])
         result["perplexity_after"] = _perplexity(after, targets[half:])
     with whole_folder(out) as folder:
-        for path in checkpoint.iterdir():
-            if path.is_file() and not any(path.match(pattern) for pattern in WEIGHT_FILES):
-                shutil.copy2(path, folder)
         grown.save_pretrained(folder)
+        for path in checkpoint.iterdir():
+            if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
+                shutil.copy2(path, folder)
     return result
 
 

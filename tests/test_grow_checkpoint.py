@@ -1,0 +1,57 @@
+"""`run_all.py grow` on folders as they are published, and on those that hold more than a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.instruments.grow_checkpoint import grow_checkpoint
+from benchmark.models import LanguageModel, build
+from benchmark.models.lora import LoraModel
+from benchmark.models.progressive import ProgressiveModel
+from benchmark.settings.config import ConfigError
+from tests.support.small_networks import RMS_FAMILIES, TOKENS, network
+from tests.support.toy_task import DOMAINS, LENGTH, tokenizer
+
+
+@pytest.mark.parametrize("family", RMS_FAMILIES)
+def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path: Path) -> None:
+    """Oracle: the folder before: dtype, generation settings, chat template, and in bf16 the function to 8 bits."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    model = network(family).to(torch.bfloat16)
+    model.generation_config = GenerationConfig(temperature=0.6, top_p=0.9, do_sample=True, eos_token_id=2)
+    model.save_pretrained(small)
+    (small / "chat_template.jinja").write_text("{{ messages }}")
+    found = grow_checkpoint(small, layers=3, hidden_size=24, out=large)
+    grown = AutoModelForCausalLM.from_pretrained(large)
+    assert found["case"] == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
+    assert (large / "chat_template.jinja").read_text() == "{{ messages }}"
+    for name in ("temperature", "top_p", "do_sample", "eos_token_id"):
+        assert getattr(grown.generation_config, name) == getattr(model.generation_config, name)
+    with torch.no_grad():
+        before, after = model(TOKENS).logits.float(), grown(TOKENS).logits.float()
+    assert (before - after).std() < 0.05 * before.std()
+    assert json.loads((large / "config.json").read_text())["tie_word_embeddings"]
+
+
+@pytest.mark.parametrize("kind", ["columns", "adapters"])
+def test_columns_and_adapters_are_refused(kind: str, tmp_path: Path) -> None:
+    """Oracle: the words a user needs; nothing is written."""
+
+    def model() -> LanguageModel:
+        return build("llama", 1, 16, Vocabulary(tokenizer().get_vocab_size(), DOMAINS), LENGTH, head_size=16)
+
+    if kind == "columns":
+        ProgressiveModel.grown(model(), model()).save(tmp_path / "small", tokenizer())
+    else:
+        adapted = LoraModel(model())
+        adapted.add(rank=2)
+        adapted.save(tmp_path / "small", tokenizer())
+    with pytest.raises(ConfigError, match=f"small: it has {kind}"):
+        grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")
+    assert not (tmp_path / "large").exists()
