@@ -19,7 +19,8 @@ def shape(model_type: str, layers: int, hidden: int, heads: int, inner: int, voc
     names = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"}
     sizes = dict(zip(names.values(), (layers, hidden, heads), strict=True))
     inner_key = "n_inner" if model_type == "gpt2" else "intermediate_size"
-    return CONFIG_MAPPING[model_type](**sizes, **{inner_key: inner}, vocab_size=vocabulary, **more)
+    kind: Any = CONFIG_MAPPING[model_type]
+    return kind(**sizes, **{inner_key: inner}, vocab_size=vocabulary, **more)
 
 
 ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1}
