@@ -13,7 +13,7 @@ import pytest
 import methods
 from benchmark import records
 from benchmark.jobs import tuning
-from benchmark.settings.config import RunConfig, Tuned
+from benchmark.settings.config import ConfigError, RunConfig, Tuned
 from benchmark.settings.suite_files import load_suite
 from benchmark.training.stage_keys import check_memory_shares
 from tests.support.slurm_lab import Lab, write_texts
@@ -69,10 +69,19 @@ def test_trials_see_two_domains(trials: tuple[tuning.Trial, ...]) -> None:
 
 
 def test_a_configuration_that_cannot_be_trained_is_not_tried() -> None:
-    """Oracle: ER of a batch of four rows, where a share of 0.1 rounds to no row."""
+    """Oracle: worked out by hand: of a batch of four rows a tenth is none; with one rate that leaves three others."""
     suite = load_suite("demo", {"methods": ["er"], "options.er.replay": 0.25, "training.batch_size": 4})
-    found = tuning.search(suite, methods.runs(suite), spaces(), 5, check).trials
-    assert {trial.choice["options"].get("replay", 0.25) for trial in found} <= {0.2, 0.25, 0.3, 0.5}
+    runs = methods.runs(suite)
+
+    def only_at_the_own_rate(run: RunConfig) -> None:
+        check(run)
+        if run.training.learning_rate != runs[0].training.learning_rate:
+            raise ConfigError("another rate")
+
+    found = tuning.search(suite, runs, spaces(), 4, only_at_the_own_rate).trials
+    assert sorted(trial.run.options["replay"] for trial in found) == [0.2, 0.25, 0.3, 0.5]
+    with pytest.raises(ConfigError, match="row 'ER' has only 4 that can be trained"):
+        tuning.search(suite, runs, spaces(), 5, only_at_the_own_rate)
 
 
 def test_what_was_chosen_is_no_part_of_a_run_but_its_options_are() -> None:
