@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
 from analysis.study import Study
 from analysis.tables import Block
+from benchmark.settings.units import UNITS
 
+ENOUGH = 0.95  # of its cores, or the wall time of a stage does not compare with that of others
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
 
 
@@ -20,7 +23,8 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
         if rows is not None:
             stages = stages[stages["row"].isin(rows)]
         titles = study.stage_titles(suite)
-        found += [*unequal_budgets(stages, titles), *unequal_hardware(stages), *failures(study, suite, rows, titles)]
+        found += [*unequal_budgets(stages, titles), *unequal_hardware(stages)]
+        found += [*contended(stages, titles), *failures(study, suite, rows, titles)]
     return found
 
 
@@ -74,6 +78,17 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
         return []
     parts = (f"{hardware} ({', '.join(names)})" for hardware, names in rows.items())
     return [f"Hardware differs: {'; '.join(parts)}."]
+
+
+def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
+    """Stages under a budget of wall time to which other programs left less than ENOUGH of their cores."""
+    timed = np.array([UNITS[unit].is_wall_time for unit in stages["unit"]], bool)
+    slowed = stages[timed & (stages["cores"] < ENOUGH)]
+    where = (
+        f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
+        for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
+    )
+    return [f"Other programs took cores, so wall times do not compare: {'; '.join(where)}."] if len(slowed) else []
 
 
 def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Sequence[str]) -> list[str]:

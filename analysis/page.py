@@ -85,6 +85,7 @@ def _audit(study: Study) -> list[tuple[bool, str]]:
                 f"All rows spent the same budget in every stage, within {notes.TOLERANCE:.0%}.",
             ),
             (notes.unequal_hardware(stages), "All rows ran on the same hardware."),
+            (notes.contended(stages, titles), "No stage is known to have lacked cores."),
             (_unequal_code(study.of(suite)), "All rows ran the same code and packages."),
             (notes.failures(study, suite, None, titles), "No run failed."),
         ):

@@ -18,9 +18,9 @@ from analysis import metrics
 from benchmark.records import Record, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
-UNITS = ("seconds", "steps", "tokens")
+CURRENCIES = ("seconds", "steps", "tokens", "flops")
 Curve = dict[str, np.ndarray]
-_CURVE = ("stage", "is_end", "charged", *UNITS, "ap", "ap_plus", "log_ap_plus", "perplexity")
+_CURVE = ("stage", "is_end", "charged", *CURRENCIES, "ap", "ap_plus", "log_ap_plus", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Study:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, size, done."""
+        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, size, done.
+
+        `cores` is the share of its cores that other programs left it, NaN where that is not recorded.
+        """
         lines = [_stage(run, i) for run in self.runs for i in range(len(run.stages)) if run.stages[i]]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
@@ -128,7 +131,7 @@ class Study:
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric", "dev", "test", "seed"]
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
-_STAGE += ["layers", "hidden_size", "done"]
+_STAGE += ["layers", "hidden_size", "cores", "done"]
 
 
 def _run(run: RunRecords) -> tuple[Any, ...]:
@@ -141,7 +144,9 @@ def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     charged = (done["charged"][unit], done["charged"]["seconds"]) if done else (np.nan, np.nan)
     size = (head["parameters"], head["trainable"], head["layers"], head["hidden_size"])
     place = (index, head["domain"], unit, head["budget"]["amount"])
-    return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, done is not None)
+    share = ((done or {}).get("cores") or {}).get("share")
+    cores = np.nan if share is None else share
+    return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, cores, done is not None)
 
 
 def _headline(scores: Sequence[Record]) -> str:
@@ -172,7 +177,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
     lines, perplexities, finished = [], [], []
     for run in runs:
         names = [domain["name"] for domain in run.domains]
-        spent = dict.fromkeys(("charged", *UNITS), 0.0)
+        spent = dict.fromkeys(("charged", *CURRENCIES), 0.0)
         diagonal = np.full(width, np.nan)
         for index, stage in enumerate(run.stages):
             evaluations = [line for line in stage if line["kind"] == "evaluation"]
@@ -189,7 +194,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
             if evaluations:  # a stage may train nothing, and then evaluates nothing
                 diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
             spent = _charged(spent, done["charged"], stage)
-    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *UNITS, "is_end"])
+    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *CURRENCIES, "is_end"])
     frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
     before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
@@ -206,5 +211,6 @@ def _finite(value: float | None) -> float:
 
 
 def _charged(spent: Mapping[str, float], charged: Mapping[str, float], stage: Sequence[Record]) -> dict[str, float]:
-    now = {"charged": charged[header(stage)["budget"]["unit"]], **{unit: charged[unit] for unit in UNITS}}
-    return {name: spent[name] + now[name] for name in now}
+    now = {unit: charged.get(unit, np.nan) for unit in CURRENCIES}  # older records lack FLOPs
+    now["charged"] = charged[header(stage)["budget"]["unit"]]
+    return {name: spent[name] + now[name] for name in spent}
