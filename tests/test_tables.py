@@ -396,7 +396,7 @@ def test_runs_are_ranked_by_every_currency(tmp_path):
             line["charged"] |= {"seconds": float(steps)} | {unit: c * steps for unit, c in costs[run.row].items()}
             if line["kind"] == "evaluation":  # from 16 to 4 in 100 steps, as a straight line of logarithms
                 line["perplexity"] = dict.fromkeys(line["perplexity"], 16.0 * 0.25 ** (steps / 100))
-    table = paper_tables.load("currencies").build(data)
+    table = load("currencies").build(data)
     assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in CURRENCIES]
     er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
     # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of its 400
@@ -405,5 +405,5 @@ def test_runs_are_ranked_by_every_currency(tmp_path):
     assert er == ["1", "1", "1", "2"] and mas == ["1", "1", "2", "1"]
     assert "By flops instead of seconds the order turns: ER from 1 to 2." in table.notes
     data = study(tmp_path / "older", seeds=1)
-    cells = paper_tables.load("currencies").build(data).blocks[0].rows[0].cells
+    cells = load("currencies").build(data).blocks[0].rows[0].cells
     assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
