@@ -100,7 +100,8 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     from benchmark.jobs.plan import Plan
     from benchmark.jobs.status import watch
 
-    given = {"retry_failed": options.retry_failed, "parallel": options.parallel}
+    names = ("retry_failed", "parallel", "share_machine")
+    given = {name: getattr(options, name) for name in names}
     plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, **given)
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:

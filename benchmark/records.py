@@ -31,7 +31,9 @@ that the stage began anew: what stands before it no longer counts.
     resumed     phase, step: training goes on from the checkpoint of that step
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
-    done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null)
+    done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
+                cores {wall and cpu (seconds while the clock ran), others (cores that other programs kept busy), share
+                (of its cores that they left to the stage)}; the last two are null where they cannot be told
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config (`tuned` in it where `tune` chose the options), stages [keys], domains [{name, title}],
@@ -59,7 +61,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,20 @@ class RunRecords:
     def finished(self) -> int:
         """Number of stages that ran to their end."""
         return sum(any(line["kind"] == "done" for line in stage) for stage in self.stages)
+
+
+ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
+
+
+def crowded(stage: Sequence[Record]) -> str:
+    """`81% of its cores` if a finished stage had less than 95% of them, else nothing.
+
+    That makes a wall time incomparable, so it matters under a budget whose unit `is_wall_time`. `stage` are the lines
+    of one stage; stages of earlier versions do not say.
+    """
+    shares = [(line.get("cores") or {}).get("share") for line in stage if line["kind"] == "done"]
+    share = shares[-1] if shares else None
+    return f"{share:.0%} of its cores" if share is not None and share < ENOUGH_CORES else ""
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:

@@ -40,6 +40,7 @@ CLOCKS = {
 }
 READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
+    "benchmark.training.contention": "what share of its cores a stage had",
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",

@@ -60,7 +60,8 @@ class TrainRun:
         except Exception as error:
             line.finish(f"failed: {error}")
             raise
-        line.finish("done" if self.last_stage is None else "shared stages done")
+        crowded = f"; something ran beside it: {', '.join(found)}" if (found := run.crowded()) else ""
+        line.finish(("done" if self.last_stage is None else "shared stages done") + crowded)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Plan:
     tables: Tables
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
+    share_machine: bool = False  # do not wait for other runs under a budget of wall time here
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:

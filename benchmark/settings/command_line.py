@@ -51,6 +51,9 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     )
     training.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
     training.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
+    training.add_argument(
+        "--share-machine", action="store_true", help="do not wait for other local runs under a budget of wall time"
+    )
 
     add("run", "train what is missing, then report (the default)", [one, common, training])
     sub = add("tune", "try options on the first two domains, equally many for each row", [one, common, training])

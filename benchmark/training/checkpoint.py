@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
 from benchmark.atomic import whole_file
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
 
 
 class Checkpoint(TypedDict):
@@ -24,6 +27,7 @@ class Checkpoint(TypedDict):
     optimizer: dict[str, Any] | None  # None in a phase that does not train
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
+    cores: NotRequired[dict[str, float]]  # `contention.CoreTime`; checkpoints of earlier versions lack it
 
 
 def save(path: Path, content: Checkpoint | Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import time
 
 from benchmark.settings.config import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
+from benchmark.training.contention import CoreMeter
 from benchmark.training.processes import World
 
 
@@ -26,6 +27,7 @@ class Clock:
         self._charged: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
+        self.cores = CoreMeter()
         self._started: float | None = None
 
     @property
@@ -50,6 +52,7 @@ class Clock:
     def start(self) -> None:
         assert self._started is None, "the clock is running"
         self._world.synchronize()
+        self.cores.start()
         self._started = time.perf_counter()
 
     def pause(self) -> None:
@@ -57,6 +60,7 @@ class Clock:
         self._world.synchronize()
         self._read()
         self._started = None
+        self.cores.pause()
 
     def count(self, work: Work, alarm: int = 0) -> int:
         """Charge some work and the time that it took.

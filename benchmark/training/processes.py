@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import filelock
 import torch
 import torch.distributed as dist
 
@@ -58,6 +59,35 @@ class World:
         if self.size > 1:
             dist.broadcast_object_list(said, device=self.device)
         return said[0]
+
+    def gather(self, value: T) -> list[T]:
+        """What each process says, on each, in the order of their ranks."""
+        said = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(said, value)
+        return said
+
+    def acquire(
+        self, lock: filelock.BaseFileLock, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None
+    ) -> bool:
+        """The first process takes the lock; all talk meanwhile, or their connection would time out.
+
+        Returns whether it is taken: not if one of them is asked to stop before. If it takes longer than a second the
+        first process calls `say` once.
+        """
+        waited = False
+        while True:
+            if self.leads:
+                try:
+                    lock.acquire(timeout=1)
+                except filelock.Timeout:
+                    if not waited:
+                        say()
+                    waited = True
+            if any(self.maximum(lock.is_locked)):
+                return True
+            if any(self.maximum(asked_to_stop())):
+                return False
 
     def barrier(self) -> None:
         if self.size > 1:

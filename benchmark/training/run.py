@@ -6,7 +6,6 @@ prefix (the first stage above all, where most methods do what Naive does) share 
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from benchmark.data.tokens import Corpus, prepare
 from benchmark.models import architectures, load
 from benchmark.models.start import load_start
 from benchmark.settings.config import ConfigError, RunConfig, digest
+from benchmark.settings.units import UNITS
 from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
@@ -88,6 +88,18 @@ class Run:
     def done(self) -> bool:
         return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()
 
+    def crowded(self) -> list[str]:
+        """Which finished stages something else slowed, so that their wall times cannot be compared.
+
+        None under a budget in another unit.
+        """
+        if not UNITS[self.config.budget.unit].is_wall_time:
+            return []
+        files = [self.store.stage(key) / "records.jsonl" for key in self.keys if self.store.stage_done(key)]
+        shares = [records.crowded(records.read_stage(file)) for file in files]
+        names = [domain.name for domain in self.config.domains]
+        return [f"{name} had {share}" for name, share in zip(names, shares, strict=False) if share]
+
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
 
@@ -132,7 +144,8 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Whoever else wants the same stage waits here and finds it done.
         lock = filelock.FileLock(folder / "lock")
-        self._acquire(lock)
+        if not self.world.acquire(lock, self.asked_to_stop):
+            raise Stopped
         try:
             # The first process decides: on a network file system the others may see files late.
             [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
@@ -142,17 +155,6 @@ class Run:
             evaluate_later_texts(folder, self.stream, self.world, precision_of(self.config.training, self.world))
         finally:
             lock.release()
-
-    def _acquire(self, lock: filelock.BaseFileLock) -> None:
-        """The first process takes the lock; all talk meanwhile, or their connection would time out. Raises Stopped."""
-        while True:
-            if self.world.leads:
-                with contextlib.suppress(filelock.Timeout):
-                    lock.acquire(timeout=1)
-            if any(self.world.maximum(lock.is_locked)):
-                return
-            if any(self.world.maximum(self.asked_to_stop())):
-                raise Stopped
 
     def _compute(self, index: int, folder: Path) -> None:
         if self.world.leads:
@@ -181,10 +183,11 @@ class Run:
         inputs = StageInputs(self.config, stage, self.stream, method, model, self.world)
         training = StageRun(inputs, folder / "checkpoint.pt", record, self.asked_to_stop, self.progress)
         model = training.run()
+        summary = training.summary()
         if self.world.leads:
             model.save(folder / "model", self.corpus.tokenizer)
             checkpoint.save(folder / "method.pt", get_state(method))
-            record("done", charged=training.clock.charged(), phases=training.position.phases, growth=method.growth)
+            record("done", **summary)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
 
     def _record_failure(self, stage: int, error: Exception) -> None:

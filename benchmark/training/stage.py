@@ -19,6 +19,7 @@ from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.clock import Clock
+from benchmark.training.contention import CoreTime, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, precision_of
@@ -109,6 +110,15 @@ class StageRun:
         if phases:
             self._evaluate(phases[-1].name)
         return self.inputs.model
+
+    def summary(self) -> dict[str, Any]:
+        """What the record of a finished stage says. All processes must ask for it at once."""
+        return {
+            "charged": self.clock.charged(),
+            "phases": self.position.phases,
+            "growth": self.method.growth,
+            "cores": asdict(contention(self.clock.cores, self.world)),
+        }
 
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged; only the first may do work."""
@@ -253,6 +263,7 @@ class StageRun:
                 optimizer=stepper.optimizer.state_dict() if stepper.optimizer else None,
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
+                cores=asdict(self.clock.cores.total),
             )
             checkpoint.save(self.checkpoint_file, content)
         self.world.barrier()
@@ -260,6 +271,7 @@ class StageRun:
     def _restore(self, saved: Checkpoint, phases: list[Phase]) -> None:
         self.position = Position(**saved["position"])
         self.clock.restore(saved["charged"])
+        self.clock.cores.total = CoreTime(**saved.get("cores", {}))
         self.inputs.model.load_state_dict(saved["model"])
         set_state(self.method, saved["state"])
         self.record("resumed", phase=phases[self.position.phase].name, step=self.position.step)

@@ -1,0 +1,113 @@
+"""What share of its cores a stage had while the clock ran, and a lock for runs that must not share a machine.
+
+Wall times can only be compared when nothing else ran beside them, which is measured, and recorded with each stage.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import filelock
+import torch
+
+from benchmark.training.processes import World, node
+
+STAT = Path("/proc/stat")  # where Linux counts what each core does
+MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
+
+
+@dataclass
+class CoreTime:
+    """Seconds while the clock ran, of one process on the cores that it may use."""
+
+    wall: float = 0.0
+    cpu: float = 0.0  # of all threads of this process
+    busy: float = 0.0  # of all processes on these cores, added up over the cores
+
+
+class CoreMeter:
+    """Adds up the core time between `start` and `pause`."""
+
+    def __init__(self) -> None:
+        self.total = CoreTime()
+
+    def start(self) -> None:
+        self._began = _now()
+
+    def pause(self) -> None:
+        now = _now()
+        for name, before in asdict(self._began).items():
+            setattr(self.total, name, getattr(self.total, name) + getattr(now, name) - before)
+
+
+@dataclass(frozen=True)
+class CoreUse:
+    """The core time of one process, and which cores it shares with whom."""
+
+    machine: str
+    cores: tuple[int, ...]
+    threads: int
+    time: CoreTime
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What the records say of a stage."""
+
+    wall: float  # seconds, the longest of its processes
+    cpu: float  # seconds, of all its processes
+    others: float | None  # cores that other programs kept busy, on average, where most; None: cannot be told
+    share: float | None  # of the cores that its processes wanted, that others left them, where least
+
+
+def contention(meter: CoreMeter, world: World) -> Contention:
+    """Ask every process of the run, all of which must call this at once."""
+    mine = CoreUse(node(), cores(), torch.get_num_threads(), meter.total)
+    uses: list[CoreUse] = world.gather(mine)
+    wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
+    if wall < MEASURABLE or not STAT.exists():
+        return Contention(wall, cpu, None, None)
+    places = {(use.machine, use.cores) for use in uses}
+    found = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
+    return Contention(wall, cpu, max(others for others, _ in found), min(share for _, share in found))
+
+
+def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:
+    """The cores that others kept busy, and the share of the wanted cores that they left, for processes on one set."""
+    wall = max(use.time.wall for use in uses)
+    available = len(uses[0].cores)
+    wanted = min(available, sum(use.threads for use in uses))
+    others = max(0.0, max(use.time.busy for use in uses) - sum(use.time.cpu for use in uses)) / wall
+    return others, min(1.0, max(0.0, available - others) / wanted)
+
+
+def cores() -> tuple[int, ...]:
+    """The numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _now() -> CoreTime:
+    return CoreTime(time.perf_counter(), time.process_time(), _busy(cores()) if STAT.exists() else 0.0)
+
+
+def _busy(numbers: Sequence[int]) -> float:
+    """Seconds that these cores have been busy since the machine started, stolen time included."""
+    wanted, ticks = {f"cpu{number}" for number in numbers}, 0
+    for line in STAT.read_text(encoding="ascii").splitlines():
+        name, *fields = line.split()
+        if name in wanted:
+            user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
+            ticks += user + nice + system + hard + soft + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def machine_lock() -> filelock.BaseFileLock:
+    """What a run holds that must not share this machine with others of this user."""
+    return filelock.FileLock(Path(tempfile.gettempdir()) / f"lifelong-pretraining-{os.getuid()}.lock")

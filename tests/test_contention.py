@@ -1,0 +1,137 @@
+"""What share of its cores a stage had, and runs under a budget of wall time that wait for each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import filelock
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.instruments.conformance import ALONE, Lab
+from benchmark.jobs.executors.local import LocalExecutor
+from benchmark.settings.config import Budget
+from benchmark.store import Store
+from benchmark.training import contention, stage
+from benchmark.training.contention import Contention, CoreMeter, CoreTime, CoreUse, others_and_share
+from benchmark.training.processes import World
+from benchmark.training.stage import Stopped
+
+
+def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
+    return CoreUse("here", tuple(range(cores)), threads, CoreTime(wall=10.0, cpu=cpu, busy=busy))
+
+
+@pytest.mark.parametrize(
+    ("uses", "expected"),
+    [
+        ([use(2, 18.0, 18.0)], (0.0, 1.0)),  # alone, and not always busy
+        ([use(2, 10.0, 20.0)], (1.0, 0.5)),  # another program has one of the two cores
+        ([use(1, 9.0, 19.0)], (1.0, 1.0)),  # one thread, and a core is left for it
+        ([use(4, 30.0, 35.0, cores=8)], (0.5, 1.0)),
+        ([use(2, 9.0, 20.0), use(2, 9.0, 19.9)], (0.2, 0.9)),  # two processes of the run on the same two cores
+        ([use(2, 18.0, 17.9)], (0.0, 1.0)),  # the counters tick every 10 ms
+    ],
+)
+def test_what_others_leave(uses: list[CoreUse], expected: tuple[float, float]) -> None:
+    """Oracle: by hand: the cores less what others keep busy on average, over the threads that want one."""
+    assert others_and_share(uses) == pytest.approx(expected)
+
+
+def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
+    """Oracle: proc(5): user, nice, system, irq, softirq and steal in clock ticks; idle and iowait are not work. Only
+    the cores that the process may use count, and only what passes between start and pause."""
+    file, tick = tmp_path / "stat", contention.os.sysconf("SC_CLK_TCK")
+
+    def at(work: int) -> None:
+        file.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 0 0 0\n")
+
+    monkeypatch.setattr(contention, "STAT", file)
+    monkeypatch.setattr(contention, "cores", lambda: (0,))
+    at(100)
+    assert contention._busy((0,)) == pytest.approx(115 / tick)
+    meter = CoreMeter()
+    for before, after in ((100, 150), (500, 501)):
+        at(before)
+        meter.start()
+        at(after)
+        meter.pause()
+    assert meter.total.busy == pytest.approx(51 / tick)
+
+
+@pytest.mark.parametrize("missing", ["seconds", "counters"])
+def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch) -> None:
+    """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""
+    monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
+    meter = CoreMeter()
+    meter.total = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
+    found = contention.contention(meter, ALONE)
+    assert (found.cpu, found.others, found.share) == (0.5, None, None)
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"),
+    [({"share": 0.812}, "81% of its cores"), ({"share": 0.95}, ""), ({"share": None}, ""), (None, "")],
+)
+def test_a_crowded_stage_is_named(cores: dict | None, text: str) -> None:
+    """Oracle: the limit of 95%; a stage whose share is not known, or that has not ended, is not accused."""
+    done = {"kind": "done", **({"cores": cores} if cores else {})}
+    assert records.crowded([{"kind": "stage"}, done]) == text
+    assert records.crowded([{"kind": "stage"}]) == ""
+
+
+def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
+    """Oracle: what is put in: 80% of the cores. It matters under a budget of wall time alone; it is recorded always,
+    and what was counted before a stop still counts."""
+    totals = []
+
+    def found(meter: CoreMeter, world: World) -> Contention:
+        totals.append(meter.total.wall)
+        return Contention(10.0, 5.0, 0.4, 0.8)
+
+    monkeypatch.setattr(stage, "contention", found)
+    lab = Lab("naive", methods.build, tmp_path)
+    run = lab.run(lab.config(), "steps", iter([False, True]).__next__)
+    with pytest.raises(Stopped):
+        run.train(last_stage=0)
+    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    run = lab.run(lab.config(), "steps")
+    run.train(last_stage=0)
+    assert 0 < saved["cores"]["wall"] < totals[0]
+    assert run.crowded() == []
+    [done] = [line for line in records.read(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
+    assert done["cores"] == {"wall": 10.0, "cpu": 5.0, "others": 0.4, "share": 0.8}
+    config = lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=1e-6)})
+    run = lab.run(config, "seconds")
+    run.train(last_stage=0)
+    assert run.crowded() == ["json had 80% of its cores"]
+
+
+def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
+    """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without a word."""
+    said: list[str] = []
+    with filelock.FileLock(tmp_path / "lock"):
+        mine = filelock.FileLock(tmp_path / "lock")
+        assert not ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
+        assert said == ["waits"] and not mine.is_locked
+    assert ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
+    assert said == ["waits"] and mine.is_locked
+    mine.release()
+
+
+@pytest.mark.parametrize(("unit", "share", "taken"), [("seconds", 0, 1), ("seconds", 1, 0), ("steps", 0, 0)])
+def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path) -> None:
+    """Oracle: the rule, and --share-machine. No run is trained, since its method cannot be built."""
+    config = Lab("naive", methods.build, tmp_path).config()
+    config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
+    state = SimpleNamespace(config=config)
+    plan = SimpleNamespace(
+        wanted=[state], parallel=1, share_machine=bool(share), build=lambda name, options: methods.build("none")
+    )
+    lock = filelock.FileLock(tmp_path / "lock")
+    assert LocalExecutor(None, Store(tmp_path))._train(plan, lock) == [config]
+    assert lock.is_locked == bool(taken)
+    lock.release(force=True)
