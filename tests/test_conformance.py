@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import methods
+from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, Lab
 from benchmark.training.method import LifelongMethod, Phase
@@ -43,37 +49,83 @@ def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
 
 
 @dataclass
-class Greedy(LifelongMethod):
-    """Breaks promises on purpose."""
+class Wrong(LifelongMethod):
+    """Breaks one promise on purpose."""
 
     how: str = ""
 
+    def signature(self, stage):
+        if self.how == "asked":  # an answer that changes
+            Wrong.version += 1
+            return {"asked": Wrong.version}
+        return super().signature(stage)
+
     def phases(self, stage):
-        return [Phase("adapt", share=2.0 if self.how == "budget" else 1.0)]
+        shares = {"too much": [2.0], "too many": [1 / 15] * 15}.get(self.how, [1.0])
+        return [Phase(f"phase {i}", share=share) for i, share in enumerate(shares)]
 
     def start_stage(self, model, stage):
+        self.kept = []
+        base = model.network.base_model
         if self.how == "first stage":
-            model.network.base_model.wte.weight.data.mul_(0.5)
+            base.wte.weight.data.mul_(0.5)
+        if self.how == "not saved":
+            base.ln_f.eps = 0.5
+        if self.how == "GPT only":
+            base.wte.weight.data.mul_(1.0)
+        if self.how == "thread":
+            threading.Thread(target=time.sleep, args=(2.0,), name="helper", daemon=True).start()
         return model
+
+    def loss(self, learner, batch):
+        loss = super().loss(learner, batch)
+        if self.how == "compiled" and torch.compiler.is_compiling():
+            loss = loss + learner.parameters[0].square().sum()
+        if self.how == "bf16" and learner.autocast._enabled:
+            loss = loss * float("nan")
+        return loss
 
     def adjust_gradients(self, learner, memory):
         learner.record(steps=learner.metrics.get("steps", 0) + 1)
         if self.how == "state" and learner.metrics["steps"] > 1:  # depends on what a resume does not restore
             self.calls = getattr(self, "calls", 0) + 1
             learner.parameters[0].grad.mul_(self.calls % 3)
+        if self.how == "alone":
+            learner.parameters[0].grad.add_(learner.world.size - 1)
+        if self.how == "later" and learner.metrics["steps"] > 3:
+            learner.model.network(torch.zeros(4, 8, dtype=torch.long))
+
+
+def build(how: str, name: str, options: dict) -> LifelongMethod:
+    """Naive, or the wrong method."""
+    return Wrong(how) if name == "wrong" else methods.build(name, options)
 
 
 @pytest.mark.parametrize(
-    ("how", "check"),
+    ("how", "check", "message"),
     [
-        ("budget", conformance.phases_fill_each_stage),
-        ("first stage", conformance.shared_first_stage_is_naive),
-        ("state", conformance.resumes_identically_from_a_kill_in_each_phase),
-        ("", conformance.options_are_documented),
+        ("", conformance.options_are_documented, "option 'how' has no comment"),
+        ("too much", conformance.phases_fill_each_stage, "more than the budget"),
+        ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
+        ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
+        ("first stage", conformance.shared_first_stage_is_naive, "tensors differ in the first stage"),
+        ("asked", conformance.questions_compute_nothing, "class Wrong.version"),
+        ("later", conformance.each_step_costs_what_the_first_does, "step 3 takes"),
+        ("thread", conformance.works_in_one_thread, "helper"),
+        ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "tensors differ after kills"),
+        ("alone", conformance.two_processes_equal_one, "wrong in two processes"),
+        ("compiled", conformance.compiled_equals_eager, "compiled"),
+        ("bf16", conformance.bf16_is_finite, "the loss is not finite"),
+        ("GPT only", conformance.bert_learns_too, "no attribute 'wte'"),
     ],
 )
-def test_the_checks_can_fail(how, check, tmp_path) -> None:
-    """Oracle: a method that breaks one promise fails that promise's check."""
-    lab = Lab("greedy", lambda name, options: Greedy(how) if name == "greedy" else methods.build(name), tmp_path)
-    with pytest.raises(AssertionError):
-        check(lab)
+def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: str, tmp_path) -> None:
+    """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
+    with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
+        check(Lab("wrong", functools.partial(build, how), tmp_path))
+
+
+def test_every_check_has_a_wrong_method() -> None:
+    """Oracle: the list of checks."""
+    [mark] = [m for m in test_each_check_can_fail.pytestmark if m.name == "parametrize"]
+    assert [check for _, check, _ in mark.args[1]] == list(CHECKS)

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -24,16 +25,21 @@ import torch
 from torch import Tensor
 
 from benchmark import records
+from benchmark.instruments.speed import stages
 from benchmark.models import load
 from benchmark.settings import architecture_names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
+from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
+from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import check_memory_shares, stage_of
+from benchmark.training.step import Stepper
+from benchmark.training.unchanged import unchanged
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 Weights = dict[str, Tensor]
@@ -258,12 +264,60 @@ def shared_first_stage_is_naive(lab: Lab) -> None:
         _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage")
 
 
+def questions_compute_nothing(lab: Lab) -> None:
+    """`signature`, `options` and `phases` say the same each time, compute nothing, and leave everything as it is."""
+    config = lab.config()
+    for inputs in _stages(lab):
+        method, stage, bare = inputs.method, inputs.stage, stage_of(config, inputs.stage.index)
+        answers = []
+
+        def ask() -> None:
+            answers.append((method.signature(bare), method.options(), list(method.phases(stage))))  # noqa: B023
+
+        with unchanged("signature, options or phases", method, inputs.model):
+            flops = count_flops(ask)
+            ask()
+        assert answers[0] == answers[1], f"stage {stage.index}: asked twice, it says {answers[0]} and {answers[1]}"
+        assert not flops, f"stage {stage.index}: signature, options or phases take {flops:g} FLOPs"
+
+
+def each_step_costs_what_the_first_does(lab: Lab) -> None:
+    """No step of a phase takes more FLOPs than its first, by which all are charged."""
+    for inputs in _stages(lab):
+        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
+            stepper = Stepper(inputs, phase, number)
+            first = stepper.flops()
+            for step in range(1, STEPS):
+                flops = count_flops(lambda: stepper.step(step))  # noqa: B023
+                assert flops <= first * 1.001, (
+                    f"stage {inputs.stage.index}, phase {phase.name}: step {step} takes {flops:g} FLOPs, the first, "
+                    f"by which all are charged, {first:g}"
+                )
+            stepper.close()
+
+
+def works_in_one_thread(lab: Lab) -> None:
+    """The method starts no thread and no process: these would work on while the clock is paused."""
+    before = threading.enumerate()
+    for inputs in _stages(lab):
+        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
+            stepper = Stepper(inputs, phase, number)
+            for step in range(2):
+                stepper.step(step)
+            stepper.close()
+            others = [*(set(threading.enumerate()) - set(before)), *multiprocessing.active_children()]
+            assert not others, f"stage {inputs.stage.index}, phase {phase.name}: beside the loop there are {others}"
+
+
 CHECKS: tuple[Callable[[Lab], None], ...] = (
     options_are_documented,
     phases_fill_each_stage,
     budget_is_kept_to_one_step,
     checkpoints_compute_what_was_recorded,
     shared_first_stage_is_naive,
+    questions_compute_nothing,
+    each_step_costs_what_the_first_does,
+    works_in_one_thread,
     resumes_identically_from_a_kill_in_each_phase,
     two_processes_equal_one,
     compiled_equals_eager,
@@ -326,6 +380,13 @@ def _double_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def _stages(lab: Lab) -> Iterator[StageInputs]:
+    """Each stage as a run would begin it, but that nothing is trained."""
+    config = lab.config()
+    for _, prepared in stages(config, lab.build, lab.run(config, "untrained").stream, ALONE):
+        yield prepared.inputs
 
 
 def _phases_of(lab: Lab) -> list[tuple[str, int]]:

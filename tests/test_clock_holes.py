@@ -1,0 +1,190 @@
+"""Ten ways to work off the clock, each a small method: one of the checks catches it, a run refuses it, or the clock
+charges it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.instruments import conformance
+from benchmark.instruments.conformance import Lab
+from benchmark.settings.config import Budget
+from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.unchanged import SideEffect
+
+
+def train(model: torch.nn.Module) -> None:
+    """Work: stands for a training step."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(parameter @ parameter.T @ parameter if parameter.dim() == 2 else 0.01)
+
+
+@dataclass
+class WorksInPhases(LifelongMethod):
+    def start_stage(self, model, stage):
+        self.model = model
+        return model
+
+    def phases(self, stage):
+        train(self.model)
+        return [Phase("adapt")]
+
+
+@dataclass
+class WorksInSignature(LifelongMethod):
+    weights: ClassVar[torch.Tensor] = torch.eye(4)
+
+    def signature(self, stage):
+        WorksInSignature.weights = self.weights @ self.weights + 1
+        return {}
+
+
+@dataclass
+class WorksInOptions(LifelongMethod):
+    def options(self):
+        torch.eye(4) @ torch.eye(4)
+        return {}
+
+
+@dataclass
+class WorksInAThread(LifelongMethod):
+    def start_stage(self, model, stage):
+        worker = threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(200)], daemon=True)
+        worker.start()
+        return model
+
+
+@dataclass
+class WorksInAHook(LifelongMethod):
+    def start_stage(self, model, stage):
+        model.network.register_forward_hook(lambda module, inputs, output: None)
+        return model
+
+
+@dataclass
+class RemembersTheWarmUp(LifelongMethod):
+    def loss(self, learner, batch):
+        if not hasattr(self, "teacher"):
+            self.teacher = learner.model(batch.tokens, batch.domains, batch.positions).detach()
+        return super().loss(learner, batch)
+
+
+@dataclass
+class RepeatsOldBatches(LifelongMethod):
+    state = ("kept",)
+    kept: list = field(default_factory=list, init=False)
+
+    def adjust_gradients(self, learner, memory):
+        for tokens in self.kept:
+            learner.model.network(tokens)
+
+    def loss(self, learner, batch):
+        self.kept = [*self.kept, batch.tokens]
+        return super().loss(learner, batch)
+
+
+@dataclass
+class TakesALargerBatch(LifelongMethod):
+    def start_stage(self, model, stage):
+        self.more = stage.build(stage.size)  # any other text would do
+        return model
+
+    def loss(self, learner, batch):
+        twice = (torch.cat([part, part]) for part in (batch.tokens, batch.domains, batch.positions))
+        return super().loss(learner, batch) + 0.0 * learner.model(*twice).mean()
+
+
+@dataclass
+class PreparesBatchesAhead(LifelongMethod):
+    def start_stage(self, model, stage):
+        time.perf_counter.now += 3.0  # takes three seconds
+        return model
+
+    def phases(self, stage):
+        time.perf_counter.now += 2.0
+        return [Phase("adapt")]
+
+
+class LearnsFromValidation(torch.nn.LayerNorm):
+    """Changes when it is evaluated."""
+
+    def forward(self, hidden):
+        if not self.training:
+            self.bias.data.add_(0.01)
+        return super().forward(hidden)
+
+
+@dataclass
+class ChangesInEvaluation(LifelongMethod):
+    def start_stage(self, model, stage):
+        model.network.base_model.ln_f.__class__ = LearnsFromValidation
+        return model
+
+
+@pytest.mark.parametrize(
+    ("cheat", "where"),
+    [
+        (WorksInPhases, r"phases\(\) of WorksInPhases has changed"),
+        (WorksInAHook, "network has a hook when it is evaluated"),
+        (RemembersTheWarmUp, "the warm-up step of RemembersTheWarmUp has changed RemembersTheWarmUp.teacher"),
+        (ChangesInEvaluation, "an evaluation of ChangesInEvaluation has changed the model.*ln_f.bias"),
+    ],
+)
+def test_a_run_refuses_work_off_the_clock(cheat: type[LifelongMethod], where: str, tmp_path) -> None:
+    """Oracle: the message names the method, the place and what has changed."""
+    with pytest.raises(SideEffect, match=where):
+        Lab("cheat", lambda name, options: cheat(), tmp_path).undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("cheat", "check"),
+    [
+        (WorksInSignature, conformance.questions_compute_nothing),
+        (WorksInOptions, conformance.questions_compute_nothing),
+        (WorksInAThread, conformance.works_in_one_thread),
+        (RepeatsOldBatches, conformance.each_step_costs_what_the_first_does),
+    ],
+)
+def test_a_check_catches_what_a_run_cannot_see(cheat: type[LifelongMethod], check, tmp_path) -> None:
+    """Oracle: the check of that promise."""
+    with pytest.raises((AssertionError, SideEffect)):
+        check(Lab("cheat", lambda name, options: cheat(), tmp_path))
+
+
+def charged(run) -> dict[str, float]:
+    return records.read(run.store.stage(run.keys[0]) / "records.jsonl")[-1]["charged"]
+
+
+def test_the_clock_charges_a_larger_batch(tmp_path) -> None:
+    """Oracle: three forward passes for one, and no more backward passes than one of the rows themselves: between 5/3
+    and 3 of Naive's FLOPs. What is charged counts under every budget."""
+    lab = Lab("cheat", lambda name, options: TakesALargerBatch(), tmp_path)
+    naive = Lab("naive", methods.build, tmp_path)
+    runs = lab.run(lab.config(), "cheat"), naive.run(naive.config(), "naive")
+    for run in runs:
+        run.train(last_stage=0)
+    cheat, honest = map(charged, runs)
+    assert cheat["steps"] == honest["steps"]
+    assert 5 / 3 <= cheat["flops"] / honest["flops"] <= 3.01
+
+
+def test_the_clock_charges_what_is_prepared_ahead(tmp_path, monkeypatch) -> None:
+    """Oracle: three seconds in start_stage and two in phases leave ten of fifteen, whatever else takes no time."""
+
+    def clock() -> float:
+        return clock.now
+
+    clock.now = 100.0
+    monkeypatch.setattr(time, "perf_counter", clock)
+    lab = Lab("cheat", lambda name, options: PreparesBatchesAhead(), tmp_path)
+    run = lab.run(lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=5.0)}), "run")
+    run.train(last_stage=0)
+    assert (charged(run)["seconds"], charged(run)["steps"]) == (5.0, 1)
