@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import filelock
 import pytest
@@ -11,9 +13,9 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments.conformance import ALONE, Lab
+from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs.executors.local import LocalExecutor
-from benchmark.settings.config import Budget
+from benchmark.settings.config import Budget, Suite
 from benchmark.store import Store
 from benchmark.training import contention, stage
 from benchmark.training.contention import Contention, CoreMeter, CoreTime, CoreUse, others_and_share
@@ -44,7 +46,7 @@ def test_what_others_leave(uses: list[CoreUse], expected: tuple[float, float]) -
 def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
     """Oracle: proc(5): user, nice, system, irq, softirq and steal in clock ticks; idle and iowait are not work. Only
     the cores that the process may use count, and only what passes between start and pause."""
-    file, tick = tmp_path / "stat", contention.os.sysconf("SC_CLK_TCK")
+    file, tick = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
 
     def at(work: int) -> None:
         file.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 0 0 0\n")
@@ -128,10 +130,10 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     config = Lab("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     state = SimpleNamespace(config=config)
-    plan = SimpleNamespace(
+    plan: Any = SimpleNamespace(
         wanted=[state], parallel=1, share_machine=bool(share), build=lambda name, options: methods.build("none")
     )
-    lock = filelock.FileLock(tmp_path / "lock")
-    assert LocalExecutor(None, Store(tmp_path))._train(plan, lock) == [config]
+    lock, suite = filelock.FileLock(tmp_path / "lock"), cast(Suite, None)
+    assert LocalExecutor(suite, Store(tmp_path))._train(plan, lock) == [config]
     assert lock.is_locked == bool(taken)
     lock.release(force=True)

@@ -18,7 +18,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.config import Budget, per_stage
 from benchmark.settings.units import Work
@@ -186,7 +186,7 @@ KILL = """
 import os, signal, sys, torch
 from pathlib import Path
 import methods
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.lab import Lab
 torch.set_num_threads(1)
 lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))

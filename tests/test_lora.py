@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 import methods
 from benchmark import records
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.lab import Lab
 from benchmark.models import LanguageModel, build, load, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.settings.architecture_names import names

@@ -11,7 +11,7 @@ import torch
 import methods
 import paper_tables
 from analysis.study import Study
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.lab import Lab
 from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.suite_files import expand, load_suite

@@ -15,7 +15,8 @@ import torch
 import methods
 from analysis.study import Study
 from benchmark import records
-from benchmark.instruments.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
+from benchmark.instruments.conformance import resumes_identically_from_a_kill_in_each_phase
+from benchmark.instruments.lab import Lab, tiny_config
 from benchmark.settings.config import digest
 from benchmark.training.method import Phase
 from benchmark.training.stage_keys import stage_of

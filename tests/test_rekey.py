@@ -11,7 +11,7 @@ import pytest
 import methods
 from benchmark import records
 from benchmark.data.bpe import content_key
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.instruments.rekey import old_stage_keys, rekey
 from benchmark.models import load
 from benchmark.models.prompts import meet

@@ -11,7 +11,7 @@ import torch
 import methods
 from benchmark import records
 from benchmark.instruments import speed
-from benchmark.instruments.conformance import ALONE, STEPS, Lab
+from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, measure, table
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig

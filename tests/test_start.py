@@ -23,7 +23,7 @@ from transformers import (
 
 import methods
 from benchmark import records
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.start import load_start, started
 from benchmark.settings.config import ConfigError, Model, RunConfig

@@ -125,7 +125,8 @@ class Run:
             path = self.store.start_file(self._start_key)
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(path.with_suffix(".lock"))
-            self._acquire(lock)
+            if not self.world.acquire(lock, self.asked_to_stop):
+                raise Stopped
             try:
                 precision = precision_of(self.config.training, self.world)
                 model = lambda: load_start(start.folder, self.corpus.vocabulary)  # noqa: E731

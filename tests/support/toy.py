@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.instruments.conformance import ALONE
+from benchmark.instruments.lab import ALONE
 from benchmark.settings.config import Training
 from benchmark.training.batch import Batch
 from benchmark.training.learner import Learner

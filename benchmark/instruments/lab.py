@@ -1,0 +1,97 @@
+"""A place where methods train on almost nothing: three small domains, models of a few thousand weights, ten steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmark.models import load
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.store import Store
+from benchmark.training.method import LifelongMethod
+from benchmark.training.processes import World
+from benchmark.training.progress import Silent
+from benchmark.training.run import Run
+from benchmark.training.stage_keys import check_memory_shares
+
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
+Weights = dict[str, Tensor]
+ALONE = World(0, 1, torch.device("cpu"))
+STEPS = 10
+
+
+class Lab:
+    """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below `folder`."""
+
+    def __init__(self, name: str, build: Build, folder: Path) -> None:
+        self.name, self.build, self.folder = name, build, folder
+
+    def new_method(self, options: Mapping[str, Any] | None = None) -> LifelongMethod:
+        return self.build(self.name, options or {})
+
+    def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
+        """A tiny run of the method: 8 rows a batch, or 20 where 8 cannot hold its share of memory."""
+        config = tiny_config(self.name, architecture, **training)
+        try:
+            check_memory_shares(config, self.new_method())
+        except ConfigError:
+            config = tiny_config(self.name, architecture, **{"batch_size": 20, **training})
+        return config
+
+    def run(self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False) -> Run:
+        """A run in the folder `store`, which shares the tokenised text with all others."""
+        root = self.folder / store
+        root.mkdir(parents=True, exist_ok=True)
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        if not (root / "data").exists():
+            (root / "data").symlink_to(data)
+        return Run(
+            config,
+            lambda: self.build(config.method, config.options),
+            Store(root),
+            ALONE,
+            Silent(),
+            asked_to_stop,
+        )
+
+    def weights(self, config: RunConfig, store: str) -> list[Weights]:
+        """Train if necessary; the weights after each stage."""
+        run = self.run(config, store)
+        run.train()
+        return [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+
+    def undisturbed(self, architecture: str = "gpt") -> list[Weights]:
+        return self.weights(self.config(architecture), f"undisturbed-{architecture}")
+
+
+def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "suite": "conformance",
+            "row": method,
+            "row_index": 0,
+            "method": method,
+            "options": {},
+            "seed": 3,
+            "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
+            "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
+            "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_tokens": 320},
+            "model": {
+                "architecture": architecture,
+                "head_size": 16,
+                "dropout": 0.0,
+                "ladder": [
+                    {"layers": 1, "hidden_size": 16},
+                    {"layers": 1, "hidden_size": 32},
+                    {"layers": 2, "hidden_size": 32},
+                ],
+            },
+            "training": {"batch_size": 8, "learning_rate": 3e-3, "evaluations": 2, "precision": "fp32", **training},
+            "budget": {"unit": "steps", "amount": STEPS},
+        }
+    )
