@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    GPT2LMHeadModel,
+    MistralConfig,
+    Qwen2Config,
+)
 
 from benchmark.data.vocabulary import BOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures, transformer
@@ -94,6 +101,41 @@ def test_logits_are_those_of_transformers(architecture: str, prompts: bool, toke
     expected = torch.stack([everything[row, columns + prompts] for row, columns in enumerate(positions)])
     assert logits.shape == (3, 2, model.vocabulary.text)
     torch.testing.assert_close(logits, expected)
+
+
+def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
+    """Oracle: transformers' own masks, where a window of four columns to each side is shorter than the rows."""
+    torch.manual_seed(0)
+    model = build("modernbert", 4, 32, Vocabulary(tokenizer.get_vocab_size()), sequence_length=18, head_size=16).eval()
+    tokens, domains, _ = rows(model.vocabulary)
+    whole = torch.arange(17).expand(3, -1)
+    with torch.no_grad():
+        everywhere = model(tokens, domains, whole)
+        model.network.config.local_attention = 8
+        logits = model(tokens, domains, whole)
+        expected = model.network(tokens).logits
+    torch.testing.assert_close(logits, expected)
+    assert (logits - everywhere).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("architecture", names())
+def test_rows_without_positions_are_refused(architecture: str, tokenizer: Tokenizer) -> None:
+    """Oracle: the number of columns that the model was built for: 18, its prompt's among them."""
+    model = small(architecture, tokenizer, prompts=True)
+    assert model.sequence_length == 18
+    tokens = torch.full((1, 18), MASK)
+    model.hidden(tokens[:, 1:], torch.tensor([0]))
+    with pytest.raises(ConfigError, match="rows of 19 columns for a network that has positions for 18: cut the text"):
+        model.hidden(tokens, torch.tensor([0]))
+
+
+def test_a_window_of_attention_bounds_the_rows() -> None:
+    """Oracle: the configurations; Qwen2 has a window only where it is switched on."""
+    length = architectures.of("mistral").length
+    assert length(MistralConfig(max_position_embeddings=64, sliding_window=8)) == 8
+    assert length(MistralConfig(max_position_embeddings=64, sliding_window=None)) == 64
+    assert length(Qwen2Config(max_position_embeddings=64, sliding_window=8)) == 64
+    assert length(Qwen2Config(max_position_embeddings=64, sliding_window=8, use_sliding_window=True)) == 8
 
 
 @pytest.mark.parametrize("architecture", names())
