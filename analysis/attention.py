@@ -90,7 +90,7 @@ def _parents(models: RunModels, index: int) -> list[int]:
 
 
 def _heads(model: LanguageModel) -> int:
-    """Of a layer."""
+    """How many heads of queries a layer has."""
     return model.network.config.num_attention_heads
 
 
@@ -107,7 +107,7 @@ def attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
 
 
 def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
-    """Of each head of a grown model the one it came from (see GrowthRecord), in a model with `heads` heads a layer."""
+    """For each head of a grown model the one it came from (GrowthRecord), in a model with `heads` heads a layer."""
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
 

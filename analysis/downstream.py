@@ -17,7 +17,7 @@ from benchmark.records import RunRecords
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
-Line = tuple[str, pd.DataFrame, str, str]  # label; its scores; row and stage of the printed numbers beside it
+ScoreLine = tuple[str, pd.DataFrame, str, str]  # label; its scores; row and stage of the printed numbers beside it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ScoreTable(TableExhibit):
         below = [*_about(shown, titles), *notes.missing(blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(suite, ())
         runs = _by_row(study, suite, chosen)
@@ -57,7 +57,9 @@ class ScoreTable(TableExhibit):
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title, lower=False) for title in [*titles, AVERAGE]]
 
-    def _rows(self, study: Study, suite: str, lines: list[Line], titles: dict[str, str], view: View) -> list[TableRow]:
+    def _rows(
+        self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
+    ) -> list[TableRow]:
         block = self.printed_block(study, suite)
         printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
         names = [domain["name"] for domain in study.of(suite)[0].domains]
@@ -95,7 +97,7 @@ class ScoreTable(TableExhibit):
 class PromptTable(ScoreTable):
     """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt."""
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         final = _final(study, suite)
         with_prompts = [
             row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
@@ -118,7 +120,7 @@ class PromptTable(ScoreTable):
 class StageScoreTable(ScoreTable):
     """The scores of every row's model after each stage; a block a row."""
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[Line]]]:
+    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         of_row = {row: _split(found, "stage") for row, found in _split(scores, "row").items()}
         return [
@@ -170,7 +172,7 @@ def _average(scores: pd.DataFrame, domains: Sequence[str]) -> Cell:
     return Cell(values, digits=1, missing=not values)
 
 
-def _baselines(study: Study, scores: pd.DataFrame) -> list[Line]:
+def _baselines(study: Study, scores: pd.DataFrame) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the models were scored on."""
     found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
     return [(f"Baseline: {name}", lines, "", "") for name, lines in found.groupby("name", sort=False)]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import scipy.stats
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from analysis.metrics import Floats
 
 ERRORS = 0.05  # the share of reports with a wrong verdict, and of intervals without the mean, that is accepted
 POWER = 0.8

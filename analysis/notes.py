@@ -9,9 +9,9 @@ import pandas as pd
 
 from analysis.study import Study
 from analysis.tables import Block
+from benchmark.records import ENOUGH_CORES
 from benchmark.settings.units import UNITS
 
-ENOUGH = 0.95  # of its cores, or the wall time of a stage does not compare with that of others
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
 
 
@@ -81,9 +81,9 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
-    """Stages under a budget of wall time to which other programs left less than ENOUGH of their cores."""
+    """Stages under a budget of wall time to which other programs left less than ENOUGH_CORES of their cores."""
     timed = np.array([UNITS[unit].is_wall_time for unit in stages["unit"]], bool)
-    slowed = stages[timed & (stages["cores"] < ENOUGH)]
+    slowed = stages[timed & (stages["cores"] < ENOUGH_CORES)]
     where = (
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)

@@ -18,8 +18,9 @@ from typing import Literal
 import numpy as np
 
 from analysis.claims import PAPER, ZERO, Claim
-from analysis.inference import ERRORS, Floats, detectable, fewest_seeds, holm, one_sided
+from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.measurements import AVERAGE, Key, Measurements
+from analysis.metrics import Floats
 from analysis.printed import slug
 
 State = Literal["held", "not held", "not decidable"]

@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, validation_message
+from benchmark.settings.base import validation_message
+from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
 from benchmark.settings.suite_files import expand
 from benchmark.training.method import LifelongMethod
 

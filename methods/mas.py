@@ -32,5 +32,5 @@ class MAS(Consolidation):
 
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of logits (B, K, V), averaged over the B K positions."""
+    """The squared norm of logits (B, K, V), averaged over the B K positions."""
     return at_least_fp32(logits).square().sum(-1).mean()

@@ -26,7 +26,7 @@ from benchmark.training.clock import Clock
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import scheduled
 from benchmark.training.processes import World
-from benchmark.training.progress import Line
+from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.stage_keys import stage_keys
 
@@ -225,10 +225,10 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
 
 def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> None:
     """Oracle: the loss in the records at the same step; a phase that trains nothing has none."""
-    monkeypatch.setattr(Line, "due", lambda self: True)
+    monkeypatch.setattr(ProgressLine, "due", lambda self: True)
     lab, out = Lab("ewc", methods.build, tmp_path), io.StringIO()
     run = lab.run(lab.config(), "run")
-    run.progress = Line("EWC", out=out)
+    run.progress = ProgressLine("EWC", out=out)
     run.train(last_stage=1)
     lines = [line for line in out.getvalue().splitlines() if "stage 2/3" in line]
     assert {("importance" in line, "loss" in line) for line in lines} == {(True, False), (False, True)}

@@ -32,7 +32,7 @@ class TextTokenizer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an id on disk."""
+        """The type of an id on disk."""
         return np.dtype("<u2" if self.vocabulary <= 2**16 else "<u4")
 
 

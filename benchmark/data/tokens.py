@@ -46,7 +46,7 @@ THREADS = min(os.cpu_count() or 1, 8)
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
-Progress = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 class DomainInfo(TypedDict, total=False):
@@ -103,7 +103,7 @@ def prepare(
     tokenizer: TokenizerConfig,
     data: Data,
     folder: Path,
-    progress: Progress | None = None,
+    progress: Say | None = None,
     probes: Sequence[Domain] = (),
     start: Path | None = None,
 ) -> Corpus:
@@ -128,7 +128,7 @@ def prepare(
 
 
 def _tokenizer(
-    domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Progress
+    domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Say
 ) -> TextTokenizer:
     if config.folder:
         bpe = load_bpe(Path(config.folder).expanduser())
@@ -171,7 +171,7 @@ def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
 # Domains
 
 
-def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> DomainTokens:
+def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> DomainTokens:
     source = corpus.identity(domain, data.valid_share)
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
 
@@ -195,7 +195,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, 
     return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info)
 
 
-def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> None:
+def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> None:
     """Write train.bin, valid.bin and info.json."""
     info = _write_ids(domain, made_with, data, folder, report)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
@@ -210,7 +210,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Progress) -> dict[str, Any]:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> dict[str, Any]:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
@@ -325,7 +325,7 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def _once(folder: Path, make: Callable[[Path], None], report: Progress) -> Path:
+def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
     """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -345,7 +345,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Progress) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, report: Progress) -> Iterator[None]:
+def _locked(folder: Path, report: Say) -> Iterator[None]:
     lock = FileLock(f"{folder}.lock")
     try:
         lock.acquire(timeout=0)

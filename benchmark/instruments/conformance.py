@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from benchmark import records
-from benchmark.instruments.lab import ALONE, STEPS, Build, Lab, Weights
+from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights
 from benchmark.instruments.speed import stages
 from benchmark.models import load
 from benchmark.settings import architecture_names
@@ -34,7 +34,7 @@ from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent
-from benchmark.training.run import Run
+from benchmark.training.run import Build, Run
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_of
 from benchmark.training.step import Stepper

@@ -15,10 +15,9 @@ from benchmark.store import Store
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
-from benchmark.training.run import Run
+from benchmark.training.run import Build, Run
 from benchmark.training.stage_keys import check_memory_shares
 
-Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 Weights = dict[str, Tensor]
 ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10

@@ -38,7 +38,7 @@ WARM_UP = 2  # steps
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step of one phase: seconds, and how many of Naive's steps in the same stage that is."""
+    """What a step of one phase costs: seconds, and how many of Naive's steps in the same stage that is."""
 
     row: str
     stage: int

@@ -13,7 +13,7 @@ from benchmark.instruments.run_models import Measure
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
 from benchmark.training.processes import World
-from benchmark.training.progress import Line, Silent
+from benchmark.training.progress import ProgressLine, Silent
 from benchmark.training.run import Build, Run, corpus_of
 from benchmark.training.stage import Stopped
 
@@ -45,7 +45,7 @@ class TrainRun:
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         config, store = self.config, Store(self.runs)
         name = f"{config.suite}: {config.row}, seed {config.seed}"
-        line = Line(name, store.heartbeat(config)) if world.leads else Silent()
+        line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, asked_to_stop)

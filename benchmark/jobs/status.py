@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from benchmark.jobs.states import RunState
 from benchmark.jobs.survey import Survey, stage_lines
 from benchmark.jobs.training_graph import label
+from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import UNITS, duration
 from benchmark.store import Store, recorded_stages
@@ -59,7 +60,18 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         found.append(f"{len(others) - len(running)} other jobs wait")
     for job in survey.failed_jobs():
         found.append(f"{job.name}  failed  {job.id}  {job.detail}; log {job.history.log}")
-    return [*found, *different_hardware(survey.store, states)]
+    return [*found, *different_hardware(survey.store, states), *lacked_cores(survey.store, states)]
+
+
+def lacked_cores(store: Store, states: Sequence[RunState]) -> list[str]:
+    """A warning for each run under a budget of wall time that other programs slowed."""
+    found = []
+    for one in states:
+        for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
+            lines = [line for kind in ("stage", "done") for line in stage_lines(store, key, kind)]
+            if share := crowded(lines):
+                found.append(f"! {label(one.config)}: {lines[0]['domain']} had {share}: its wall time bought less")
+    return found
 
 
 def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:

@@ -19,7 +19,7 @@ from benchmark.models.layout import Network, Place
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a new network. The feed-forward layer is four times as wide as `hidden_size`."""
+    """The sizes of a new network. Its feed-forward layers are four times as wide as `hidden_size`."""
 
     vocabulary: int
     columns: int
@@ -73,7 +73,7 @@ class Architecture:
     unused: ClassVar[tuple[str, ...]] = ()
 
     def configuration(self, shape: Shape) -> PreTrainedConfig:
-        """Of a new network, with a tied head."""
+        """The configuration of a new network, with a tied head."""
         raise NotImplementedError
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:

@@ -19,7 +19,7 @@ NoiseScale = Literal["absolute", "relative"]
 
 @dataclass(frozen=True)
 class Heads:
-    """Of attention: `size` units each, `groups` of them for keys, each of which `ratio` heads of queries share."""
+    """The heads of attention have `size` units each; `groups` are for keys, each shared by `ratio` heads of queries."""
 
     size: int
     groups: int
@@ -93,7 +93,7 @@ class Width:
         raise NotImplementedError
 
     def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        """As the embeddings, to which it may be tied."""
+        """The decoder is widened as the embeddings are, to which it may be tied."""
         return self.table(decoder, norm)
 
     def norm(self, norm: Affine) -> Affine:

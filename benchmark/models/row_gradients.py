@@ -10,7 +10,7 @@ arXiv 1510.01799).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,15 +62,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
             found[parameter].append(of_part)
             if uses[parameter] == 0:
                 missing.discard(parameter)
-                first_use, *further = found.pop(parameter)
-                length = len(parameter)
-                step = max(1, AT_ONCE * length // (rows * parameter.numel()))
-                for start in range(0, length, step):
-                    part = slice(start, min(start + step, length))
-                    total = first_use(part, None)
-                    for use in further:
-                        total = use(part, total)
-                    take(parameter, part, total.to(parameter.dtype))
+                _in_parts(parameter, rows, found.pop(parameter), take)
 
     hooks, rules = [], {}
     try:
@@ -92,6 +84,19 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
         raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
 
 
+def _in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
+    """Add up the gradients of a parameter's uses, a part at a time."""
+    length = len(parameter)
+    step = max(1, AT_ONCE * length // (rows * parameter.numel()))
+    for start in range(0, length, step):
+        part = slice(start, min(start + step, length))
+        total = None
+        for use in uses:
+            total = use(part, total)
+        assert total is not None
+        take(parameter, part, total.to(parameter.dtype))
+
+
 def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
     left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
@@ -101,7 +106,7 @@ def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
 
 
 def _filled(found: Tensor, part: slice) -> Tensor:
-    """With zeros for the rows of the LM head's weight and bias that give no logits: those of the prompts."""
+    """Gradients with zeros for those rows of the LM head that give no logits: the prompts'."""
     missing = part.stop - part.start - found.shape[1]
     return F.pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found
 

@@ -1,7 +1,7 @@
 """Suites: what to compare, on which text, with which models, under which budget.
 
 A suite is a TOML file (benchmark/settings/suite_files.py reads it) that becomes the frozen models below; their
-docstrings and fields are the reference of every key. A `Suite` expands into `RunConfig`s, one for each row of its
+docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for each row of its
 tables and each seed; a `RunConfig` holds everything that determines a run and nothing else.
 
 No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
@@ -9,14 +9,13 @@ No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.errors import UserError
 from benchmark.settings.architecture_names import known, names
@@ -215,7 +214,7 @@ class Budget(Settings):
         amounts = self.amount if isinstance(self.amount, tuple) else (self.amount,)
         if not amounts or min(amounts) <= 0:
             raise ValueError(f"amount {self.amount} must be positive in every stage")
-        if (self.unit == "reference") != (self.reference is not None):
+        if UNITS[self.unit].by_table != (self.reference is not None):
             raise ValueError("unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`")
         return self
 
@@ -370,33 +369,3 @@ def digest(value: Any) -> str:
     """A short hash of anything JSON can hold, the same on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def validation_message(error: ValidationError, place: str, model: type) -> str:
-    """One line a problem: where, what, the choices."""
-    lines = []
-    for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            choices = _fields_at(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(problem["loc"][-1]), choices, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            lines.append(f"{path}: no such key{hint}; there are {', '.join(choices) or 'none'}")
-        elif problem["type"] == "missing":
-            lines.append(f"{path}: missing")
-        else:
-            got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-            lines.append(f"{path + ': ' if path else ''}{problem['msg'].removeprefix('Value error, ')}{got}")
-    return f"{place}: " + "\n  ".join(dict.fromkeys(lines))
-
-
-def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
-    for part in path:
-        fields = getattr(model, "model_fields", {})
-        if part not in fields:
-            continue
-        annotation = fields[part].annotation
-        inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
-        model = inner[0] if inner else annotation
-    names = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
-    return sorted(names)

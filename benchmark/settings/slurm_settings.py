@@ -61,12 +61,12 @@ class Slurm(Settings):
 
     @property
     def processes(self) -> int:
-        """Of a training job."""
+        """How many processes a training job has."""
         return self.nodes * self.processes_per_node
 
     @property
     def gpus(self) -> int:
-        """Of a training job, as far as these settings tell."""
+        """How many GPUs a training job has, as far as these settings tell."""
         return self.nodes * (self.gpus_per_node or (self.gpus_per_task or 0) * self.processes_per_node)
 
     def takes_whole_nodes(self, *units: str) -> bool | str:

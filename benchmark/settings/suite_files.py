@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from benchmark.settings.base import Settings
-from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest, validation_message
+from benchmark.settings.base import Settings, validation_message
+from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ else:
     import tomli as tomllib
 
 SUITES = Path(__file__).parents[1] / "suites"
-Kind = TypeVar("Kind", bound=Settings)
+SettingsKind = TypeVar("SettingsKind", bound=Settings)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
@@ -108,7 +108,7 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         return key, value
 
 
-def _build(model: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
+def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The reference of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own descriptions.
+"""The list of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own descriptions.
 
 python -m benchmark.settings.suite_keys > docs/suite_keys.md
 """

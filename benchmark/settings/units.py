@@ -25,6 +25,7 @@ class Unit:
     label: str  # of axes
     cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
+    by_table: bool = False  # the budget names a table of step times
 
     @property
     def is_wall_time(self) -> bool:
@@ -46,7 +47,13 @@ UNITS = {
         Unit("steps", "Training steps", lambda work: work.steps),
         Unit("tokens", "Training tokens", lambda work: work.tokens),
         Unit("flops", "Training FLOPs", lambda work: work.flops),
-        Unit("reference", "Train wall time on the reference machine (s)", lambda work: work.reference, in_seconds=True),
+        Unit(
+            "reference",
+            "Train wall time on the reference machine (s)",
+            lambda work: work.reference,
+            True,
+            by_table=True,
+        ),
     )
 }
 

@@ -15,7 +15,7 @@ from benchmark.training.clock import Clock
 from benchmark.training.method import Stage
 
 
-class Line:
+class ProgressLine:
     """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten.
 
     `heartbeat` is a file that always says the same in JSON, for `status`.

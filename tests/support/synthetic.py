@@ -157,35 +157,11 @@ class _Run:
             _write(runs / "similarity" / f"{self.keys[stage]}.jsonl", self.similarities(stage))
 
     def stage(self, stage: int, evaluations: int) -> list[dict[str, Any]]:
-        layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
-        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.unit]
-        name, _ = self.domains[stage]
         phases: list[dict[str, Any]] = [{"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}]
         if self.method == "elle" and stage:
             phases = [{**phases[0], "share": 0.8}]
             phases = [{"name": "recover", "share": 0.2, "memory": 1.0, "trains": True}, *phases]
-        header = {
-            "kind": "stage",
-            "key": self.keys[stage],
-            "index": stage,
-            "domain": name,
-            "provenance": {
-                "code": "0.1.0",
-                "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
-                "hardware": {"device": self.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
-                "threads": 2,
-                "precision": "fp32",
-                "world_size": 1,
-            },
-            "parameters": int(parameters),
-            "trainable": int(parameters),
-            "layers": layers,
-            "hidden_size": hidden,
-            "phases": phases,
-            "budget": {"unit": self.unit, "amount": amount},
-            "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
-        }
-        lines = [header]
+        lines = [self._header(stage, phases)]
         for k in range(1, evaluations + 1):
             fraction = k / evaluations
             start, share = 0.0, phases[0]["share"]
@@ -221,6 +197,32 @@ class _Run:
             for p in phases
         ]
         return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None}]
+
+    def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
+        layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
+        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.unit]
+        name, _ = self.domains[stage]
+        return {
+            "kind": "stage",
+            "key": self.keys[stage],
+            "index": stage,
+            "domain": name,
+            "provenance": {
+                "code": "0.1.0",
+                "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
+                "hardware": {"device": self.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
+                "threads": 2,
+                "precision": "fp32",
+                "world_size": 1,
+            },
+            "parameters": int(parameters),
+            "trainable": int(parameters),
+            "layers": layers,
+            "hidden_size": hidden,
+            "phases": phases,
+            "budget": {"unit": self.unit, "amount": amount},
+            "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
+        }
 
     def charged(self, fraction: float) -> dict[str, float]:
         jitter = 1 + 0.002 * self.noise("charged")

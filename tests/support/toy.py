@@ -7,6 +7,7 @@ in one form, described in `own`. Flat vectors follow the order of the model's pa
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,6 @@ def shared() -> dict[str, Any] | None:
     def which(weights: dict[str, Any]) -> str:
         return next(name for name, known in raw.items() if known == weights)
 
-    def unflatten(flat: list[float]) -> dict[str, Any]:
-        parameters = dict(Toy().named_parameters())
-        parts = torch.tensor(flat, dtype=torch.float64).split([p.numel() for p in parameters.values()])
-        return {name: part.view(p.shape).tolist() for (name, p), part in zip(parameters.items(), parts, strict=True)}
-
     variants = ("per_sample", "batched")
     return {
         "weights": {
@@ -147,22 +143,11 @@ def shared() -> dict[str, Any] | None:
                 "weights": found["trajectory"]["final_weights"],
             },
         },
-        "mas": {
-            "lambda": mas["inputs"]["lambda"],
-            "importance": mas["outputs"]["importance_per_sample"],
-            "penalty": mas["outputs"]["penalty"]["sum_per_sample"],
-            "penalty_gradient": mas["outputs"]["penalty_gradient"]["sum_per_sample"],
-            "trajectory": {
-                **mas["inputs"]["trajectory"],
-                "importance": mas["outputs"]["importance_batched"]["1"],
-                "losses": mas["outputs"]["trajectory"]["losses"],
-                "weights": mas["outputs"]["trajectory"]["final_weights"],
-            },
-        },
+        "mas": _shared_mas(mas),
         "agem": {
             "cases": [
                 {**case, **result, "weights": which(case["weights"]), "product": result["dot"]}
-                | {"projected": unflatten(result["projected"])}
+                | {"projected": _unflatten(result["projected"])}
                 for case, result in zip(agem["inputs"]["cases"], agem["outputs"]["cases"], strict=True)
             ],
             "vectors": [
@@ -170,19 +155,7 @@ def shared() -> dict[str, Any] | None:
                 for vectors, result in zip(agem["inputs"]["random"], agem["outputs"]["random"], strict=True)
             ],
         },
-        "logit_kd": {
-            "teacher": which(kd["inputs"]["teacher_weights"]),
-            "student": which(kd["inputs"]["student_weights"]),
-            **{name: kd["inputs"][name] for name in ("tokens", "targets", "r")},
-            "T": {
-                T: {
-                    "kl_T2": kd["outputs"]["kl_T2"][T],
-                    "loss": kd["outputs"]["elle"][T]["loss_mean"],
-                    "gradient": kd["outputs"]["elle"][T]["gradient_mean"],
-                }
-                for T in "12"
-            },
-        },
+        "logit_kd": _shared_logit_kd(kd, which),
         "er": {
             "memory_rows": {rows: counts["nearest"] for rows, counts in er["outputs"]["counts"].items()},
             "unions": [
@@ -191,3 +164,42 @@ def shared() -> dict[str, Any] | None:
             ],
         },
     }
+
+
+def _shared_mas(mas: dict[str, Any]) -> dict[str, Any]:
+    given, found = mas["inputs"], mas["outputs"]
+    return {
+        "lambda": given["lambda"],
+        "importance": found["importance_per_sample"],
+        "penalty": found["penalty"]["sum_per_sample"],
+        "penalty_gradient": found["penalty_gradient"]["sum_per_sample"],
+        "trajectory": {
+            **given["trajectory"],
+            "importance": found["importance_batched"]["1"],
+            "losses": found["trajectory"]["losses"],
+            "weights": found["trajectory"]["final_weights"],
+        },
+    }
+
+
+def _shared_logit_kd(kd: dict[str, Any], which: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    given, found = kd["inputs"], kd["outputs"]
+    return {
+        "teacher": which(given["teacher_weights"]),
+        "student": which(given["student_weights"]),
+        **{name: given[name] for name in ("tokens", "targets", "r")},
+        "T": {
+            T: {
+                "kl_T2": found["kl_T2"][T],
+                "loss": found["elle"][T]["loss_mean"],
+                "gradient": found["elle"][T]["gradient_mean"],
+            }
+            for T in "12"
+        },
+    }
+
+
+def _unflatten(flat: list[float]) -> dict[str, Any]:
+    parameters = dict(Toy().named_parameters())
+    parts = torch.tensor(flat, dtype=torch.float64).split([p.numel() for p in parameters.values()])
+    return {name: part.view(p.shape).tolist() for (name, p), part in zip(parameters.items(), parts, strict=True)}

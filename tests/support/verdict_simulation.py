@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.claims import CLAIMS, PAPER, ZERO
-from analysis.inference import ERRORS, Floats, holm, interval, one_sided
+from analysis.inference import ERRORS, holm, interval, one_sided
 from analysis.measurements import AVERAGE, PROMPT_ROWS, Measurements
+from analysis.metrics import Floats
 from analysis.printed import slug
 from analysis.verdicts import METRICS, claim_p_values, compare
 

@@ -14,7 +14,7 @@ from benchmark.models.architectures.bert import Bert
 from benchmark.models.layout import Network, Place
 
 
-class ClassificationHead(nn.Module):
+class PooledHead(nn.Module):
     """The pooler and the classifier of transformers' BertForSequenceClassification: (B, T, D) to (B, C)."""
 
     def __init__(self, config: Any) -> None:
@@ -47,7 +47,7 @@ class OriginalBert(Bert):
         return network.cls.predictions.transform.transform_act_fn
 
     def classifier(self, config: Any) -> nn.Module:
-        return ClassificationHead(config)
+        return PooledHead(config)
 
 
 ARCHITECTURE = OriginalBert()

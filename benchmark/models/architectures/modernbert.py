@@ -20,7 +20,7 @@ from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.layout import Layer, Network, Place, stacked
 
 
-class ClassificationHead(nn.Module):
+class MeanOrFirstHead(nn.Module):
     """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D) to (B, C)."""
 
     def __init__(self, config: Any) -> None:
@@ -77,7 +77,7 @@ class ModernBert(Architecture):
         return network.head.act
 
     def classifier(self, config: Any) -> nn.Module:
-        return ClassificationHead(config)
+        return MeanOrFirstHead(config)
 
 
 def _layer(layer: Any) -> Layer[Place]:

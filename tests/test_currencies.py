@@ -1,0 +1,30 @@
+"""The same runs, ranked by every currency."""
+
+import pytest
+
+from analysis.study import CURRENCIES
+from benchmark.settings.units import UNITS
+from tests.test_tables import load, study
+
+
+def test_runs_are_ranked_by_every_currency(tmp_path):
+    """Oracle: by hand; one row does in half the tokens what another does in half the FLOPs, so they change places."""
+    data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
+    costs = {"ER": {"tokens": 1.0, "flops": 4.0}, "MAS": {"tokens": 2.0, "flops": 2.0}}
+    for run in data.runs:
+        for line in (line for stage in run.stages for line in stage if line["kind"] in ("evaluation", "done")):
+            steps = line["charged"]["steps"]
+            line["charged"] |= {"seconds": float(steps)} | {unit: c * steps for unit, c in costs[run.row].items()}
+            if line["kind"] == "evaluation":  # from 16 to 4 in 100 steps, as a straight line of logarithms
+                line["perplexity"] = dict.fromkeys(line["perplexity"], 16.0 * 0.25 ** (steps / 100))
+    table = load("currencies").build(data)
+    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in CURRENCIES]
+    er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
+    # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of its 400
+    assert er == pytest.approx([4.0, 4.0, 4.0, 8.0]) and mas == pytest.approx([4.0, 4.0, 8.0, 4.0])
+    er, mas = ([cell.text for cell in row.cells[1::2]] for row in table.blocks[0].rows)
+    assert er == ["1", "1", "1", "2"] and mas == ["1", "1", "2", "1"]
+    assert "By flops instead of seconds the order turns: ER from 1 to 2." in table.notes
+    data = study(tmp_path / "older", seeds=1)
+    cells = load("currencies").build(data).blocks[0].rows[0].cells
+    assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
