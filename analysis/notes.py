@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.study import Study
 from analysis.tables import Block
-from benchmark.records import ENOUGH_CORES
+from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
@@ -25,7 +25,23 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
         titles = study.stage_titles(suite)
         found += [*unequal_budgets(stages, titles), *unequal_hardware(stages)]
         found += [*contended(stages, titles), *failures(study, suite, rows, titles)]
+        found += tuned(study.of(suite))
     return found
+
+
+def tuned(runs: Sequence[RunRecords]) -> list[str]:
+    """How the options of a suite's rows were chosen, where `run_all.py tune` chose them."""
+    ways: dict[str, list[str]] = {}
+    for run in runs:
+        if way := run.config.get("tuned"):
+            charged = "is part of" if way["charged"] else "comes on top of"
+            text = f"the best of {way['configurations']} configurations, whose search {charged} the budget"
+            ways.setdefault(text, []).append(run.row)
+    if not ways:
+        return []
+    rows = {run.row for run in runs}
+    parts = [text if {*of} == rows else f"{text} ({', '.join(dict.fromkeys(of))})" for text, of in ways.items()]
+    return [f"Options are tuned: {'; '.join(parts)}."]
 
 
 def seeds(study: Study, suites: Iterable[str]) -> list[str]:
