@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from benchmark.data.bpe import TextTokenizer
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
@@ -21,6 +19,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
     """
     try:
+        from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
+
         wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: no tokenizer ({error}): copy the one that the model was trained with") from None
