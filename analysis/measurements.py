@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -57,6 +58,10 @@ def measured(study: Study, suite: str) -> Measurements:
         found.put("AP", row, stage, seed, ap)
         if stage:
             found.put("AP⁺", row, stage, seed, ap_plus)
+    for run in study.of(suite):  # one that failed is not left out: what it was about cannot be decided
+        for stage in range(run.failure["stage"], len(run.domains)) if run.failure else ():
+            for metric in ("AP", "AP⁺"):
+                found.put(metric, run.row, stage, run.seed, math.inf)
     _put_areas(found, study, suite)
     _put_scores(found, study, suite)
     _put_products(found, study, suite)

@@ -25,8 +25,8 @@ class ELLE(AdaptiveReplay):
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
     recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation (the paper's)
-    noise_scale: NoiseScale = "absolute"  # of the noise: the paper's, or relative to the weights' standard deviation
+    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation (the released code's)
+    noise_scale: NoiseScale = "absolute"  # of the noise: the released code's, or relative to the weights' own spread
     prompts: bool = True  # PT: a prompt for each domain
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform

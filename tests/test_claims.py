@@ -1,5 +1,6 @@
 """Verdicts on the paper's claims: by hand on small numbers, on the paper's own numbers, on synthetic runs."""
 
+import dataclasses
 import itertools
 import math
 
@@ -269,3 +270,24 @@ def test_labels_match_whatever_their_case_and_spaces():
     """Oracle: by hand."""
     assert slug("Logit-KD") == slug("logit kd") == slug("LOGIT_KD") != slug("Logit")
     assert slug("WE + DE") == slug("we+de")
+
+
+def test_a_run_that_failed_leaves_its_claims_open(demo):
+    """Oracle: the same claim by hand with an infinite AP; a seed that diverged must not be left out of it."""
+    run = next(run for run in demo.runs if run.row == "ELLE")
+    failed = dataclasses.replace(run, failure={"stage": 4, "error": "diverged"}, stages=[*run.stages[:4], []])
+    study = Study("demo", [*(one for one in demo.runs if one is not run), failed])
+    found = measured(study, "demo")
+    assert found.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
+    assert found.get(Key("AP", slug("ELLE"), 3, "")) == measured(demo, "demo").get(Key("AP", slug("ELLE"), 3, ""))
+    about = [
+        verdict for claim in CLAIMS if claim.metric == "AP" and "ELLE" in claim.rows and (verdict := one(claim, study))
+    ]
+    assert about and not any(state == "held" for state in about)
+    assert any(one(claim, demo) == "held" for claim in CLAIMS if claim.metric == "AP" and "ELLE" in claim.rows)
+
+
+def one(claim: Claim, study: Study) -> str:
+    """The verdict on a claim alone, empty where it is about other rows."""
+    found = compare(claim, measured(study, "demo"))
+    return judge([(claim, found, ())])[0].state if found else ""

@@ -79,6 +79,15 @@ class RemembersTheWarmUp(LifelongMethod):
 
 
 @dataclass
+class KeepsWorkOnTheModel(LifelongMethod):
+    def loss(self, learner, batch):
+        if not hasattr(learner.model.network, "teacher"):
+            logits = learner.model(batch.tokens, batch.domains, batch.positions)
+            learner.model.network.teacher = logits.detach()
+        return super().loss(learner, batch)
+
+
+@dataclass
 class RepeatsOldBatches(LifelongMethod):
     state = ("kept",)
     kept: list = field(default_factory=list, init=False)
@@ -142,6 +151,7 @@ class ChangesInEvaluation(LifelongMethod):
         (WorksInPhases, r"phases\(\) of WorksInPhases has changed"),
         (WorksInAHook, "network has a hook when it is evaluated"),
         (RemembersTheWarmUp, "the warm-up step of RemembersTheWarmUp has changed RemembersTheWarmUp.teacher"),
+        (KeepsWorkOnTheModel, "the warm-up step of KeepsWorkOnTheModel has changed the model.network.teacher"),
         (ChangesInEvaluation, "an evaluation of ChangesInEvaluation has changed the model.*ln_f.bias"),
     ],
 )

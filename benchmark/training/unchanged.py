@@ -113,6 +113,8 @@ def _parts(value: Any) -> Iterator[tuple[object, Any]]:
         yield from value.named_buffers()
         for name, module in value.named_modules():
             yield f"{name}.training", module.training
+            yield f"{name}.code", (type(module), vars(module).get("forward"))
+            yield from ((f"{name}.{key}", part) for key, part in vars(module).items() if isinstance(part, Tensor))
             yield from ((f"{name}.{kind}", str(list(map(id, getattr(module, kind).values())))) for kind in HOOKS)
     elif isinstance(value, Mapping):
         yield from ((key if isinstance(key, str) else repr(key), part) for key, part in value.items())
