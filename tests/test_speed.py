@@ -252,15 +252,14 @@ def test_costs_of_a_suite(tmp_path) -> None:
     assert stage_times(budget, 1) == rows[2].stages[1]
 
 
-def test_all_rows_are_compiled(tmp_path, monkeypatch) -> None:
+def test_all_rows_are_compiled(tmp_path) -> None:
     """Oracle: the compiler's own refusal, past a number of graphs, to compile another, which is else but a warning."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     lab = Lab("naive", methods.build, tmp_path)
     naive = lab.config(compile="aot_eager")
     configs = [naive.model_copy(update={"method": name, "row": name}) for name in ("naive", "er", "pnn")]
     corpus = lab.run(naive, "run").corpus
-    costs, _ = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1)
+    with torch._dynamo.config.patch(recompile_limit=3, fail_on_recompile_limit_hit=True):
+        costs, _ = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1)
     assert len(costs) == 9
 
 

@@ -33,4 +33,5 @@ def meet(model: LanguageModel, domains: Sequence[str], seed: int) -> None:
         model.network.resize_token_embeddings(model.vocabulary.size, mean_resizing=False)
     for part in (model.network.get_input_embeddings(), model.network.get_output_embeddings()):
         part.requires_grad_(trainable)
+        part.zero_grad()  # a gradient left from before has fewer rows
     model.set_network(model.network)
