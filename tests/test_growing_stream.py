@@ -24,7 +24,7 @@ FORESEES = {"scratch", "er_large"}  # controls that cannot be had without the wh
 
 def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfig:
     """The conformance suite's stream with these of its domains, in this order; its tokenizer knows the first only."""
-    whole = tiny_config(method, architecture)
+    whole = tiny_config(method, architecture, batch_size=20)  # of which Rewarm's 5% are a row
     ladder = whole.model.ladder[: len(domains)]
     return whole.model_copy(
         update={
