@@ -144,6 +144,35 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
     assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8, 15]
 
 
+def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
+    """Oracle: 0.25 s a step of a device that is only done when somebody waits for it. A run that is stopped after its
+    third step, and every evaluation, have all that was done so far."""
+    fake, queue = FakeTime(monkeypatch), [0.0]
+    count = Clock.count
+
+    def one_step(self, work, alarm=0):
+        queue[0] += 0.25 * work.steps
+        return count(self, work, alarm)
+
+    def finish(self):
+        fake.now += queue[0]
+        queue[0] = 0.0
+
+    monkeypatch.setattr(Clock, "count", one_step)
+    monkeypatch.setattr(World, "synchronize", finish)
+    lab = Lab("naive", methods.build, tmp_path)
+    calls = iter(range(100))
+    run = lab.run(lab.config(), "run", lambda: next(calls) == 2)
+    with pytest.raises(Stopped):
+        run.train(last_stage=0)
+    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    assert (saved["position"]["step"], saved["charged"]["seconds"]) == (3, 0.75)
+    run.train(last_stage=0)
+    lines = records.read_stage(run.store.stage(run.keys[0]) / "records.jsonl")
+    charged = [(line["step"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
+    assert charged == [(5, 1.25), (10, 2.5)]
+
+
 @dataclass
 class Diverges(LifelongMethod):
     """Its loss is not finite from the fourth step of the first stage."""

@@ -178,6 +178,8 @@ class StageRun:
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
             if evaluate or save or alarm or self.progress.due():
                 clock.pause()  # evaluation, checkpoints and progress lines are free
+                if evaluate or save or alarm:  # all processes are here, as they may not be for a progress line
+                    clock.count(Work())  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 shown = loss.item() if stepper.phase.trains else None
                 self.progress.show(self.stage, stepper.phase.name, clock, shown)
