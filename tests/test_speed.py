@@ -125,7 +125,7 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     if unit == "reference":
         budget["reference"] = str(tmp_path / "times.json")
         row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": cost}),) * 3)
-        step_times.write(tmp_path / "times.json", [row], {"device": "CPU"})
+        step_times.write(tmp_path / "times.json", [row], ALONE.hardware())
     run = lab.run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
@@ -142,14 +142,14 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     lab = Lab("er", methods.build, tmp_path)
     times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
     config = with_budget(lab.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
-    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
     run = lab.run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
-    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], {})
+    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
     after = stage_keys(config, methods.build("er"), run.corpus.texts)
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
@@ -161,11 +161,11 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
         stage_times(config, 0)
     rows = [RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 1.0}),))]
-    step_times.write(path, rows, {})
+    step_times.write(path, rows, ALONE.hardware())
     with pytest.raises(ConfigError, match="no step times of er with options {}; measure it"):
         stage_times(config, 0)
     other = {**settings_of(config), "training.batch_size": 2048}
-    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], {})
+    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.hardware())
     with pytest.raises(ConfigError, match=r"other settings: training\.batch_size = 2048 \(here 8\); measure it"):
         stage_times(config, 0)
     assert stage_times(config.model_copy(update={"budget": Budget(unit="steps", amount=1)}), 0) is None
@@ -268,7 +268,7 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     slow = Cost("A-GEM", 1, "ns", "adapt", 0.0421, 2.4, 2.0)
     fast = Cost("PNN", 4, "cs", "adapt", 1.5, 1.8, 2.0)
     merge = Cost("Merge", 1, "ns", "merge", 0.001, 0.02, 0.0)
-    text = table([slow, fast, merge], {"device": "CPU", "cpu": "Example CPU", "threads": 2, "count": 1}).splitlines()
+    text = table([slow, fast, merge], ALONE.hardware() | {"cpu": "Example CPU"}).splitlines()
     assert text[1].split() == ["A-GEM", "2", "adapt", "42.1", "2.40", "2.00", "+20%", "!"]
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1.80", "2.00", "-10%"]
     assert text[3].split() == ["Merge", "2", "merge", "1.0", "0.02", "0.00", "-"]

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
-from benchmark.training.processes import World, join
+from benchmark.training.processes import Hardware, World, join
 from benchmark.training.run import Build, corpus_of, stream_of
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_keys, stage_of
@@ -158,7 +157,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
         yield key, Prepared(inputs, set_up, naive)
 
 
-def table(costs: Sequence[Cost], machine: dict[str, Any]) -> str:
+def table(costs: Sequence[Cost], machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
     width = max([len("row"), *(len(cost.row) for cost in costs)])
     names = max([len("phase"), *(len(cost.phase) for cost in costs)])

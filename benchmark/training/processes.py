@@ -12,13 +12,27 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import filelock
 import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+
+
+class Hardware(TypedDict):
+    """What a wall time depends on, as records and tables of step times hold it."""
+
+    device: str  # the GPU's name, or "CPU"
+    count: int  # of processes
+    cpu: str
+    cores: int | None  # of the machine
+    own_cores: list[int]  # those that this process may run on
+    side_by_side: int
+    threads: int
+    node: str
+    exclusive: bool | str | None
 
 
 @dataclass(frozen=True)
@@ -98,20 +112,19 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def hardware(self) -> dict[str, object]:
-        """What a wall time depends on, for the records."""
+    def hardware(self) -> Hardware:
         cuda = self.device.type == "cuda"
-        return {
-            "device": torch.cuda.get_device_name(self.device) if cuda else "CPU",
-            "count": self.size,
-            "cpu": _cpu_model(),
-            "cores": os.cpu_count(),
-            "own_cores": own_cores(),
-            "side_by_side": self.side_by_side,
-            "threads": torch.get_num_threads(),
-            "node": node(),
-            "exclusive": self.exclusive,
-        }
+        return Hardware(
+            device=torch.cuda.get_device_name(self.device) if cuda else "CPU",
+            count=self.size,
+            cpu=_cpu_model(),
+            cores=os.cpu_count(),
+            own_cores=own_cores(),
+            side_by_side=self.side_by_side,
+            threads=torch.get_num_threads(),
+            node=node(),
+            exclusive=self.exclusive,
+        )
 
 
 def own_cores() -> list[int]:

@@ -8,25 +8,36 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from benchmark.training.processes import World
+from benchmark.training.processes import Hardware, World
 
 ROOT = Path(__file__).parents[2]
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
 
 
-def provenance(world: World, precision: str) -> dict[str, Any]:
-    """For the records. `code` is the commit where there is one, and a hash of the sources that trained."""
-    return {
-        "code": code_version(),
-        "packages": {"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
-        "hardware": world.hardware(),
-        "threads": world.hardware()["threads"],
-        "precision": precision,
-        "world_size": world.size,
-    }
+class Provenance(TypedDict):
+    """What the records say of how a stage was trained."""
+
+    code: str  # the commit where there is one, and a hash of the sources that trained
+    packages: dict[str, str]  # versions
+    hardware: Hardware
+    threads: int
+    precision: str
+    world_size: int
+
+
+def provenance(world: World, precision: str) -> Provenance:
+    """What a stage that this process trains now is made with."""
+    return Provenance(
+        code=code_version(),
+        packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
+        hardware=world.hardware(),
+        threads=world.hardware()["threads"],
+        precision=precision,
+        world_size=world.size,
+    )
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.training.processes import Hardware
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     return {f"{room}.{key}": content[room][key] for room, keys in relevant.items() for key in sorted(keys)}
 
 
-def write(path: Path, rows: Sequence[RowTimes], machine: dict[str, Any]) -> None:
+def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
 
 
