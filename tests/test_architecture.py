@@ -49,6 +49,7 @@ READS_A_CLOCK = {
     "benchmark.records": "when a line was written",
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
     "benchmark.instruments.speed": "measures steps",
+    "benchmark.instruments.step_parts": "the shares of a step's time",
     "benchmark.instruments.conformance": "how long each check took",
     "benchmark.jobs.survey": "how old a sign of life is",
 }

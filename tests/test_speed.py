@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments import speed
+from benchmark.instruments import speed, step_parts
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, measure, table
+from benchmark.instruments.step_parts import PARTS
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.settings.suite_files import load_suite
@@ -263,16 +265,83 @@ def test_all_rows_are_compiled(tmp_path) -> None:
     assert len(costs) == 9
 
 
+def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:
+    parts = dict(zip(PARTS, (0.01, 0.4, 0.5, 0.02, 0.06, 0.01), strict=True))
+    return Cost(
+        row=row,
+        stage=stage,
+        domain="ns",
+        phase=phase,
+        seconds=seconds,
+        measured=measured,
+        predicted=predicted,
+        tokens=2000,
+        flops=3e9,
+        of_peak=0.45,
+        parts=parts,
+    )
+
+
 def test_the_table_marks_what_costs_more_than_predicted() -> None:
-    """Oracle: the numbers put in; a tenth too much is marked, less is not."""
-    slow = Cost("A-GEM", 1, "ns", "adapt", 0.0421, 2.4, 2.0)
-    fast = Cost("PNN", 4, "cs", "adapt", 1.5, 1.8, 2.0)
-    merge = Cost("Merge", 1, "ns", "merge", 0.001, 0.02, 0.0)
-    text = table([slow, fast, merge], ALONE.hardware() | {"cpu": "Example CPU"}).splitlines()
-    assert text[1].split() == ["A-GEM", "2", "adapt", "42.1", "2.40", "2.00", "+20%", "!"]
-    assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1.80", "2.00", "-10%"]
-    assert text[3].split() == ["Merge", "2", "merge", "1.0", "0.02", "0.00", "-"]
-    assert "Example CPU" in text[4] and "slower than its FLOPs" in text[5]
+    """Oracle: the numbers put in; tokens and FLOPs over seconds; a tenth too much is marked, less is not."""
+    slow = cost("A-GEM", 1, "adapt", 0.04, 2.4, 2.0)
+    fast = cost("PNN", 4, "adapt", 1.5, 1.8, 2.0)
+    merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
+    machine = ALONE.hardware() | {"cpu": "Example CPU", "threads": 2}
+    text = table([slow, fast, merge], "bf16", machine).splitlines()
+    shares = ["1%", "40%", "50%", "2%", "6%", "1%"]
+    of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]
+    assert text[1].split() == [*of_slow, *shares]
+    assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1,333", "2", "45%", "1.80", "2.00", "-10%", *shares]
+    assert text[3].split()[7:] == ["0.02", "0.00", "-", *shares]
+    assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and "slower than its FLOPs" in text[6]
+
+
+def test_time_counts_for_the_part_that_spends_it(monkeypatch) -> None:
+    """Oracle: a clock that the parts themselves move on. A method that asks for gradients again, as A-GEM does, has
+    its passes through the model counted as such."""
+    now = [0.0]
+
+    def spend(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class Toy:
+        """A learner, a method, a loader and a stepper in one."""
+
+        inputs = SimpleNamespace(world=SimpleNamespace(synchronize=lambda: None))
+        learner = method = loader = property(lambda self: self)
+
+        def get(self) -> None:
+            spend(1)
+
+        def objective(self) -> None:
+            spend(4)
+
+        def accumulate(self) -> None:
+            self.objective()
+            spend(8)
+
+        def adjust_gradients(self) -> None:
+            self.accumulate()
+            spend(2)
+
+        def observe(self) -> None:
+            spend(100)
+
+        def update(self) -> None:
+            spend(3)
+
+        def step(self, number: int) -> None:
+            self.get()
+            self.accumulate()
+            self.adjust_gradients()
+            self.update()
+            spend(10)
+
+    found = step_parts.shares(Toy(), range(3))  # type: ignore[arg-type]
+    assert found == pytest.approx({part: n / 40 for part, n in zip(PARTS, (1, 8, 16, 2, 3, 10), strict=True)})
 
 
 def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch) -> None:

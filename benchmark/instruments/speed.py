@@ -1,7 +1,8 @@
-"""What a step of each method costs, over a step of Naive: measured, and beside it what its FLOPs predict.
+"""How fast a step of each method is: tokens and FLOPs a second, over a step of Naive, and where its time goes.
 
-A machine is never quiet for long, so the two steps are timed in turns and the ratio is the median over the pairs.
-Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes of an untrained model.
+A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in turns, and ratios are
+medians over the turns. Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes
+of an untrained model.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from pathlib import Path
 import torch
 
 from benchmark.data.tokens import Corpus
+from benchmark.instruments.step_parts import PARTS, shares
 from benchmark.models import LanguageModel
 from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
+from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import Hardware, World, join
 from benchmark.training.run import Build, corpus_of, stream_of
@@ -35,7 +38,7 @@ TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
 WARM_UP = 2  # steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a step of one phase costs: seconds, and how many of Naive's steps in the same stage that is."""
 
@@ -44,8 +47,12 @@ class Cost:
     domain: str
     phase: str
     seconds: float
-    measured: float  # median over pairs
-    predicted: float  # by FLOPs
+    measured: float  # steps of Naive, median over pairs
+    predicted: float  # the same by FLOPs
+    tokens: int  # of text, over all processes
+    flops: float  # over all processes
+    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
+    parts: dict[str, float]  # of the time, by part (see step_parts)
 
     @property
     def off(self) -> float:
@@ -103,34 +110,71 @@ class Prepared:
     def measure(self, pairs: int) -> tuple[list[Cost], StageTimes]:
         inputs, stage = self.inputs, self.inputs.stage
         naive = Stepper(replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0)
+        product = MatrixProduct(precision_of(inputs.config.training, inputs.world), inputs.world)
         costs = []
         for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
             one = Stepper(inputs, phase, number)
-            predicted = one.flops() / naive.flops()
-            seconds, ratios = _in_turns(one, naive, pairs)
-            domain = stage.domains[stage.index]
-            median = statistics.median
+            flops = one.flops()
+            turns = _in_turns(one, naive, product, pairs)
             costs.append(
-                Cost(inputs.config.row, stage.index, domain, phase.name, median(seconds), median(ratios), predicted)
+                Cost(
+                    row=inputs.config.row,
+                    stage=stage.index,
+                    domain=stage.domains[stage.index],
+                    phase=phase.name,
+                    seconds=statistics.median(turn.seconds for turn in turns),
+                    measured=statistics.median(turn.seconds / turn.naive for turn in turns),
+                    predicted=flops / naive.flops(),
+                    tokens=one.loader.tokens,
+                    flops=flops,
+                    of_peak=statistics.median(flops / turn.seconds / turn.peak for turn in turns),
+                    parts=shares(one, range(WARM_UP + pairs, WARM_UP + 2 * pairs)),
+                )
             )
             one.close()
         naive.close()
         return costs, StageTimes(self.set_up, {cost.phase: cost.seconds for cost in costs})
 
 
-def _in_turns(one: Stepper, naive: Stepper, pairs: int) -> tuple[list[float], list[float]]:
-    """Seconds of steps of the first, and ratios to the steps of the second that stand before and after."""
+class MatrixProduct:
+    """A product of two large square matrices: what the device computes at best."""
+
+    def __init__(self, precision: str, world: World) -> None:
+        size = 2048 if world.device.type == "cpu" else 8192
+        kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        self._world, self._flops = world, 2.0 * size**3 * world.size
+        self._factor, self._out = (torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2))
+
+    def flops_per_second(self) -> float:
+        """Over all processes, at the slowest one's pace."""
+        self._world.synchronize()
+        began = time.perf_counter()
+        torch.mm(self._factor, self._factor, out=self._out)
+        self._world.synchronize()
+        return self._flops / self._world.maximum(time.perf_counter() - began)[0]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was measured one after the other."""
+
+    seconds: float  # of a step
+    naive: float  # seconds of Naive's steps before and after it, on average
+    peak: float  # FLOPs a second of a large matrix product
+
+
+def _in_turns(one: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[Turn]:
     for step in range(WARM_UP):
         seconds_of(one, step)
+        product.flops_per_second()
         before = seconds_of(naive, step)
-    seconds, ratios = [], []
+    turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        mine, after = seconds_of(one, step), seconds_of(naive, step)
-        seconds.append(mine)
-        ratios.append(2 * mine / (before + after))
+        mine, peak, after = seconds_of(one, step), product.flops_per_second(), seconds_of(naive, step)
+        turns.append(Turn(mine, (before + after) / 2, peak))
         before = after
-    return seconds, ratios
+    return turns
 
 
 def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
@@ -157,22 +201,29 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
         yield key, Prepared(inputs, set_up, naive)
 
 
-def table(costs: Sequence[Cost], machine: Hardware) -> str:
+def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
     width = max([len("row"), *(len(cost.row) for cost in costs)])
     names = max([len("phase"), *(len(cost.phase) for cost in costs)])
     lines = [
-        f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}"
+        f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
+        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join(PARTS)}"
     ]
     for cost in costs:
         off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
-        mark = " !" if cost.off > TOLERANCE else ""
+        mark = "!" if cost.off > TOLERANCE else " "
+        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in PARTS)
         lines.append(
             f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
-            f"{cost.measured:8.2f}  {cost.predicted:8.2f}  {off}{mark}"
+            f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
+            f"{cost.measured:8.2f}  {cost.predicted:8.2f}  {off} {mark}  {parts}"
         )
     lines.append(
-        f"on {machine['device']} ({machine['cpu']}, {machine['threads']} threads, {machine['count']} processes)"
+        f"{precision} on {machine['device']} ({machine['cpu']}, {machine['threads']} threads, "
+        f"{machine['count']} processes)"
+    )
+    lines.append(
+        "of peak: of what a large matrix product reaches, in turns; batches ... other: shares of a step's time"
     )
     if any(cost.off > TOLERANCE for cost in costs):
         lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")
@@ -187,6 +238,6 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
 
     with join() as world:
         costs, rows = measure(configs, build, lambda one: corpus_of(one, store, say), world, pairs=pairs, say=say)
-        print(table(costs, world.hardware()))
+        print(table(costs, precision_of(configs[0].training, world), world.hardware()))
         if reference:
             step_times.write(reference, rows, world.hardware())

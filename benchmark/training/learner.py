@@ -62,7 +62,7 @@ class Learner:
         if world.size > 1:
             objective = DistributedDataParallel(objective)
         backend = training.compile if isinstance(training.compile, str) else "inductor"
-        self._objective = torch.compile(objective, backend=backend) if training.compile else objective
+        self.objective = torch.compile(objective, backend=backend) if training.compile else objective
         self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
 
     def language_model_loss(self, batch: Batch) -> Tensor:
@@ -81,7 +81,7 @@ class Learner:
             last = number == len(batches) - 1
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 # DDP averages over processes, so each counts for its rows
-                loss = self._objective(batch) * (len(batch.tokens) * self.world.size / batch.rows)
+                loss = self.objective(batch) * (len(batch.tokens) * self.world.size / batch.rows)
                 loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()

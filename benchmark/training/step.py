@@ -39,14 +39,18 @@ class Stepper:
         if self.optimizer is None:
             self.method.observe(self.learner, batches)
             return torch.zeros(())
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
+        self.update(self.optimizer, learning_rate)
+        return loss
+
+    def update(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+        """Move the weights along their gradients."""
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
-        self.optimizer.step()
-        return loss
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
 
     def warm_up(self) -> float:
         """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs.
