@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 ZERO = "0"  # stands for a row whose values are all zero
@@ -22,6 +22,7 @@ class Claim:
     text: str
     rows: tuple[str, ...]
     than: tuple[str, ...] = ()
+    _: KW_ONLY
     metric: str = "AP"
     stages: Literal["last", "each"] = "last"
     columns: Literal["average", "each"] = "average"

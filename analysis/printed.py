@@ -18,7 +18,7 @@ COLUMNS = ("table", "block", "row", "stage", "column", "metric", "printed", "cor
 _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrintedValue:
     table: str
     block: str

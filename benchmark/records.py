@@ -100,7 +100,7 @@ class RecordsError(UserError):
 _log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunRecords:
     """All records of one run.
 

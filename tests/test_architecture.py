@@ -4,10 +4,12 @@ docs/how_it_works.md."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,9 @@ FILES = {
     for path in sorted((ROOT / room).rglob("*.py") if (ROOT / room).is_dir() else [ROOT / room])
 }
 TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
+SOURCES = {FILES[module]: tree for module, tree in TREES.items()} | {
+    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests").rglob("*.py"))
+}
 
 
 def room_of(module: str) -> str:
@@ -245,11 +250,9 @@ MOST_LINES = {"file": 400, "function": 60}
 
 def test_files_and_functions_fit_on_few_screens() -> None:
     """Docstrings and comments count, too."""
-    sources = [*FILES.values(), *(ROOT / "tests").rglob("*.py")]
-    for path in sources:
-        text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= MOST_LINES["file"], path
-        for node in ast.walk(ast.parse(text)):
+    for path, tree in SOURCES.items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES["file"], path
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 assert lines <= MOST_LINES["function"], f"{path}: {node.name} has {lines} lines"
@@ -262,3 +265,58 @@ def test_docstrings_are_sentences() -> None:
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node) or ""
                 assert not text.startswith(("Of ", "As ", "Likewise")), f"{module}: {text}"
+
+
+MOST_UNNAMED = 7  # arguments of a constructor that a caller may leave without their names
+
+
+def unnamed(declared: ast.ClassDef) -> int:
+    """How many arguments the constructor that a class writes, or has as a dataclass, takes by their places."""
+    for statement in declared.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            return len(statement.args.posonlyargs + statement.args.args) - 1
+    how = " ".join(map(ast.unparse, [*declared.decorator_list, *declared.bases]))
+    if not ("dataclass" in how or "NamedTuple" in how) or "kw_only=True" in how:
+        return 0
+    count = 0
+    for statement in declared.body:
+        if isinstance(statement, ast.AnnAssign):
+            if ast.unparse(statement.annotation) == "KW_ONLY":
+                break
+            count += not {"ClassVar", "init=False", "kw_only=True"} & set(re.split(r"[^\w=]+", ast.unparse(statement)))
+    return count
+
+
+def test_constructors_take_few_arguments_by_their_places() -> None:
+    """What has more columns takes them by name. A method's fields are its options, which are always named."""
+    for path, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and "methods" not in path.parts:
+                assert unnamed(node) <= MOST_UNNAMED, f"{path}: {node.name} takes {unnamed(node)}"
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("class A:\n    def __init__(self, a, b=1, *, c): ...", 2),
+        ("@dataclass(frozen=True)\nclass A:\n    a: int\n    b: ClassVar[int]\n    c: int = field(init=False)", 1),
+        ("@dataclass\nclass A:\n    a: int\n    _: KW_ONLY\n    b: int\n    c: int", 1),
+        ("@dataclass(kw_only=True)\nclass A:\n    a: int", 0),
+        ("class A(NamedTuple):\n    a: int\n    b: int", 2),
+    ],
+)
+def test_arguments_by_place_are_counted(code: str, count: int) -> None:
+    """Oracle: what `inspect.signature` would say."""
+    declared = ast.parse(code).body[0]
+    assert isinstance(declared, ast.ClassDef) and unnamed(declared) == count
+
+
+def test_no_two_nones_stand_side_by_side_in_a_call() -> None:
+    """A reader would have to count places to know what they are. Indices and tuples are no calls."""
+    for path, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                none = [isinstance(argument, ast.Constant) and argument.value is None for argument in node.args]
+                assert not any(one and other for one, other in pairwise(none)), (
+                    f"{path}:{node.lineno}: {ast.unparse(node)}"
+                )

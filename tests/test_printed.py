@@ -235,11 +235,14 @@ def test_wall_times_add_up_to_the_totals():
         assert close(sum(times), cells[block, "total", "", "train wall time"], rounding + 500)
 
 
+def printed(text: str, corrected: str = "") -> PrintedValue:
+    """A number without a place."""
+    return PrintedValue(**{**dict.fromkeys(COLUMNS, ""), "printed": text, "corrected": corrected})
+
+
 def test_printed_notations_are_read():
     """Oracle: by hand."""
-    values = [
-        PrintedValue("", "", "", "", "", "", text, "", "").value for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]
-    ]
+    values = [printed(text).value for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]]
     assert values == pytest.approx([62_500, 0.08, 30.3e6, 5e-4, -0.2])
-    assert PrintedValue("", "", "", "", "", "", "Linear", "", "").value is None
-    assert PrintedValue("", "", "", "", "", "", "77,11", "77.11", "comma").value == 77.11
+    assert printed("Linear").value is None
+    assert printed("77,11", corrected="77.11").value == 77.11

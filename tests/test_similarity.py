@@ -59,7 +59,16 @@ class Says(nn.Module):
 def one_row(positions: int, classes: int) -> Any:
     """A stream of one validation row whose every position is predicted."""
     row = torch.zeros(1, positions, dtype=torch.long)
-    batch = Batch(row, row[:, 0], row, row, row[:, 0] > 0, 1, 0.0, 0)
+    batch = Batch(
+        tokens=row,
+        domains=row[:, 0],
+        positions=row,
+        targets=row,
+        memory=row[:, 0] > 0,
+        rows=1,
+        memory_share=0.0,
+        memory_rows=0,
+    )
     corpus = SimpleNamespace(text_vocabulary=classes)
     return SimpleNamespace(
         masked=False, length=positions, valid_blocks=[1], corpus=corpus, validation=lambda *_: iter([batch])

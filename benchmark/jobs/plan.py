@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -53,6 +53,7 @@ class Plan:
     build: Build
     store: Store
     tables: Tables
+    _: KW_ONLY
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
     share_machine: bool = False  # do not wait for other runs under a budget of wall time here

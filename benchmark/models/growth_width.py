@@ -57,13 +57,13 @@ class Width:
             final_norm = final_norm and self.norm(final_norm)
             head, head_norm = self.head(head, head_norm)
         wide = Network(
-            [self.table(table, embedding_norm) for table in network.tables],
-            embedding_norm and self.embedding_norm(embedding_norm),
-            list(layers),
-            final_norm,
-            head,
-            head_norm,
-            self.decoder(network.decoder, embedding_norm),
+            tables=[self.table(table, embedding_norm) for table in network.tables],
+            embedding_norm=embedding_norm and self.embedding_norm(embedding_norm),
+            layers=list(layers),
+            final_norm=final_norm,
+            head=head,
+            head_norm=head_norm,
+            decoder=self.decoder(network.decoder, embedding_norm),
         )
         return wide, list(heads)
 
@@ -74,17 +74,17 @@ class Width:
         query, key = blocks(heads, size), blocks(groups, size)
         ffn = expansion(inner, inner * self.new // self.old, self.generator)
         wide = Layer(
-            layer.attention_norm and self.norm(layer.attention_norm),
-            self.reading(layer.query, query),
-            self.reading(layer.key, key),
-            self.reading(layer.value, key),
-            self.writing(layer.output, query),
-            self.norm(layer.ffn_norm),
-            self.reading(layer.up, ffn),
-            self.writing(layer.down, ffn),
-            layer.gate and self.reading(layer.gate, ffn),
-            layer.query_norm,
-            layer.key_norm,
+            attention_norm=layer.attention_norm and self.norm(layer.attention_norm),
+            query=self.reading(layer.query, query),
+            key=self.reading(layer.key, key),
+            value=self.reading(layer.value, key),
+            output=self.writing(layer.output, query),
+            ffn_norm=self.norm(layer.ffn_norm),
+            up=self.reading(layer.up, ffn),
+            down=self.writing(layer.down, ffn),
+            gate=layer.gate and self.reading(layer.gate, ffn),
+            query_norm=layer.query_norm,
+            key_norm=layer.key_norm,
         )
         return wide, heads.tolist()
 

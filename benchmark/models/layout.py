@@ -18,14 +18,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Layer(Generic[T]):
     """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums.
 
     What an architecture does not have is None.
     """
 
-    attention_norm: T | None
+    attention_norm: T | None = None
     query: T
     key: T
     value: T
@@ -47,16 +47,16 @@ class Layer(Generic[T]):
         return (part for part in parts if part is not None)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Network(Generic[T]):
     """A language model with an LM head, from input to output. What an architecture does not have is None."""
 
     tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
-    embedding_norm: T | None
+    embedding_norm: T | None = None
     layers: list[Layer[T]]
-    final_norm: T | None  # pre-LN: of the residual
-    head: T | None  # BERT: dense, GELU, then
-    head_norm: T | None
+    final_norm: T | None = None  # pre-LN: of the residual
+    head: T | None = None  # BERT: dense, GELU, then
+    head_norm: T | None = None
     decoder: T  # (V, D)
 
     def map(self, function: Callable[[T], U]) -> Network[U]:
@@ -64,13 +64,13 @@ class Network(Generic[T]):
             return None if part is None else function(part)
 
         return Network(
-            [function(table) for table in self.tables],
-            optional(self.embedding_norm),
-            [layer.map(function) for layer in self.layers],
-            optional(self.final_norm),
-            optional(self.head),
-            optional(self.head_norm),
-            function(self.decoder),
+            tables=[function(table) for table in self.tables],
+            embedding_norm=optional(self.embedding_norm),
+            layers=[layer.map(function) for layer in self.layers],
+            final_norm=optional(self.final_norm),
+            head=optional(self.head),
+            head_norm=optional(self.head_norm),
+            decoder=function(self.decoder),
         )
 
     def parts(self) -> Iterator[T]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Batch:
     tokens: Tensor  # (B, 1+N) int64, `<s>` first; corrupted for BERT
     domains: Tensor  # (B,) int64, index in the stream of each row's domain

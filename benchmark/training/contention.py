@@ -71,7 +71,7 @@ def contention(meter: CoreMeter, world: World) -> Contention:
     uses: list[CoreUse] = world.gather(mine)
     wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
     if wall < MEASURABLE or not STAT.exists():
-        return Contention(wall, cpu, None, None)
+        return Contention(wall, cpu, others=None, share=None)
     places = {(use.machine, use.cores) for use in uses}
     found = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     return Contention(wall, cpu, max(others for others, _ in found), min(share for _, share in found))

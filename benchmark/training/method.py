@@ -42,7 +42,7 @@ class Outlook:
     budget: float  # of all stages
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """What a method may know of the stage that begins: nothing of later ones, but for controls in `outlook`."""
 

@@ -10,12 +10,13 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import paper_tables
 from analysis.render import render
-from benchmark.records import RunRecords, load_runs
+from benchmark.records import RunRecords
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
 TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
@@ -59,11 +60,12 @@ def write(
 
     `finished`: the last row stops after this many stages, in the middle of the next.
     """
+    shared = _Suite(suite, stages, unit, architecture, hardware)
     rows = rows or [(title, method, {}) for title, (method, _, _) in METHODS.items()]
     for index, (label, method, options) in enumerate(rows):
         for seed in range(seeds):
             done = finished if finished is not None and index == len(rows) - 1 else stages
-            run = _Run(suite, label, index, method, options, seed, stages, unit, architecture, hardware)
+            run = _Run(shared, label, index, method, options, seed)
             run.write(runs, evaluations, done, scores, similarities)
     if scores:
         _write(runs / "scores" / "baselines.jsonl", [_baseline(d, n) for d in TASKS for n in BASELINES])
@@ -74,37 +76,35 @@ def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: P
     return render(suite, runs, [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
 
 
+@dataclass(frozen=True)
+class _Suite:
+    """What all runs of a suite have in common."""
+
+    name: str
+    stages: int
+    unit: str
+    architecture: str
+    hardware: str
+
+
 class _Run:
-    def __init__(
-        self,
-        suite: str,
-        label: str,
-        index: int,
-        method: str,
-        options: dict[str, Any],
-        seed: int,
-        stages: int,
-        unit: str,
-        architecture: str,
-        hardware: str,
-    ) -> None:
+    def __init__(self, suite: _Suite, label: str, index: int, method: str, options: dict[str, Any], seed: int) -> None:
         self.suite, self.label, self.index, self.method, self.options = suite, label, index, method, options
-        self.seed, self.stages, self.unit, self.hardware = seed, stages, unit, hardware
-        self.architecture = architecture
-        self.domains = DOMAINS[:stages]
+        self.seed = seed
+        self.domains = DOMAINS[: suite.stages]
         _, speed, forget = next((m for m in METHODS.values() if m[0] == method), ("", 1.0, 0.3))
         self.speed = speed * (1 + 0.03 * self.noise("speed"))
         self.forget = forget * (1 + 0.1 * self.noise("forget"))
-        self.keys = [self.key(stage) for stage in range(stages)]
+        self.keys = [self.key(stage) for stage in range(suite.stages)]
 
     def noise(self, *what: Any) -> float:
         """A number in [-1, 1) that only depends on its name."""
-        name = json.dumps([self.suite, self.label, self.seed, *what])
+        name = json.dumps([self.suite.name, self.label, self.seed, *what])
         return zlib.crc32(name.encode()) / 2**31 - 1
 
     def key(self, stage: int) -> str:
         shared = stage == 0 and self.method not in ("pnn", "elle")  # as real runs share their first stage
-        name = json.dumps([self.suite, self.seed, stage, None if shared else [self.label, self.index]])
+        name = json.dumps([self.suite.name, self.seed, stage, None if shared else [self.label, self.index]])
         return f"{zlib.crc32(name.encode()):08x}{stage}"
 
     def perplexity(self, stage: int, fraction: float) -> dict[str, float]:
@@ -122,16 +122,16 @@ class _Run:
         return values
 
     def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
-        ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.stages]]
+        ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.suite.stages]]
         config = {
-            "model": {"architecture": self.architecture, "ladder": ladder, "head_size": 64},
-            "budget": {"unit": self.unit},
+            "model": {"architecture": self.suite.architecture, "ladder": ladder, "head_size": 64},
+            "budget": {"unit": self.suite.unit},
             "training": {"learning_rate": 5e-4, "warmup": 0.08},
         }
         line = {
             "kind": "run",
             "id": f"{self.index}-{self.seed}",
-            "suite": self.suite,
+            "suite": self.suite.name,
             "row": self.label,
             "row_index": self.index,
             "title": self.label,
@@ -144,9 +144,9 @@ class _Run:
             "domains": [{"name": name, "title": title} for name, title in self.domains],
             "unigram": {name: UNIGRAM for name, _ in self.domains},
         }
-        lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.stages else [line]
-        _write(runs / "suites" / self.suite / f"{line['id']}.jsonl", lines)
-        for stage in range(min(done + 1, self.stages)):
+        lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.suite.stages else [line]
+        _write(runs / "suites" / self.suite.name / f"{line['id']}.jsonl", lines)
+        for stage in range(min(done + 1, self.suite.stages)):
             records = self.stage(stage, evaluations)
             if stage == done:
                 records = records[: 1 + evaluations // 2]
@@ -200,7 +200,7 @@ class _Run:
 
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
         layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
-        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.unit]
+        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.suite.unit]
         name, _ = self.domains[stage]
         return {
             "kind": "stage",
@@ -210,7 +210,7 @@ class _Run:
             "provenance": {
                 "code": "0.1.0",
                 "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
-                "hardware": {"device": self.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
+                "hardware": {"device": self.suite.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
                 "threads": 2,
                 "precision": "fp32",
                 "world_size": 1,
@@ -220,7 +220,7 @@ class _Run:
             "layers": layers,
             "hidden_size": hidden,
             "phases": phases,
-            "budget": {"unit": self.unit, "amount": amount},
+            "budget": {"unit": self.suite.unit, "amount": amount},
             "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
         }
 
@@ -278,30 +278,3 @@ def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps({"time": 1.7e9, **line}) + "\n" for line in lines)
     path.write_text(text, encoding="utf-8")
-
-
-def _measure() -> None:
-    import tempfile
-    import time
-
-    ablation = ["WE + FRW", "DE + FRW", "WE + DE + FRW", "WE + DE", "WE + DE + FRW + δN", "WE + DE + FRW + δN + PT"]
-    sweep = [(f"EWC, λ = {10**i}", "ewc", {"strength": 10**i}) for i in range(6)]
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        *((title, method, {}) for title, (method, _, _) in METHODS.items()),
-        *((row, "elle", {}) for row in ablation),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), "big", rows=rows + sweep, seeds=50, evaluations=10)
-        contents = []
-        for _ in range(2):
-            started, used = time.perf_counter(), time.process_time()
-            runs = load_runs(Path(folder), "big")
-            paths = report("big", runs, paper_tables.names(), Path(folder) / "report")
-            contents.append([path.read_bytes() for path in paths])
-            seconds = f"{time.perf_counter() - started:.1f} s ({time.process_time() - used:.1f} s of one core)"
-            print(f"{len(runs)} runs to {len(paths)} files in {seconds}")
-        print("the second report is", "the same" if contents[0] == contents[1] else "DIFFERENT")
-
-
-if __name__ == "__main__":
-    _measure()

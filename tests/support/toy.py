@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.instruments.lab import ALONE
-from benchmark.settings.config import Training
+from benchmark.settings.config import Size, Training
 from benchmark.training.batch import Batch
 from benchmark.training.learner import Learner
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import LifelongMethod, Outlook, Stage
 
 SHARED = Path(__file__).parents[3] / "shared" / "oracles"
 VOCABULARY = 13
@@ -53,7 +53,14 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
     memory = torch.arange(rows) >= rows - memory_rows
     zeros = torch.zeros(rows, dtype=torch.long)
     return Batch(
-        tokens, zeros, zeros.unsqueeze(1), targets, memory, of or rows, memory_rows / (of or rows), memory_rows
+        tokens=tokens,
+        domains=zeros,
+        positions=zeros.unsqueeze(1),
+        targets=targets,
+        memory=memory,
+        rows=of or rows,
+        memory_share=memory_rows / (of or rows),
+        memory_rows=memory_rows,
     )
 
 
@@ -69,7 +76,21 @@ def learner(model: nn.Module, method: LifelongMethod) -> Learner:
 
 def stage(index: int) -> Stage:
     """A stage as methods that do not grow see it."""
-    return Stage(index, ("a", "b", "c")[: index + 1], (), 1.0, 0, None, None, None)  # type: ignore[arg-type]
+    size = Size(layers=1, hidden_size=8)
+
+    def unasked(_: Any) -> Any:
+        raise AssertionError("a method that does not grow needs no new model, and no memory before its first step")
+
+    return Stage(
+        index=index,
+        domains=("a", "b", "c")[: index + 1],
+        ladder=(size,) * (index + 1),
+        budget=1.0,
+        seed=0,
+        build=unasked,
+        memory_rows=unasked,
+        outlook=Outlook(stages=3, size=size, budget=3.0),
+    )
 
 
 def close(actual: dict[str, Tensor], expected: dict[str, Any]) -> None:

@@ -1,6 +1,4 @@
-"""How often a scorecard is wrong and an interval misses its mean, simulated: the tables of docs/statistics.md.
-
-    python -m tests.support.verdict_simulation
+"""How often a scorecard is wrong and an interval misses its mean, simulated.
 
 The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn for each seed, and
 claims share the values of their rows as they do on a real card. A verdict is wrong if it is "held" of a claim that is
@@ -107,23 +105,3 @@ def coverage(noise: str, seeds: int, samples: int) -> float:
     scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](rng, (seeds, FINETUNINGS, samples))
     low, high = interval(scores.mean(axis=1))
     return float(np.mean((low <= 0) & (high >= 0)))
-
-
-def _tables(card: Card, cards: int = 2_000, seeds: tuple[int, ...] = (*range(2, 11), 12, 15, 20)) -> str:
-    """Wrong cards, right claims and coverage, in percent, as Markdown."""
-    head = ["| noise | rows differ |", "| :-- | :-- |", "| noise |", "| :-- |"]
-    columns = "".join(f" {n} |" for n in seeds), " --: |" * len(seeds)
-    wrong, right = ([head[0] + columns[0], head[1] + columns[1]] for _ in range(2))
-    covered = [head[2] + columns[0], head[3] + columns[1]]
-    for noise in NOISE:
-        for difference in DIFFERENCES:
-            shares = [simulate(card, noise, difference, n, cards) for n in seeds]
-            for table, values in zip((wrong, right), zip(*shares, strict=True), strict=True):
-                table.append(f"| {noise} | {difference} |" + "".join(f" {100 * value:.1f} |" for value in values))
-        covered.append(f"| {noise} |" + "".join(f" {100 * coverage(noise, n, cards):.1f} |" for n in seeds))
-    right = [line for line in right if "| tied |" not in line]
-    return "\n\n".join("\n".join(table) for table in (wrong, right, covered))
-
-
-if __name__ == "__main__":
-    print(_tables(main_card()))

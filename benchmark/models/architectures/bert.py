@@ -47,19 +47,27 @@ class Bert(Architecture):
 
     def places(self, network: Any) -> Network[Place]:
         head = network.lm_head
-        return self.network(network, (head.dense, head.layer_norm, head.decoder))
+        return self.network(network, head.dense, head.layer_norm, head.decoder)
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         head = network.lm_head
         return head.layer_norm(F.gelu(head.dense(hidden)))
 
-    def network(self, network: Any, head: tuple[Any, Any, Any]) -> Network[Place]:
-        """`head`: the LM head's linear map, its norm, and the decoder."""
+    def network(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Place]:
+        """Where everything stands; the parts of the LM head differ between kinds of BERT."""
         body = network.base_model
         tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
         layers = [self.layer(layer) for layer in body.encoder.layer]
-        final_norm = getattr(body, "LayerNorm", None)
-        return Network[Any](tables, body.embeddings.LayerNorm, layers, final_norm, *head).map(Place)
+        modules = Network[Any](
+            tables=tables,
+            embedding_norm=body.embeddings.LayerNorm,
+            layers=layers,
+            final_norm=getattr(body, "LayerNorm", None),
+            head=head,
+            head_norm=head_norm,
+            decoder=decoder,
+        )
+        return modules.map(Place)
 
     def layer(self, layer: Any) -> Layer[Any]:
         """The modules of a layer."""

@@ -38,7 +38,7 @@ class OriginalBert(Bert):
 
     def places(self, network: Any) -> Network[Place]:
         head = network.cls.predictions
-        return self.network(network, (head.transform.dense, head.transform.LayerNorm, head.decoder))
+        return self.network(network, head.transform.dense, head.transform.LayerNorm, head.decoder)
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         return network.cls.predictions.transform(hidden)

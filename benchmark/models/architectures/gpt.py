@@ -53,7 +53,8 @@ class Gpt(Architecture):
                 )
             )
         tables = [Place(body.wte), Place(body.wpe)]
-        return Network(tables, None, layers, Place(body.ln_f), None, None, Place(network.lm_head))
+        norm, head = Place(body.ln_f), Place(network.lm_head)
+        return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
 
     def fixed_depth(self, config: Any) -> str:
         return "it divides attention by the layer's index" if config.scale_attn_by_inverse_layer_idx else ""

@@ -55,7 +55,8 @@ class GptNeoX(Architecture):
                 )
             )
         tables = [Place(body.embed_in)]
-        return Network(tables, None, layers, Place(body.final_layer_norm), None, None, Place(network.lm_head))
+        norm, head = Place(body.final_layer_norm), Place(network.lm_head)
+        return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
 
 
 ARCHITECTURE = GptNeoX()

@@ -65,7 +65,8 @@ class Llama(Architecture):
             )
             for layer in body.layers
         ]
-        return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
+        modules = Network[Any](tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
+        return modules.map(Place)
 
     def length(self, config: Any) -> int:
         """Up to the window of attention, where there is one: no mask cuts it out here."""

@@ -66,9 +66,15 @@ class ModernBert(Architecture):
 
     def places(self, network: Any) -> Network[Place]:
         body, head = network.model, network.head
-        tables, layers = body.embeddings, [_layer(layer) for layer in body.layers]
-        rest = map(Place, (body.final_norm, head.dense, head.norm, network.decoder))
-        return Network([Place(tables.tok_embeddings)], Place(tables.norm), layers, *rest)
+        return Network(
+            tables=[Place(body.embeddings.tok_embeddings)],
+            embedding_norm=Place(body.embeddings.norm),
+            layers=[_layer(layer) for layer in body.layers],
+            final_norm=Place(body.final_norm),
+            head=Place(head.dense),
+            head_norm=Place(head.norm),
+            decoder=Place(network.decoder),
+        )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         return network.head(hidden)

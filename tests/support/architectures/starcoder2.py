@@ -53,7 +53,8 @@ class Starcoder2(Architecture):
             )
             for layer in body.layers
         ]
-        return Network[Any]([body.embed_tokens], None, layers, body.norm, None, None, network.lm_head).map(Place)
+        modules = Network[Any](tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
+        return modules.map(Place)
 
 
 ARCHITECTURE = Starcoder2()
