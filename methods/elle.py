@@ -6,7 +6,7 @@ it by a prompt which domain a row is of (PT). Each of the five is a switch, so t
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from benchmark.models import LanguageModel
@@ -67,7 +67,7 @@ class ELLE(AdaptiveReplay):
             calibration=stage.memory_rows(32),
         )
         model.set_network(network)
-        self.growth, self.copied = asdict(record), list(record.copied)
+        self.growth, self.copied = record, list(record.copied)
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:

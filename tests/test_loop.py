@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,10 @@ from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.config import Budget, per_stage
 from benchmark.settings.units import Work
+from benchmark.training import checkpoint
+from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
 from benchmark.training.clock import Clock
+from benchmark.training.contention import CoreTime
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import scheduled
 from benchmark.training.processes import World
@@ -196,6 +199,36 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert saved["position"]["step"] == 3
     assert all(tensor.isfinite().all() for tensor in saved["model"].values())
+
+
+def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
+    """Oracle: the file's content as version 0.1.0 wrote it, by hand; what older versions wrote lacks core times."""
+    path, cpu = tmp_path / "checkpoint.pt", torch.device("cpu")
+    saved = Checkpoint(
+        position=Position(1, 3, 0.5, {"steps": 2.0}, [PhaseCost("recover", {"steps": 2.0})]),
+        charged={"steps": 5.0},
+        model={},
+        optimizer=None,
+        state={"copied": [1]},
+        metrics={"conflicts": 0.5},
+        cores=CoreTime(1.0, 2.0, 3.0),
+    )
+    saved.save(path)
+    content = torch.load(path, weights_only=True)
+    recovered = {"name": "recover", "steps": 2.0}
+    assert content == {
+        "position": {"phase": 1, "step": 3, "step_cost": 0.5, "before": {"steps": 2.0}, "phases": [recovered]},
+        "charged": {"steps": 5.0},
+        "model": {},
+        "optimizer": None,
+        "state": {"copied": [1]},
+        "metrics": {"conflicts": 0.5},
+        "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0},
+    }
+    assert Checkpoint.load(path, cpu) == saved
+    del content["cores"]
+    checkpoint.save(path, content)
+    assert Checkpoint.load(path, cpu) == replace(saved, cores=CoreTime())
 
 
 def test_asked_to_stop_saves_and_the_next_run_goes_on(tmp_path) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from benchmark import records
 from benchmark.models import LanguageModel, load
+from benchmark.models.growth import GrowthRecord
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
 from benchmark.training.batch import Batch
@@ -59,10 +60,10 @@ class RunModels:
         """The stages up to `last` without a trained model; a method may leave early stages out."""
         return [i for i in range(last + 1) if not self._lines(i, "evaluation")]
 
-    def growth(self, index: int) -> dict[str, Any] | None:
+    def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        growth: dict[str, Any] | None = self._lines(index, "done")[-1]["growth"]
-        return growth
+        growth = self._lines(index, "done")[-1]["growth"]
+        return GrowthRecord(**growth) if growth else None
 
     def _lines(self, index: int, kind: str) -> list[records.Record]:
         path = self.store.stage(self.keys[index]) / "records.jsonl"

@@ -7,30 +7,68 @@ are functions of the step and need no state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import torch
 
 from benchmark.atomic import whole_file
-
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+from benchmark.training.contention import CoreTime
 
 
-class Checkpoint(TypedDict):
+@dataclass(frozen=True)
+class PhaseCost:
+    """What a finished phase has spent, by unit."""
+
+    name: str
+    spent: Mapping[str, float]
+
+    def flat(self) -> dict[str, str | float]:
+        """The form in which records and checkpoints hold it."""
+        return {"name": self.name, **self.spent}
+
+
+@dataclass
+class Position:
+    """Where in its stage a run is: with weights, optimizer and the method's state, all that a resume needs."""
+
+    phase: int = 0
+    step: int = 0  # of the phase
+    step_cost: float = 0.0  # of the last step, in the budget's unit
+    before: dict[str, float] = field(default_factory=dict)  # charged when the phase began, by unit
+    phases: list[PhaseCost] = field(default_factory=list)  # those that are finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
     """A stage between two of its steps."""
 
-    position: dict[str, Any]  # `stage.Position`
+    position: Position
     charged: dict[str, float]  # by unit
     model: dict[str, torch.Tensor]
     optimizer: dict[str, Any] | None  # None in a phase that does not train
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
-    cores: NotRequired[dict[str, float]]  # `contention.CoreTime`; checkpoints of earlier versions lack it
+    cores: CoreTime
+
+    def save(self, path: Path) -> None:
+        position = vars(self.position) | {"phases": [phase.flat() for phase in self.position.phases]}
+        save(path, vars(self) | {"position": position, "cores": asdict(self.cores)})
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> Checkpoint | None:
+        """What `save` wrote, or None if there is nothing."""
+        content = load(path, device)
+        if content is None:
+            return None
+        position = Position(**content["position"])
+        position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
+        cores = CoreTime(**content.get("cores", {}))  # checkpoints of earlier versions lack it
+        return cls(**content | {"position": position, "cores": cores})
 
 
-def save(path: Path, content: Checkpoint | Mapping[str, Any]) -> None:
+def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
     with whole_file(path) as file:
         torch.save(dict(content), file)

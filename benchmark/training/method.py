@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmark.models import LanguageModel
+    from benchmark.models.growth import GrowthRecord
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
 
@@ -85,7 +86,7 @@ class LifelongMethod:
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
 
-    growth: dict[str, Any] | None = None  # how start_stage grew the model, for the records
+    growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
 
     def signature(self, stage: Stage) -> dict[str, Any]:
         """What of the method determines this stage. Stages with equal signatures are trained once and shared.

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 
 from benchmark.models import LanguageModel
 from benchmark.settings.config import per_stage
 from benchmark.settings.units import Work
-from benchmark.training import checkpoint
-from benchmark.training.checkpoint import Checkpoint
+from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
 from benchmark.training.clock import Clock
-from benchmark.training.contention import CoreTime, contention
+from benchmark.training.contention import contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, precision_of
@@ -49,15 +48,13 @@ class Progress(Protocol):
     def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None: ...
 
 
-@dataclass
-class Position:
-    """Where in its stage a run is: with weights, optimizer and the method's state, all that a resume needs."""
+class Summary(TypedDict):
+    """What the record of a finished stage says."""
 
-    phase: int = 0
-    step: int = 0  # of the phase
-    step_cost: float = 0.0  # of the last step, in the budget's unit
-    before: dict[str, float] = field(default_factory=dict)  # charged when the phase began, by unit
-    phases: list[dict[str, Any]] = field(default_factory=list)  # name of each finished phase, and what it spent by unit
+    charged: dict[str, float]  # by unit
+    phases: list[dict[str, str | float]]  # `PhaseCost`
+    growth: dict[str, Any] | None  # `GrowthRecord`
+    cores: dict[str, float | None]  # `Contention`
 
 
 class StageRun:
@@ -88,7 +85,7 @@ class StageRun:
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
-        saved: Checkpoint | None = checkpoint.load(self.checkpoint_file, self.world.device)
+        saved = Checkpoint.load(self.checkpoint_file, self.world.device)
         self._check_agreement(saved)
         if saved:
             self._restore(saved, phases)
@@ -111,14 +108,14 @@ class StageRun:
             self._evaluate(phases[-1].name)
         return self.inputs.model
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """What the record of a finished stage says. All processes must ask for it at once."""
-        return {
-            "charged": self.clock.charged(),
-            "phases": self.position.phases,
-            "growth": self.method.growth,
-            "cores": asdict(contention(self.clock.cores, self.world)),
-        }
+        return Summary(
+            charged=self.clock.charged(),
+            phases=[phase.flat() for phase in self.position.phases],
+            growth=asdict(self.method.growth) if self.method.growth else None,
+            cores=asdict(contention(self.clock.cores, self.world)),
+        )
 
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged; only the first may do work."""
@@ -141,9 +138,9 @@ class StageRun:
         stepper = Stepper(self.inputs, phase, position.phase)
         flops = stepper.warm_up()
         if saved:
-            stepper.learner.metrics = saved["metrics"]
-            if stepper.optimizer and saved["optimizer"]:
-                stepper.optimizer.load_state_dict(saved["optimizer"])
+            stepper.learner.metrics = saved.metrics
+            if stepper.optimizer and saved.optimizer:
+                stepper.optimizer.load_state_dict(saved.optimizer)
         schedule = phase.schedule or training.schedule
         peak = per_stage(training.learning_rate, self.stage.index)
         warmup = per_stage(training.warmup, self.stage.index)
@@ -152,7 +149,7 @@ class StageRun:
         self._take_steps(stepper, Work(1, loader.rows, loader.tokens, flops, seconds), rate)
         stepper.close()
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
-        position.phases.append({"name": phase.name, **spent})
+        position.phases.append(PhaseCost(phase.name, spent))
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
             # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
@@ -247,7 +244,7 @@ class StageRun:
 
     def _check_agreement(self, saved: Checkpoint | None) -> None:
         """On a network file system a process may see an older checkpoint than the others, or none."""
-        mine = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
+        mine = (saved.position.phase, saved.position.step) if saved else None
         first = self.world.agree(mine)
         if mine != first:
             raise RuntimeError(
@@ -259,21 +256,21 @@ class StageRun:
         self._saved_at = self.clock.seconds
         if self.world.leads:
             content = Checkpoint(
-                position=asdict(self.position),
+                position=self.position,
                 charged=self.clock.charged(),
                 model=self.inputs.model.state_dict(),
                 optimizer=stepper.optimizer.state_dict() if stepper.optimizer else None,
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
-                cores=asdict(self.clock.cores.total),
+                cores=self.clock.cores.total,
             )
-            checkpoint.save(self.checkpoint_file, content)
+            content.save(self.checkpoint_file)
         self.world.barrier()
 
     def _restore(self, saved: Checkpoint, phases: list[Phase]) -> None:
-        self.position = Position(**saved["position"])
-        self.clock.restore(saved["charged"])
-        self.clock.cores.total = CoreTime(**saved.get("cores", {}))
-        self.inputs.model.load_state_dict(saved["model"])
-        set_state(self.method, saved["state"])
+        self.position = saved.position
+        self.clock.restore(saved.charged)
+        self.clock.cores.total = saved.cores
+        self.inputs.model.load_state_dict(saved.model)
+        set_state(self.method, saved.state)
         self.record("resumed", phase=phases[self.position.phase].name, step=self.position.step)
