@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +17,9 @@ import torch
 
 import methods
 from benchmark import records
+from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
+from benchmark.jobs.executors import local
 from benchmark.jobs.executors.local import LocalExecutor
 from benchmark.settings.config import Budget, Suite
 from benchmark.store import Store
@@ -21,6 +27,8 @@ from benchmark.training import contention, stage
 from benchmark.training.contention import Contention, CoreMeter, CoreTime, CoreUse, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
+from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
+from tests.support.slurm_lab import Lab as SlurmLab
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
@@ -137,3 +145,53 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     assert LocalExecutor(suite, Store(tmp_path))._train(plan, lock) == [config]
     assert lock.is_locked == bool(taken)
     lock.release(force=True)
+
+
+def test_anybody_may_take_the_lock(tmp_path, monkeypatch) -> None:
+    """Oracle: the mode of the file: whoever makes it, with whatever umask, all may open it. What cannot be opened is
+    said with the cure."""
+    monkeypatch.setattr(contention, "LOCK", tmp_path / "machine.lock")
+    umask = os.umask(0o077)
+    try:
+        with contention.machine_lock():
+            assert stat.S_IMODE(contention.LOCK.stat().st_mode) == 0o666
+    finally:
+        os.umask(umask)
+    monkeypatch.setattr(contention, "LOCK", tmp_path)
+    with pytest.raises(UserError, match=rf"{tmp_path}, which cannot be opened .*chmod 666.*--share-machine"):
+        local._take(contention.machine_lock(), ALONE, lambda: False)
+
+
+def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:
+    """Oracle: the times of their records. The first would train for an hour, but is stopped when the second says that
+    it waits, though each has a TMPDIR of its own."""
+    write_texts(tmp_path)
+    code = copy_code(tmp_path / "code")
+    source = code / "benchmark" / "training" / "contention.py"  # so that no other run on this machine has a say
+    source.write_text(source.read_text().replace(str(contention.LOCK), str(tmp_path / "machine.lock")))
+    monkeypatch.setattr(contention, "LOCK", tmp_path / "machine.lock")
+    one, two = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
+    for lab, amount in ((one, 3600), (two, 0.2)):
+        steps = f'unit = "steps"\namount = [40, {STEPS}]'
+        lab.file.write_text(lab.file.read_text().replace(steps, f'unit = "seconds"\namount = {amount}'))
+    first = subprocess.Popen(
+        [sys.executable, "run_all.py", *one.arguments("run")],
+        cwd=code,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(one.folder)},
+        stderr=subprocess.DEVNULL,
+    )
+    request.addfinalizer(first.kill)
+    wait_until(lambda: one.count("Naive", "stage", index=0))
+
+    class Listener(io.StringIO):
+        def write(self, text: str) -> int:
+            if "this one waits" in text:
+                first.terminate()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", Listener())
+    monkeypatch.setenv("TMPDIR", str(two.folder))
+    assert two.call("run") == 0
+    assert first.wait(timeout=60) == 130
+    [began] = [line["time"] for line in two.stage("Naive", 0) if line["kind"] == "stage"]
+    assert one.stage("Naive", 0)[-1]["time"] <= began and two.count("Naive", "done") == 1

@@ -101,7 +101,9 @@ class LoraModel(LanguageModel):
 
         def encode(active: int, tokens: Tensor, domains: Tensor) -> Tensor:
             self._active = active
-            return super(LoraModel, self).hidden(tokens, domains)
+            hidden = super(LoraModel, self).hidden(tokens, domains)
+            self._active = 0
+            return hidden
 
         newest = len(self.adapters)
         if self.training:

@@ -6,7 +6,6 @@ Wall times can only be compared when nothing else ran beside them, which is meas
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ import torch
 from benchmark.training.processes import World, node
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
+LOCK = Path("/tmp/lifelong-pretraining.lock")  # one place for all users, whatever their TMPDIR
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 
 
@@ -109,5 +109,5 @@ def _busy(numbers: Sequence[int]) -> float:
 
 
 def machine_lock() -> filelock.BaseFileLock:
-    """What a run holds that must not share this machine with others of this user."""
-    return filelock.FileLock(Path(tempfile.gettempdir()) / f"lifelong-pretraining-{os.getuid()}.lock")
+    """What a run holds that must not share this machine with others, whoever starts them."""
+    return filelock.FileLock(LOCK, mode=0o666)

@@ -14,6 +14,7 @@ from typing import Any
 
 import filelock
 import torch
+from torch import nn
 
 from benchmark import records
 from benchmark.atomic import sweep
@@ -33,6 +34,7 @@ from benchmark.training.stage import Progress, StageRun, Stopped
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.stream import Stream
+from benchmark.training.unchanged import unchanged
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
 
@@ -82,8 +84,10 @@ class Run:
         self._began = time.time()
         self.corpus = corpus_of(config, store)
         self.stream = stream_of(config, self.corpus)
-        check_memory_shares(config, new_method())
-        self.keys = stage_keys(config, new_method(), self.corpus.texts)
+        method = new_method()
+        with unchanged("signature, options, uses_memory or phases", method, nn.Module()):
+            check_memory_shares(config, method)
+            self.keys = stage_keys(config, method, self.corpus.texts)
 
     def done(self) -> bool:
         return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()

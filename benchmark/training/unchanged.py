@@ -1,15 +1,16 @@
 """Proof that code had no effect: what a method and its model hold is compared before and after.
 
 A method could else do its work where the clock stands still. What cannot be seen from the method is not compared:
-memory that only a closure holds, files, other processes.
+memory that only a closure or a compiled extension holds, files, other processes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from benchmark.errors import UserError
 from benchmark.training.method import LifelongMethod, get_state
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OWN_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial)
 
 
 class SideEffect(UserError):
@@ -44,13 +45,30 @@ def unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[
 
 
 def refuse_hooks(model: nn.Module) -> None:
-    """Raise SideEffect if evaluating the model would call a hook, which may be anybody's code."""
-    for name, module in model.named_modules():
-        if any(getattr(module, kind) for kind in HOOKS):
-            raise SideEffect(
-                f"{name or 'the model'} has a hook when it is evaluated, off the clock: remove it in the step that "
-                "adds it"
-            )
+    """Raise SideEffect if evaluating or saving the model would call code that is not its classes' own.
+
+    That is a hook, one of torch's hooks on all modules too, or a function that stands in the place of a module's
+    method. The project's own networks lead some calls elsewhere in that way.
+    """
+    parts = {name or "the model": module for name, module in model.named_modules()}
+    for name, attributes in [("torch", vars(nn.modules.module)), *((name, vars(part)) for name, part in parts.items())]:
+        for key, value in attributes.items():
+            if key.endswith("_hooks") and value:
+                raise SideEffect(
+                    f"{name} has a hook when it is evaluated ({key.strip('_')}), which may be anybody's code, off the "
+                    "clock: remove it in the step that adds it"
+                )
+    for name, part in parts.items():
+        for key, value in vars(part).items():
+            if callable(value) and hasattr(type(part), key) and not _is_ours(value):
+                raise SideEffect(
+                    f"{name} has a {key} of its own when it is evaluated, which may be anybody's code, off the clock: "
+                    f"give it a class with another {key}"
+                )
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, partial) and str(getattr(value.func, "__module__", "")).startswith("benchmark.models.")
 
 
 def contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
@@ -59,7 +77,7 @@ def contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
     Of tensors and arrays a hash stands for the content.
     """
     found: dict[str, object] = {}
-    seen: dict[int, object] = {}  # by id, and alive, or another could have its id
+    seen: dict[int, tuple[str, object]] = {}  # by id, and alive, or another could have its id
     _add("the model", model, found, seen)
     _add(type(method).__name__, {**vars(method), **get_state(method)}, found, seen)
     for kind in type(method).__mro__:
@@ -74,16 +92,18 @@ def _data(names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in names.items() if not name.startswith("__")}
 
 
-def _add(place: str, value: Any, found: dict[str, object], seen: dict[int, object]) -> None:
+def _add(place: str, value: Any, found: dict[str, object], seen: dict[int, tuple[str, object]]) -> None:
     """Add what `value` holds; each object once, under the first place where it is met."""
+    if id(value) in seen:
+        found[place] = seen[id(value)][0]
+        return
     leaf = _leaf(value)
+    if leaf is None or isinstance(value, Tensor | np.ndarray):
+        seen[id(value)] = place, value
     if leaf is not None:
         found[place] = leaf
         return
-    found[place] = type(value).__qualname__
-    if id(value) in seen:
-        return
-    seen[id(value)] = value
+    found[place] = type(value)
     for name, part in _parts(value):
         _add(f"{place}.{name}", part, found, seen)
 
@@ -98,29 +118,24 @@ def _leaf(value: Any) -> object:
         return value.dtype, value.shape, id(value) if is_file else _hash(value)
     if isinstance(value, torch.Generator):
         return _hash(value.get_state().numpy())
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray):
         return repr(value)
-    if isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType | MethodType):
-        return id(value)
-    if isinstance(value, Mapping | Set | list | tuple | nn.Module) or hasattr(value, "__dict__"):
+    if isinstance(value, OWN_CODE):
+        return value
+    if isinstance(value, Mapping | Set | Sequence) or hasattr(value, "__dict__"):
         return None
     return id(value)
 
 
 def _parts(value: Any) -> Iterator[tuple[object, Any]]:
     if isinstance(value, nn.Module):
-        yield from value.named_parameters()
-        yield from value.named_buffers()
-        for name, module in value.named_modules():
-            yield f"{name}.training", module.training
-            yield f"{name}.code", (type(module), vars(module).get("forward"))
-            yield from ((f"{name}.{key}", part) for key, part in vars(module).items() if isinstance(part, Tensor))
-            yield from ((f"{name}.{kind}", str(list(map(id, getattr(module, kind).values())))) for kind in HOOKS)
+        for name, part in vars(value).items():
+            yield from part.items() if name in ("_parameters", "_buffers", "_modules") else [(name, part)]
     elif isinstance(value, Mapping):
         yield from ((key if isinstance(key, str) else repr(key), part) for key, part in value.items())
     elif isinstance(value, Set):
         yield from enumerate(sorted(value, key=repr))
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, Sequence):
         yield from enumerate(value)
     else:
         yield from vars(value).items()

@@ -14,6 +14,7 @@ import torch
 from filelock import BaseFileLock
 
 from benchmark.downstream.scoring import load_tasks, score_runs
+from benchmark.errors import UserError
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.side_by_side import train_side_by_side
@@ -112,9 +113,16 @@ def train_here(
 
 
 def _take(machine: BaseFileLock, world: World, asked_to_stop: Callable[[], bool]) -> None:
-    """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop."""
+    """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop, UserError if the lock cannot be had."""
     waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
-    if not world.acquire(machine, asked_to_stop, lambda: print(waits, file=sys.stderr)):
+    try:
+        taken = world.acquire(machine, asked_to_stop, lambda: print(waits, file=sys.stderr))
+    except OSError as error:
+        raise UserError(
+            f"runs under a budget of wall time wait for each other by the file {machine.lock_file}, which cannot be "
+            f"opened ({error.strerror}): let its owner `chmod 666` or remove it, or give --share-machine"
+        ) from None
+    if not taken:
         raise KeyboardInterrupt
 
 
