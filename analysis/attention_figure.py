@@ -29,7 +29,6 @@ class AttentionFigure(Exhibit):
     """
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
-    model_measure: ClassVar[Literal["", "similarity", "attention"]] = "attention"
     row: str
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:

@@ -18,8 +18,7 @@ View = Literal["ours", "printed", "both"]
 class Exhibit:
     """What one table or figure shows. `blocks` are the paper's suites that it shows, each with its heading.
 
-    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`. Where the records of
-    training are not enough, `model_measure` names the module of `analysis` whose `measure` reads models for more.
+    `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
     """
 
     caption: str
@@ -28,7 +27,6 @@ class Exhibit:
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
     kind: ClassVar[Literal["table", "figure"]] = "table"
-    model_measure: ClassVar[Literal["", "similarity", "attention"]] = ""
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         """The content of each file, by its suffix."""

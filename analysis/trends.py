@@ -107,7 +107,6 @@ class SimilarityFigure(Exhibit):
     """ARS after each stage from the second on, a line a row; the legend says why a row has none."""
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
-    model_measure: ClassVar[Literal["", "similarity", "attention"]] = "similarity"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         suite = self.suites(study)[0]

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from benchmark.training.learner import at_least_fp32
 from benchmark.training.method import LifelongMethod, Stage
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmark.models import LanguageModel
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
@@ -34,6 +31,8 @@ class AdaptiveReplay(LifelongMethod):
     before: Sequence[float] = ()  # mean losses of the interval before
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        import torch
+
         if self.adaptive and not stage.first:
             self.replay_weights = [1.0] * stage.index
             self.steps, self.seen, self.before = 0, [0.0] * 2 * stage.index, []
@@ -45,6 +44,11 @@ class AdaptiveReplay(LifelongMethod):
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if self.replay_weights is None:
             return super().loss(learner, batch)
+        import torch
+        import torch.nn.functional as F
+
+        from benchmark.training.learner import at_least_fp32
+
         logits = at_least_fp32(learner.model(batch.tokens, batch.domains, batch.positions))
         predictions = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
         losses = predictions.view_as(batch.targets).mean(1)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor, nn
-
-from benchmark.models.row_gradients import row_gradients
-from benchmark.training.evaluate import evaluating
 from benchmark.training.method import LifelongMethod, Phase, Stage
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from benchmark.models import LanguageModel
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
@@ -52,6 +49,10 @@ class Consolidation(LifelongMethod):
         ]
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        import torch
+
+        from benchmark.training.evaluate import evaluating
+
         if not self.total:
             self.total = [torch.zeros_like(p) for p in learner.parameters]
         alone = learner.world.size == 1
@@ -69,7 +70,7 @@ class Consolidation(LifelongMethod):
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         if self.count:  # the first step after the importance phase
-            known = self.importance or [torch.zeros_like(new) for new in self.total]
+            known: Sequence[Tensor | float] = self.importance or [0.0] * len(self.total)
             self.importance = [self.decay * old + new / self.count for old, new in zip(known, self.total, strict=True)]
             self.total, self.count = (), 0
         if not self.importance:
@@ -81,7 +82,7 @@ class Consolidation(LifelongMethod):
 
 def _of_the_shape_of(weight: Tensor, importance: Tensor) -> Tensor:
     """The importances of a weight whose rows have come or gone since, for prompts, which matter to nothing before."""
-    fitted = torch.zeros_like(weight)
+    fitted = weight.new_zeros(weight.shape)
     fitted[: len(importance)] = importance[: len(weight)]
     return fitted
 
@@ -98,6 +99,8 @@ def add_rows(
     `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each row's gradient is
     taken of; `importance` maps gradients to importances, elementwise, and may overwrite them.
     """
+    from benchmark.models.row_gradients import row_gradients
+
     totals = dict(zip(learner.parameters, total, strict=True))
 
     def take(parameter: nn.Parameter, part: slice, gradients: Tensor) -> None:

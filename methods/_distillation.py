@@ -6,12 +6,11 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from benchmark.training.learner import cross_entropy
 from benchmark.training.method import LifelongMethod, Phase, Stage
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from benchmark.models import LanguageModel
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
@@ -31,6 +30,8 @@ class Distillation(LifelongMethod):
         return [Phase("adapt", memory=self.replay)]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
+        from benchmark.training.learner import cross_entropy
+
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         loss = cross_entropy(logits, batch.targets)
         rows = batch.memory_rows

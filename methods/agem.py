@@ -5,15 +5,19 @@ new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r, w
 to first order. The records hold how often that happened (the paper: in 0.1% of the steps).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
 
 
 @dataclass
@@ -48,4 +52,6 @@ def project(gradient: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
 
 
 def inner_product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    import torch
+
     return float(torch.stack([torch.sum(a * b) for a, b in zip(one, other, strict=True)]).sum())

@@ -6,14 +6,15 @@ last one that was trained on the row's domain or a later one. The squared error 
 the authors' code; both terms share one draw of memory rows, where the paper draws twice.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor
-
-from benchmark.training.learner import at_least_fp32, cross_entropy
 from methods._distillation import Distillation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -27,5 +28,9 @@ class DERpp(Distillation):
     beta: float = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        from benchmark.training.learner import at_least_fp32, cross_entropy
+
         error = F.mse_loss(at_least_fp32(student), at_least_fp32(teacher))
         return self.alpha * error + (self.beta - 1) * cross_entropy(student, targets)

@@ -5,15 +5,17 @@ it by a prompt which domain a row is of (PT). Each of the five is a switch, so t
 (table:table3) is a set of options; with all of them off ELLE is ER.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from benchmark.models import LanguageModel
-from benchmark.models.growth import grow
-from benchmark.models.growth_width import NoiseScale
 from benchmark.training.method import Phase, Stage
 from methods._adaptive_replay import AdaptiveReplay
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
 
 
 @dataclass
@@ -26,7 +28,7 @@ class ELLE(AdaptiveReplay):
     depth: bool = True  # DE: grow to the ladder's number of layers
     recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
     noise: float = 0.01  # where "fpi" splits a neuron: standard deviation (the released code's)
-    noise_scale: NoiseScale = "absolute"  # of the noise: the released code's, or relative to the weights' own spread
+    noise_scale: Literal["absolute", "relative"] = "absolute"  # the released code's, or relative to the weights' spread
     prompts: bool = True  # PT: a prompt for each domain
     replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
@@ -54,6 +56,8 @@ class ELLE(AdaptiveReplay):
         hidden_size = stage.size.hidden_size if self.width else model.hidden_size
         if (layers, hidden_size) == (model.layers, model.hidden_size):
             return model
+        from benchmark.models.growth import grow
+
         network, record = grow(
             model.network,
             layers,

@@ -1,11 +1,15 @@
 """ER at the final size from the start: what growing saves, or costs, beside a model that never had to grow."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.models import LanguageModel
 from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
 
 
 @dataclass

@@ -9,15 +9,19 @@ mean over a batch, as many libraries do: as cheap as training, but gradients of 
 squared, so it shrinks as the batch grows (about 1/B of the other where the rows' gradients are independent).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from torch import Tensor
-
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Learner, cross_entropy
 from methods._consolidation import Consolidation, add_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
 
 
 @dataclass
@@ -32,7 +36,9 @@ class EWC(Consolidation):
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":
-            add_rows(learner, batches, cross_entropy, total, Tensor.square_)
+            from benchmark.training.learner import cross_entropy
+
+            add_rows(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
             return batches[0].rows
         learner.accumulate(batches)
         if learner.world.leads:  # the gradient is the same in every process

@@ -5,14 +5,15 @@ As in ER, memory rows are a share of each batch. Where ER has their cross-entrop
 is the model that the previous stage left. Rows of the new domain have their cross-entropy, so r = 0 is ER.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor
-
-from benchmark.training.learner import at_least_fp32, cross_entropy
 from methods._distillation import Distillation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -25,6 +26,10 @@ class LogitKD(Distillation):
     temperature: float = 2.0  # T, of teacher and student
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        from benchmark.training.learner import at_least_fp32, cross_entropy
+
         log_student, log_teacher = (
             F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1) for logits in (student, teacher)
         )

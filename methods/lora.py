@@ -9,12 +9,15 @@ a GPT L3_D256 (60 s for the first, 25 s for each later one, two seeds) rank 8 en
 92, 64 at 39 and 77, 128 at 37 and 75; but at hidden size 384 a step of rank 128 costs as much as one of all weights.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from __future__ import annotations
 
-from benchmark.models import LanguageModel
-from benchmark.models.lora import LoraModel
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
 from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
 
 
 @dataclass
@@ -32,6 +35,8 @@ class LoRA(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
+        from benchmark.models.lora import LoraModel
+
         adapted = model if isinstance(model, LoraModel) else LoraModel(model)
         adapted.add(self.rank)
         return adapted

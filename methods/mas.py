@@ -6,15 +6,19 @@ squared L2 norm is averaged over these positions. Importances of domains are sum
 lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and the authors' code.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Learner, at_least_fp32
 from methods._consolidation import Consolidation, add_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
 
 
 @dataclass
@@ -27,10 +31,12 @@ class MAS(Consolidation):
     share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        add_rows(learner, batches, squared_norm, total, Tensor.abs_)
+        add_rows(learner, batches, squared_norm, total, lambda gradients: gradients.abs_())
         return batches[0].rows
 
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
     """The squared norm of logits (B, K, V), averaged over the B K positions."""
+    from benchmark.training.learner import at_least_fp32
+
     return at_least_fp32(logits).square().sum(-1).mean()

@@ -1,15 +1,15 @@
 """Merge: naive training, then weight interpolation with the model before it (Wortsman et al. 2022, WiSE-FT)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
-from benchmark.models import LanguageModel
 from benchmark.training.method import LifelongMethod, Phase, Stage
 
 if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
 
@@ -37,9 +37,11 @@ class Merge(LifelongMethod):
             return [Phase("adapt")]
         return [Phase("adapt", share=1 - MOMENT), Phase("merge", share=MOMENT, trains=False)]
 
-    @torch.no_grad()
-    def observe(self, learner: "Learner", batches: Sequence["Batch"]) -> None:
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        import torch
+
         if not self.merged:
-            for new, old in zip(learner.parameters, self.previous, strict=True):
-                new.lerp_(old, 1 - self.weight)
+            with torch.no_grad():
+                for new, old in zip(learner.parameters, self.previous, strict=True):
+                    new.lerp_(old, 1 - self.weight)
         self.merged = True

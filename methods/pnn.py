@@ -4,12 +4,15 @@ Each new domain gets a column of the first rung's size over the frozen ones, whi
 benchmark/models/progressive.py. Every domain is evaluated on its own column, so nothing is forgotten.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from __future__ import annotations
 
-from benchmark.models import LanguageModel
-from benchmark.models.progressive import ProgressiveModel
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
 
 
 @dataclass
@@ -22,4 +25,6 @@ class PNN(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
+        from benchmark.models.progressive import ProgressiveModel
+
         return ProgressiveModel.grown(model, stage.build(stage.ladder[0]), self.lateral)

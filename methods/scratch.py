@@ -3,11 +3,16 @@
 All budget of the stream is spent in the last stage; the stages before it train nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from benchmark.models import LanguageModel
 from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
 
 
 @dataclass

@@ -9,16 +9,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis.exhibits import Exhibit, View
 from analysis.printed import read_printed
 from benchmark.records import load_runs, not_started
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.store import Store
 
+if TYPE_CHECKING:
+    from analysis.exhibits import Exhibit, View
+
+# pandas, matplotlib and torch take seconds to import: exhibits are loaded, and models measured, when it comes to that
+
 _FOLDER = Path(__file__).parent
+READS_MODELS = {"representational_similarity": "similarity", "attention_patterns": "attention"}
+"""Exhibits that the records of training are not enough for, and the module of `analysis` whose `measure` adds some."""
 
 
 def names() -> list[str]:
@@ -33,21 +41,39 @@ def catalogue() -> dict[str, Exhibit]:
 
 def load(name: str) -> Exhibit:
     """The exhibit of a table or figure, with the paper's numbers. Raises ConfigError for a name that is none."""
+    exhibit: Exhibit = importlib.import_module(f"paper_tables.{_known(name)}").EXHIBIT
+    return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
+
+
+def _known(name: str) -> str:
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no table or figure {name!r}. {hint}There are {', '.join(names())}")
-    exhibit: Exhibit = importlib.import_module(f"paper_tables.{name}").EXHIBIT
-    return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
+    return name
 
 
-def measures(suite: Suite) -> tuple[Callable[[RunConfig, Store], None], ...]:
-    """What the suite's tables and figures need of its models besides records: the `measure` of modules of `analysis`.
+@dataclass(frozen=True)
+class ModelMeasure:
+    """The `measure` of a module of `analysis`, which is imported when it is called."""
+
+    name: str
+
+    @property
+    def module(self) -> str:
+        return f"analysis.{self.name}"
+
+    def __call__(self, config: RunConfig, store: Store) -> None:
+        importlib.import_module(f"analysis.{self.name}").measure(config, store)
+
+
+def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
+    """What the suite's tables and figures need of its models besides the records of training.
 
     Raises ConfigError for a name that is neither a table nor a figure.
     """
-    modules = dict.fromkeys(load(name).model_measure for name in suite.tables)
-    return tuple(importlib.import_module(f"analysis.{name}").measure for name in modules if name)
+    needed = dict.fromkeys(READS_MODELS.get(_known(name), "") for name in suite.tables)
+    return tuple(ModelMeasure(name) for name in needed if name)
 
 
 def write_report(
@@ -57,7 +83,7 @@ def write_report(
 
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
     """
-    from analysis.render import render  # pandas and matplotlib take seconds
+    from analysis.render import render
 
     chosen = []
     for suite, configs in suites:

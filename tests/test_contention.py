@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import filelock
 import pytest
@@ -19,9 +19,8 @@ import methods
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
-from benchmark.jobs.executors import local
-from benchmark.jobs.executors.local import LocalExecutor
-from benchmark.settings.config import Budget, Suite
+from benchmark.jobs import here
+from benchmark.settings.config import Budget
 from benchmark.store import Store
 from benchmark.training import contention, stage
 from benchmark.training.contention import Contention, CoreMeter, CoreTime, CoreUse, others_and_share
@@ -139,10 +138,14 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     state = SimpleNamespace(config=config)
     plan: Any = SimpleNamespace(
-        wanted=[state], parallel=1, share_machine=bool(share), build=lambda name, options: methods.build("none")
+        wanted=[state],
+        parallel=1,
+        share_machine=bool(share),
+        store=Store(tmp_path),
+        build=lambda name, options: methods.build("none"),
     )
-    lock, suite = filelock.FileLock(tmp_path / "lock"), cast(Suite, None)
-    assert LocalExecutor(suite, Store(tmp_path))._train(plan, lock) == [config]
+    lock = filelock.FileLock(tmp_path / "lock")
+    assert here._train(plan, lock) == [config]
     assert lock.is_locked == bool(taken)
     lock.release(force=True)
 
@@ -159,7 +162,7 @@ def test_anybody_may_take_the_lock(tmp_path, monkeypatch) -> None:
         os.umask(umask)
     monkeypatch.setattr(contention, "LOCK", tmp_path)
     with pytest.raises(UserError, match=rf"{tmp_path}, which cannot be opened .*chmod 666.*--share-machine"):
-        local._take(contention.machine_lock(), ALONE, lambda: False)
+        here._take(contention.machine_lock(), ALONE, lambda: False)
 
 
 def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import methods
 from benchmark import records
+from benchmark.data.run_corpus import corpus_of
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import to_train
@@ -25,7 +26,6 @@ from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from benchmark.training.processes import World
-from benchmark.training.run import corpus_of
 from tests.support.slurm_lab import Lab, write_texts
 
 OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job

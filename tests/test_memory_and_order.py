@@ -11,12 +11,12 @@ import torch
 import methods
 import paper_tables
 from analysis.study import Study
+from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments.lab import Lab
 from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
-from benchmark.training.run import corpus_of
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
 from tests.support import synthetic, tiny_suite
 

@@ -314,7 +314,8 @@ def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, capsys
     assert {job.key for job in jobs if job.kind == "train"} >= {config.id for config in suite.configs()}
     assert not any(job.kind == "score" for job in jobs)
     work = pickle.loads(pickle.dumps(measuring[1].payload))
-    assert work.measures == (similarity.measure, attention.measure) and work.config == suite.configs()[1]
+    assert [measure.module for measure in work.measures] == [similarity.__name__, attention.__name__]
+    assert work.config == suite.configs()[1]
 
 
 def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab) -> None:

@@ -22,8 +22,8 @@ from benchmark.settings.units import UNITS, Unit
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stage_keys import stage_keys, stage_of
+from benchmark.training.stage_inputs import StageInputs, trainable_stage
+from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.tiny_suite import write
@@ -51,7 +51,7 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
     config = lab.config(architecture)
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
     run = lab.run(config, "run")
-    stage = stage_of(config, 0, run.stream)
+    stage = trainable_stage(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
     inputs = StageInputs(config, stage, run.stream, LifelongMethod(), model, ALONE)
     stepper = Stepper(inputs, Phase("adapt"), 0)
@@ -205,7 +205,7 @@ def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
     run = lab.run(config, "run")
     run.train(last_stage=1)
     look, adapt = method.calls[method.calls.index("observe [3, 3, 2]")], method.calls[-5:]
-    stage = stage_of(config, 1, run.stream)
+    stage = trainable_stage(config, 1, run.stream)
     model = stage.build(config.model.ladder[0])
     before = [parameter.clone() for parameter in model.parameters()]
     for number, (phase, expected) in enumerate(zip(method.phases(stage), [[look], adapt], strict=True)):

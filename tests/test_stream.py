@@ -11,8 +11,9 @@ import torch
 from benchmark.data.vocabulary import BOS, MASK
 from benchmark.settings.config import ConfigError, Data
 from benchmark.training.batch import Batch
-from benchmark.training.method import Phase
-from benchmark.training.stream import Stream, random_bits, rows_of_share, shuffled, uniform
+from benchmark.training.method import Phase, rows_of_share
+from benchmark.training.random_numbers import random_bits, shuffled, uniform
+from benchmark.training.stream import Stream
 from tests.support.random_corpus import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain

@@ -11,14 +11,15 @@ import joblib
 import torch
 
 from benchmark import records
+from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import missing, score_all
-from benchmark.downstream.tasks import TaskData, record_baselines
+from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
 from benchmark.store import Store, recorded_stages
-from benchmark.training.run import corpus_of, stream_of
+from benchmark.training.run import stream_of
 
 
 def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
@@ -62,14 +63,6 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     tasks = [(task, task_data.load(task, suite.domains, store.data)) for task in suite.tasks]
     record_baselines(tasks, store.root / "scores" / "baselines.jsonl")
     return tasks
-
-
-def scored_stages(suite: Suite, config: RunConfig) -> range:
-    """After which stages of a run its model is scored."""
-    count = len(config.domains)
-    if not suite.tasks:
-        return range(0)
-    return range(count) if suite.finetuning.stages == "every" else range(count - 1, count)
 
 
 def score_stage(

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from benchmark import records
 from benchmark.data.corpus import DataError
-from benchmark.settings.config import ConfigError, Domain, digest
+from benchmark.settings.config import ConfigError, Domain, RunConfig, Suite, digest
 from benchmark.settings.task_settings import SPLITS, Finetuning, Prompt, Split, Task
 
 FORMAT = 1  # raised when the same settings come to mean another computation
@@ -217,3 +217,11 @@ def domain_of(task: Task, domains: Sequence[Domain]) -> Domain:
             return domain
     names = ", ".join(domain.name for domain in domains)
     raise ConfigError(f"task {task.name!r}: no domain {task.domain!r}; there are {names}")
+
+
+def scored_stages(suite: Suite, config: RunConfig) -> range:
+    """After which stages of a run its model is scored."""
+    count = len(config.domains)
+    if not suite.tasks:
+        return range(0)
+    return range(count) if suite.finetuning.stages == "every" else range(count - 1, count)

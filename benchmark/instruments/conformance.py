@@ -31,10 +31,10 @@ from benchmark.settings.config import ConfigError
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.flops import count_flops
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent
-from benchmark.training.run import Build, Run
+from benchmark.training.run import Run
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_of
 from benchmark.training.step import Stepper

@@ -12,10 +12,10 @@ from torch import Tensor
 from benchmark.models import load
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
-from benchmark.training.run import Build, Run
+from benchmark.training.run import Run
 from benchmark.training.stage_keys import check_memory_shares
 
 Weights = dict[str, Tensor]

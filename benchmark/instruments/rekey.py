@@ -25,10 +25,10 @@ from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig, Suite, digest, per_stage
 from benchmark.settings.task_settings import Prompt, Task
 from benchmark.store import Store, recorded_stages
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
-from benchmark.training.run import Build, Run
+from benchmark.training.run import Run
 from benchmark.training.stage_keys import stage_of
 from benchmark.training.step_times import stage_times
 

@@ -15,15 +15,14 @@ import filelock
 import torch
 
 from benchmark import records
+from benchmark.data.run_corpus import corpus_of
 from benchmark.models import LanguageModel, load
 from benchmark.models.growth import GrowthRecord
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
 from benchmark.training.batch import Batch
-from benchmark.training.run import corpus_of, stream_of
+from benchmark.training.run import stream_of
 from benchmark.training.stream import Stream
-
-Measure = Callable[[RunConfig, Store], None]  # records what is still to be measured of a run's finished stages
 
 
 class RunModels:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.instruments.step_parts import PARTS, shares
 from benchmark.models import LanguageModel
@@ -25,11 +26,11 @@ from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.learner import precision_of
-from benchmark.training.method import LifelongMethod, Phase, get_state, set_state
+from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import Hardware, World, join
-from benchmark.training.run import Build, corpus_of, stream_of
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stage_keys import stage_keys, stage_of
+from benchmark.training.run import stream_of
+from benchmark.training.stage_inputs import StageInputs, trainable_stage
+from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
@@ -182,14 +183,14 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
     keys = stage_keys(steps, method, stream.corpus.texts)  # steps: a table need not be there yet
-    first = stage_of(config, 0, stream)
+    first = trainable_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
     naive = copy.deepcopy(model).to(world.device).train()
     for index, key in enumerate(keys):
         method, state = build(config.method, config.options), get_state(method)
         set_state(method, state)
-        inputs = StageInputs(config, stage_of(config, index, stream), stream, method, model, world)
+        inputs = StageInputs(config, trainable_stage(config, index, stream), stream, method, model, world)
         torch.manual_seed(inputs.stage.seed)
         model.to(world.device)
         world.synchronize()

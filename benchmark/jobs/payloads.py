@@ -1,4 +1,7 @@
-"""What jobs do: callables that are the same in this process and in a Slurm job, where they arrive pickled."""
+"""What jobs do: callables that are the same in this process and in a Slurm job, where they arrive pickled.
+
+What a job works with is imported when it begins: plans are made of payloads, and must not wait for torch.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,26 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from benchmark.downstream.scoring import load_tasks, score_stage
-from benchmark.instruments.run_models import Measure
+from benchmark.data.run_corpus import corpus_of
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
-from benchmark.training.processes import World
-from benchmark.training.progress import ProgressLine, Silent
-from benchmark.training.run import Build, Run, corpus_of
-from benchmark.training.stage import Stopped
+from benchmark.training.method import Build
+
+if TYPE_CHECKING:
+    from benchmark.training.processes import World
 
 RenderReport = Callable[[Sequence[tuple[Suite, Sequence[RunConfig]]], Path, Path], None]  # suites, runs, out
+
+
+class Measure(Protocol):
+    """Records what is still to be measured of a run's finished stages; `module` is where that is written."""
+
+    @property
+    def module(self) -> str: ...
+
+    def __call__(self, config: RunConfig, store: Store) -> None: ...
 
 
 class Payload(Protocol):
@@ -43,6 +54,10 @@ class TrainRun:
     polls: ClassVar[bool] = True
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        from benchmark.training.progress import ProgressLine, Silent
+        from benchmark.training.run import Run
+        from benchmark.training.stage import Stopped
+
         config, store = self.config, Store(self.runs)
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
@@ -87,6 +102,8 @@ class ScoreModel:
     polls: ClassVar[bool] = False
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        from benchmark.downstream.scoring import load_tasks, score_stage
+
         store = Store(self.runs)
         score_stage(self.suite, self.config, self.stage, load_tasks(self.suite, store), store)
 

@@ -9,14 +9,22 @@ from pathlib import Path
 from typing import Literal
 
 from benchmark import records
-from benchmark.downstream.scoring import scored_stages
-from benchmark.instruments.run_models import Measure
-from benchmark.jobs.payloads import MeasureModels, Payload, PrepareData, RenderReport, ScoreModel, TrainRun, WriteReport
+from benchmark.downstream.tasks import scored_stages
+from benchmark.jobs.payloads import (
+    Measure,
+    MeasureModels,
+    Payload,
+    PrepareData,
+    RenderReport,
+    ScoreModel,
+    TrainRun,
+    WriteReport,
+)
 from benchmark.jobs.states import JobState, RunState
 from benchmark.jobs.training_graph import Segment, label, training_graph
 from benchmark.settings.config import RunConfig, Suite, digest
 from benchmark.store import Store
-from benchmark.training.run import Build
+from benchmark.training.method import Build
 from benchmark.training.stage_keys import stage_keys
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
@@ -142,7 +150,7 @@ class Plan:
 
     def _measuring(self, known: Sequence[JobState]) -> list[PlannedJob]:
         """One for the models of each run that has been or will be trained to its end."""
-        settings = digest([measure.__module__ for measure in self.tables.measures])
+        settings = digest([measure.module for measure in self.tables.measures])
         jobs: dict[str, PlannedJob] = {}
         for state in self.states if self.tables.measures else []:
             config, stage = state.config, len(state.config.domains) - 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream.scoring import load_tasks
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
-from benchmark.training.run import corpus_of
 
 
 def prepare(suite: Suite, config: RunConfig, store: Store) -> Iterator[str]:

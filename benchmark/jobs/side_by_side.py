@@ -25,8 +25,8 @@ from benchmark.jobs.slots import Slot
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.settings.config import RunConfig
+from benchmark.training.method import Build
 from benchmark.training.processes import join
-from benchmark.training.run import Build
 from benchmark.training.stage import Stopped
 
 Outcome = Literal["done", "failed", "stopped"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.units import UNITS
@@ -15,6 +14,8 @@ from benchmark.settings.units import UNITS
 PROCESS = 1.0e9  # bytes that a process takes before it has a model
 TOPOLOGY = Path("/sys/devices/system/cpu")
 MEMORY = Path("/proc/meminfo")
+DEVICES = Path("/dev")
+GPUS = ("nvidia*", "nvhost*", "kfd", "dxg")  # of NVIDIA, of its small boards, of AMD, of Windows below a Linux
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,10 @@ def physical_cores() -> list[tuple[int, ...]]:
 
 def visible_gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
+        return []  # said without torch, which takes seconds to start
+    import torch
+
     count = torch.cuda.device_count()
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return named[:count] if named else [str(number) for number in range(count)]
@@ -100,6 +105,8 @@ def _fitting(runs: Sequence[RunConfig], cores: int, gpus: int) -> int:
     need = max(map(needed_bytes, runs), default=PROCESS)
     fitting = min(cores, int(available_bytes() / (PROCESS + (0 if gpus else need))))
     if gpus:
+        import torch
+
         fitting = min(fitting, gpus * int(torch.cuda.mem_get_info()[0] / (PROCESS + need)))
     return fitting
 

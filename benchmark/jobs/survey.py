@@ -11,13 +11,14 @@ from pathlib import Path
 import filelock
 
 from benchmark import records
+from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import JobState, RunState, Trained
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Heartbeat, Store, recorded_stages
-from benchmark.training.run import Build, corpus_if_prepared
+from benchmark.training.method import Build
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
 
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`

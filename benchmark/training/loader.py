@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
+from benchmark.training.random_numbers import random_bits
 from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stream import random_bits
 
 Step = tuple[list[Batch], list[Batch]]  # the batch, and the second one, from memory, that the phase asked for
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from benchmark.settings.config import Size
+from benchmark.settings.config import ConfigError, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +32,25 @@ class Phase:
     trains: bool = True  # False: batches go to observe(), no optimizer
     memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     schedule: Literal["linear", "inverse_sqrt", "cosine"] | None = None  # None: the suite's
+
+
+def rows_of_share(share: float, batch_size: int) -> int:
+    """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
+
+    Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
+    method than the one that was asked for.
+    """
+    rows = round(share * batch_size)
+    if not 0 < share < 1 or 0 < rows < batch_size:
+        return rows
+    larger = batch_size + 1
+    while not 0 < round(share * larger) < larger:
+        larger += 1
+    nearest = f"a share of {(1 if rows == 0 else batch_size - 1) / batch_size:.3g} or " if batch_size > 1 else ""
+    raise ConfigError(
+        f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
+        f"choose {nearest}training.batch_size = {larger}"
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +140,9 @@ class LifelongMethod:
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False."""
+
+
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import nn
 
 from benchmark import records
 from benchmark.atomic import sweep
-from benchmark.data.tokens import Corpus, prepare
+from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import Corpus
 from benchmark.models import architectures, load
 from benchmark.models.start import load_start
 from benchmark.settings.config import ConfigError, RunConfig, digest
@@ -31,17 +32,10 @@ from benchmark.training.method import LifelongMethod, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
+from benchmark.training.stage_inputs import StageInputs, trainable_stage
+from benchmark.training.stage_keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
-
-Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
-
-
-def corpus_of(config: RunConfig, store: Store, progress: Callable[[str], None] | None = None) -> Corpus:
-    start = Path(config.start.folder) if config.start else None
-    return prepare(config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start)
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
@@ -50,21 +44,6 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
     if masked and corpus.special.mask < 0:
         raise ConfigError(f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs")
     return Stream(corpus, config.data, masked, config.seed)
-
-
-def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
-    """The run's corpus if it needs no work."""
-
-    class Unprepared(Exception):
-        pass
-
-    def refuse(text: str) -> None:  # reports come before the work that they announce
-        raise Unprepared
-
-    try:
-        return corpus_of(config, store, refuse)
-    except Unprepared:
-        return None
 
 
 class Run:
@@ -164,7 +143,7 @@ class Run:
     def _compute(self, index: int, folder: Path) -> None:
         if self.world.leads:
             sweep(folder)
-        stage = stage_of(self.config, index, self.stream)
+        stage = trainable_stage(self.config, index, self.stream)
         method = self.new_method()
         torch.manual_seed(stage.seed)
         if index:

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmark.models import LanguageModel
+from torch import Tensor
+
+from benchmark.models import LanguageModel, build
 from benchmark.models.prompts import meet
-from benchmark.settings.config import RunConfig
+from benchmark.settings.config import RunConfig, Size
 from benchmark.training.method import LifelongMethod, Stage
 from benchmark.training.processes import World
+from benchmark.training.stage_keys import stage_of
 from benchmark.training.stream import Stream
+
+
+def trainable_stage(config: RunConfig, index: int, stream: Stream) -> Stage:
+    """The stage `index` of a run with all that a method may ask it for."""
+    model = config.model
+
+    def new_model(size: Size) -> LanguageModel:
+        return build(
+            model.architecture,
+            size.layers,
+            size.hidden_size,
+            replace(stream.corpus.vocabulary, domains=stage.domains),
+            config.data.sequence_length,
+            head_size=model.head_size,
+            dropout=model.dropout,
+        )
+
+    def memory_rows(rows: int) -> Tensor:
+        return stream.memory_text(index, rows)
+
+    stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows)
+    return stage
 
 
 @dataclass

@@ -1,21 +1,20 @@
 """What a stage may see, and its key: a hash of everything that its weights depend on.
 
 A stage depends on the text of its domain, on its settings and on the stage before, never on what comes later in the
-stream. So a domain more, or later ones in another order, leave the stages before as they are.
+stream. So a domain more, or later ones in another order, leave the stages before as they are. No torch here: plans are
+made of keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from typing import NoReturn
 
-import torch
-
-from benchmark.models import LanguageModel, build
-from benchmark.settings.config import ConfigError, RunConfig, Size, digest, per_stage
-from benchmark.training.method import LifelongMethod, Outlook, Stage
+from benchmark.settings.config import ConfigError, RunConfig, digest, per_stage
+from benchmark.training.method import LifelongMethod, Outlook, Stage, rows_of_share
+from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
-from benchmark.training.stream import Stream, random_bits, rows_of_share
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
@@ -23,37 +22,24 @@ MADE_OF = {"architecture", "head_size", "dropout"}  # settings of the model, on 
 EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each stage
 
 
-def stage_of(config: RunConfig, index: int, stream: Stream | None = None) -> Stage:
-    """The stage `index` of a run. Without `stream` it can be asked for keys and phases, but cannot be trained."""
+def stage_of(config: RunConfig, index: int) -> Stage:
+    """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
     domains = tuple(domain.name for domain in config.domains)
     amounts = [per_stage(config.budget.amount, i) for i in range(len(domains))]
-    model = config.model
+    ladder = config.model.ladder
 
-    def new_model(size: Size) -> LanguageModel:
-        assert stream is not None
-        return build(
-            model.architecture,
-            size.layers,
-            size.hidden_size,
-            replace(stream.corpus.vocabulary, domains=domains[: index + 1]),
-            config.data.sequence_length,
-            head_size=model.head_size,
-            dropout=model.dropout,
-        )
-
-    def memory_rows(rows: int) -> torch.Tensor:
-        assert stream is not None
-        return stream.memory_text(index, rows)
+    def refuse(_: object) -> NoReturn:
+        raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
 
     return Stage(
         index=index,
         domains=domains[: index + 1],
-        ladder=model.ladder[: index + 1],
+        ladder=ladder[: index + 1],
         budget=amounts[index],
         seed=int(random_bits(config.seed, index, 5000)) >> 1,
-        build=new_model,
-        memory_rows=memory_rows,
-        outlook=Outlook(stages=len(domains), size=model.ladder[-1], budget=sum(amounts)),
+        build=refuse,
+        memory_rows=refuse,
+        outlook=Outlook(stages=len(domains), size=ladder[-1], budget=sum(amounts)),
     )
 
 

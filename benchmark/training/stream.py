@@ -15,15 +15,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.config import ConfigError, Data, digest
 from benchmark.training.batch import Batch
-from benchmark.training.method import Phase
+from benchmark.training.method import Phase, rows_of_share
+from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform
 
-Integers = NDArray[np.int64]
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
@@ -31,63 +31,6 @@ MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a ran
 def predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
-
-
-def rows_of_share(share: float, batch_size: int) -> int:
-    """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
-
-    Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
-    method than the one that was asked for.
-    """
-    rows = round(share * batch_size)
-    if not 0 < share < 1 or 0 < rows < batch_size:
-        return rows
-    larger = batch_size + 1
-    while not 0 < round(share * larger) < larger:
-        larger += 1
-    nearest = f"a share of {(1 if rows == 0 else batch_size - 1) / batch_size:.3g} or " if batch_size > 1 else ""
-    raise ConfigError(
-        f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
-        f"choose {nearest}training.batch_size = {larger}"
-    )
-
-
-def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
-    """64 random bits for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
-    state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for counter in counters:
-            state = state + np.asarray(counter).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state = state ^ (state >> np.uint64(31))
-    return state
-
-
-def uniform(*counters: ArrayLike) -> NDArray[np.float64]:
-    """Uniform in [0, 1), see `random_bits`."""
-    numbers: NDArray[np.float64] = (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
-    return numbers
-
-
-def shuffled(indices: ArrayLike, size: int, *key: int) -> Integers:
-    """The images of `indices` under a random permutation of range(size) that is never written out.
-
-    Four rounds of a Feistel network on the next even number of bits, walked until the image lies in the range
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not grow with the corpus.
-    """
-    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
-    mask = np.uint64((1 << int(half)) - 1)
-    image = np.asarray(indices).astype(np.uint64)
-    pending = np.ones(image.shape, dtype=bool)
-    while pending.any():
-        value = image[pending]
-        left, right = value >> half, value & mask
-        for round_ in range(4):
-            left, right = right, left ^ (random_bits(*key, round_, right) & mask)
-        image[pending] = (left << half) | right
-        pending = image >= np.uint64(size)
-    return image.astype(np.int64)
 
 
 class Stream:

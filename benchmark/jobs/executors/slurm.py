@@ -8,26 +8,20 @@ call finishes what it finds half done, and submits nothing that is done or under
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 import filelock
-import submitit
-from submitit.core.utils import FailedJobError
 
 from benchmark import records
 from benchmark.jobs.plan import Plan, PlannedJob
-from benchmark.jobs.slurm import commands, job_files, snapshot
+from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.commands import Queued, SlurmError
-from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.states import JobState
 from benchmark.settings.config import ConfigError, RunConfig, Suite
-from benchmark.settings.slurm_settings import asks_for_gpus
 from benchmark.store import Store
 
 
@@ -117,39 +111,20 @@ class SlurmExecutor:
 
     def _send(self, jobs: Sequence[PlannedJob], parameters: dict[str, Any], under_way: Mapping[str, str]) -> list[Job]:
         """Submit jobs, as one array if there are several. `under_way`: the ids of those before by their keys."""
-        exclusive, gpus = parameters.get("exclusive", False), asks_for_gpus(parameters)
-        processes = [SlurmJob(job.payload, self.folder, gpus, exclusive) for job in jobs]
-        name = jobs[0].name if len(jobs) == 1 else self.suite.name
-        try:
-            sent = self._submitit(name, parameters).submit_array(processes)
-        except FailedJobError as error:
-            raise SlurmError(f"Slurm refused the job:\n{error}") from None
-        ids = {**under_way, **{job.key: array_task.job_id for job, array_task in zip(jobs, sent, strict=True)}}
-        for job, array_task in zip(jobs, sent, strict=True):
-            what = {"id": array_task.job_id, "key": job.key, "name": job.name, "run": job.run}
+        from benchmark.jobs.slurm.submission import submit  # torch, which whoever asks for states need not wait for
+
+        sent = submit(jobs, parameters, self.suite, self.folder, self.code)
+        ids = {**under_way, **{job.key: one.id for job, one in zip(jobs, sent, strict=True)}}
+        for job, one in zip(jobs, sent, strict=True):
+            what = {"id": one.id, "key": job.key, "name": job.name, "run": job.run}
             # what is not under way has ended
             waits = {"after": [ids[key] for key in job.after if key in ids], "needs": [ids[key] for key in job.needs]}
-            how = {"log": str(array_task.paths.stdout), "exclusive": exclusive}
-            records.append(self._file(array_task.job_id), {"kind": "job", **what, **waits, **how})
-        new = [job_files.read_one(self._file(array_task.job_id)) for array_task in sent]
+            how = {"log": one.log, "exclusive": parameters.get("exclusive", False)}
+            records.append(self._file(one.id), {"kind": "job", **what, **waits, **how})
+        new = [job_files.read_one(self._file(one.id)) for one in sent]
         noted = [job for job in new if job]
         self._let_go(noted)
         return noted
-
-    def _submitit(self, name: str, parameters: dict[str, Any]) -> submitit.SlurmExecutor:
-        entry = snapshot.take(self.code) / "benchmark" / "jobs" / "slurm" / "process.py"
-        python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(entry))}"
-        try:
-            executor = submitit.SlurmExecutor(
-                self.folder / "logs", max_num_timeout=self.suite.slurm.max_num_timeout, python=python
-            )
-        except RuntimeError:
-            raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
-        held = {**parameters["additional_parameters"], "hold": True}
-        executor.update_parameters(
-            job_name=name, stderr_to_stdout=True, **{**parameters, "additional_parameters": held}
-        )
-        return executor
 
     def _let_go(self, new: Sequence[Job]) -> None:
         for job in new:

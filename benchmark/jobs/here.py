@@ -1,0 +1,113 @@
+"""The work of a plan on this machine, with whatever processes torchrun has started: side by side, or in turns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from filelock import BaseFileLock
+
+from benchmark.data.run_corpus import corpus_of
+from benchmark.downstream.scoring import load_tasks, score_runs
+from benchmark.errors import UserError
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import Plan, data_key
+from benchmark.jobs.side_by_side import train_side_by_side
+from benchmark.jobs.slots import slots_for
+from benchmark.jobs.stop_signals import StopSignals
+from benchmark.settings.config import RunConfig
+from benchmark.settings.units import UNITS
+from benchmark.store import Store
+from benchmark.training.contention import machine_lock
+from benchmark.training.method import Build
+from benchmark.training.processes import World, join
+from benchmark.training.stage import Stopped
+
+
+def work_through(plan: Plan) -> int:
+    """Train, score, measure, render. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
+
+    Returns an exit status, 0 for success.
+    """
+    suite, store = plan.suite, plan.store
+    leads = int(os.environ.get("RANK", 0)) == 0
+    if leads:
+        load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
+    lock = machine_lock()
+    failed = _train(plan, lock)
+    unscored = 0
+    if leads:
+        unscored = score_runs(suite, plan.configs, store.root)
+        for config in plan.configs:
+            for measure in plan.tables.measures:
+                measure(config, store)
+        plan.tables.render([(suite, plan.configs)], store.root, plan.tables.out)
+    lock.release()
+    if failed:
+        print(f"{len(failed)} runs failed; `run_all.py status {suite.name}` says why", file=sys.stderr)
+    if unscored:
+        print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
+    return int(bool(failed or plan.left_out or unscored))
+
+
+def _train(plan: Plan, machine: BaseFileLock) -> list[RunConfig]:
+    """Train what is wanted, with the machine's lock if that needs it. Returns the runs that failed."""
+    runs, wanted = plan.store.root, [state.config for state in plan.wanted]
+    slots = slots_for(wanted, plan.parallel)
+    timed = any(UNITS[config.budget.unit].is_wall_time for config in wanted)
+    alone = machine if timed and not plan.share_machine else None
+    if len(slots) == 1:
+        return train_here(wanted, plan.build, runs, alone)
+    if alone:
+        with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+            _take(alone, World(0, 1, torch.device("cpu")), asked_to_stop)
+    for config in {data_key(config): config for config in wanted}.values():  # else all would wait for one
+        corpus_of(config, plan.store, lambda text: print(text, file=sys.stderr))
+    return train_side_by_side(plan.segments, plan.build, runs, slots)
+
+
+def train_here(
+    configs: Iterable[RunConfig], build: Build, runs: Path, alone: BaseFileLock | None = None
+) -> list[RunConfig]:
+    """Train runs one after the other: under a wall-time budget they would slow each other. Returns those that failed.
+
+    `alone` is a lock to take first, and to keep. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
+    """
+    failed = []
+    with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+        configs = world.agree(list(configs))  # records may have changed since another process read them
+        if alone:
+            _take(alone, world, asked_to_stop)
+        for config in configs:
+            if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
+                corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))
+            try:
+                TrainRun(config, build, runs)(world, asked_to_stop)
+            except Stopped:
+                raise KeyboardInterrupt from None
+            except Exception:  # it is in the run's records, and said in its line: the other runs go on
+                if world.size > 1:
+                    raise
+                failed.append(config)
+                logging.debug(traceback.format_exc())
+    return failed
+
+
+def _take(machine: BaseFileLock, world: World, asked_to_stop: Callable[[], bool]) -> None:
+    """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop, UserError if the lock cannot be had."""
+    waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
+    try:
+        taken = world.acquire(machine, asked_to_stop, lambda: print(waits, file=sys.stderr))
+    except OSError as error:
+        raise UserError(
+            f"runs under a budget of wall time wait for each other by the file {machine.lock_file}, which cannot be "
+            f"opened ({error.strerror}): let its owner `chmod 666` or remove it, or give --share-machine"
+        ) from None
+    if not taken:
+        raise KeyboardInterrupt
