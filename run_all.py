@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line
-from benchmark.settings.config import ConfigError, RunConfig, Suite
-from benchmark.settings.suite_files import load_suite, parse_set
 from benchmark.store import Store
 
 if TYPE_CHECKING:
     from benchmark.jobs.plan import Tables
     from benchmark.jobs.survey import Survey
+    from benchmark.settings.config import RunConfig, Suite
 
-# torch, transformers and pandas are imported by the commands that need them, so that --help and mistakes answer at once
+# What a command needs is imported when it is called, so that --help answers at once, and plans before torch would
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,6 +48,8 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     """A suite with the command line's overrides, and its runs; with options that `tune` chose, if some are given."""
     import methods
     from benchmark.jobs import tuning
+    from benchmark.settings.config import ConfigError
+    from benchmark.settings.suite_files import load_suite, parse_set
 
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
     try:

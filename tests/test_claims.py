@@ -18,7 +18,8 @@ from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, Verdict, compare, judge
 from benchmark.records import load_runs
-from benchmark.settings.suite_files import load_suite, suite_names
+from benchmark.settings.suite_files import load_suite
+from benchmark.settings.suite_names import suite_names
 from tests.support import synthetic
 
 EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import methods
-from benchmark.settings import suite_files, suite_keys
+from benchmark.settings import suite_keys
 from benchmark.settings.base import Settings
 from benchmark.settings.config import (
     Budget,
@@ -28,7 +28,8 @@ from benchmark.settings.config import (
     per_stage,
 )
 from benchmark.settings.slurm_settings import Slurm
-from benchmark.settings.suite_files import expand, load_suite, parse_set, suite_names
+from benchmark.settings.suite_files import expand, load_suite, parse_set
+from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 from benchmark.training.stage_keys import stage_keys
 
@@ -118,7 +119,7 @@ DERIVED = {
 
 def derived() -> dict[str, str]:
     """The suites that extend another one, and which."""
-    contents = {path.stem: tomllib.loads(path.read_text()) for path in suite_files.SUITES.glob("*.toml")}
+    contents = {path.stem: tomllib.loads(path.read_text()) for path in SUITES.glob("*.toml")}
     return {name: content["extends"] for name, content in contents.items() if "extends" in content}
 
 

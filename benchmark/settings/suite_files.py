@@ -19,19 +19,15 @@ from pydantic import ValidationError
 
 from benchmark.settings.base import Settings, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
+from benchmark.settings.suite_names import SUITES, suite_names
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-SUITES = Path(__file__).parents[1] / "suites"
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
-
-
-def suite_names() -> list[str]:
-    return sorted(path.stem for path in SUITES.glob("*.toml"))
 
 
 def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:

@@ -1,0 +1,60 @@
+"""What commands import before they answer. Oracle: the rule that whoever only asks waits for nothing that computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.slurm_lab import Lab, write_texts
+
+ROOT = Path(__file__).parent.parent
+COMPUTES = {"torch", "transformers", "sklearn", "scipy", "pandas", "matplotlib", "joblib", "submitit"}
+
+
+def heavy(code: str, *arguments: str) -> set[str]:
+    """What of COMPUTES a fresh interpreter has imported after this code."""
+    code += "\nimport sys; print('\\n', *sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    imported = done.stderr.rpartition("\n ")[2].split()
+    assert "sys" in imported
+    return COMPUTES & set(imported)
+
+
+COMMAND = """
+import sys, run_all
+try: run_all.main()
+except SystemExit: pass
+"""
+
+
+def test_help_imports_no_settings() -> None:
+    assert not heavy(COMMAND + "assert 'pydantic' not in sys.modules", "--help")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Lab:
+    """A run that is trained and one that is not, of text that is tokenised: so that real keys are needed."""
+    folder = tmp_path_factory.mktemp("startup")
+    write_texts(folder)
+    lab = Lab(folder / "lab", folder).write('{ method = "naive" }', '{ method = "elle" }')
+    assert lab.call("run", "--methods", "naive") == 0
+    return lab
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["run", "--dry-run"], ["run", "--dry-run", "--executor", "slurm"]], ids=" ".join
+)
+def test_plans_wait_for_nothing(lab: Lab, command: list[str]) -> None:
+    tables = 'tables=["representational_similarity", "main_downstream"]'
+    assert not heavy(COMMAND, *lab.arguments(*command), "--set", tables)
+
+
+def test_methods_import_nothing_before_they_compute() -> None:
+    each = (
+        "import sys, methods\nfor name in methods.names(): methods.find(name); assert 'torch' not in sys.modules, name"
+    )
+    assert not heavy(each)
