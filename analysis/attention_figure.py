@@ -15,7 +15,7 @@ from analysis.exhibits import Exhibit, View
 from analysis.printed import slug
 from analysis.study import Study
 
-CELL, LEFT, RIGHT, TOP, BOTTOM = 0.85, 0.45, 1.05, 0.3, 0.1  # inches
+CELL, LEFT, RIGHT, TOP, BOTTOM = 0.85, 0.45, 1.05, 0.3, 0.3  # inches
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 
 
@@ -65,6 +65,8 @@ def _draw(models: pd.DataFrame) -> Figure:
         if model["own"] == model["own"]:
             _beside(line[-1], f"{model['own']:.2f} ({model['others']:.2f})")
     _beside(axes[0][-1], "own ancestor\n(other heads)")
+    text = f"Seed {models['seed'].iloc[0]} alone: how much another would differ is not known"
+    figure.text(0.5, 0.06 / height, text, ha="center", fontsize="small")
     return figure
 
 

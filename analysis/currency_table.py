@@ -33,10 +33,8 @@ class CurrencyTable(TableExhibit):
             lines = [TableRow((row,), tuple(_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns))
             turns += turning_points(ranks, study.of(suite)[0].config["budget"]["unit"])
-        about = (
-            "A currency that is empty was not recorded for every run. Ranks are of means over seeds, and not tested."
-        )
-        below = [*notes.seeds(study, suites), about, *turns, *notes.missing(blocks, suites)]
+        about = "A currency that is empty was not recorded for every run. Ranks are of the means, and not tested."
+        below = [about, *turns, *notes.missing(blocks, suites)]
         return self.table(columns, blocks, below, view)
 
 

@@ -184,13 +184,13 @@ def _as_printed(value: PrintedValue) -> Cell:
 
 
 def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
-    """Which task and metric stand for which domain, and over how many seeds."""
+    """Which task and metric stand for which domain, and over how many fine-tuning seeds."""
     if scores.empty:
         return []
     tasks = scores.drop_duplicates("domain").set_index("domain")
     texts = [
         f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})" for d in titles if d in tasks.index
     ]
-    seeds = (scores["seed"].nunique(), scores["finetuning_seed"].nunique())
-    over = "Mean ± standard deviation over {} pre-training seed(s), of the means over {} fine-tuning seed(s)."
-    return [f"Tasks: {'; '.join(texts)}.", over.format(*seeds)]
+    counts = scores.groupby(["suite", "row", "stage", "seed", "domain", "prompt"])["finetuning_seed"].nunique()
+    over = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
+    return [f"Tasks: {'; '.join(texts)}.", f"Of each pre-training seed it is the mean over fine-tuning seeds: {over}."]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from analysis.printed import PrintedValue
 from analysis.study import Study
-from analysis.tables import FORMATS, Block, Column, Table, mark_one_seed
+from analysis.tables import FORMATS, Block, Column, Table, mark_few_seeds
 from benchmark.records import RunRecords
 
 View = Literal["ours", "printed", "both"]
@@ -66,14 +66,21 @@ class TableExhibit(Exhibit):
     def table(
         self, columns: Sequence[Column], blocks: Sequence[Block], notes: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
-        """The finished table, its caption saying whose numbers it shows, and numbers of one seed marked."""
+        """The finished table, its caption saying whose numbers it shows, and numbers of few seeds marked."""
         sides = {"ours": "", "printed": " As printed in the paper.", "both": " In brackets: printed in the paper."}
         if view != "printed":
-            blocks = [mark_one_seed(block) for block in blocks]
-        if any(cell.one_seed for block in blocks for row in block.rows for cell in row.cells):
-            notes = ["† One seed: how much another would differ is not known.", *notes]
+            blocks, seeds = mark_few_seeds(blocks)
+            notes = [*_over_seeds(blocks, seeds), *notes]
         caption = self.caption + sides[view]
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(notes))
+
+
+def _over_seeds(blocks: Sequence[Block], most: int) -> list[str]:
+    """Over how many seeds the numbers of a table are; `most`: the largest number."""
+    few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
+    fewer = ", or over n where it is said" if few - {1} else ""
+    notes = [f"Mean ± standard deviation over {most} seeds{fewer}."] if most > 1 else []
+    return notes + ["† One seed: how much another would differ is not known."] * (1 in few)
 
 
 def growth(run: RunRecords) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib
+import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -61,11 +62,22 @@ def panels(rows: int, columns: int, width: float = 3.6, height: float = 2.5) -> 
     return figure, axes.tolist()
 
 
-def over_seeds(count: int) -> str:
-    """What a line and its band stand for, with so many seeds."""
-    if count == 1:
-        return "One seed: how much another would differ is not known"
-    return f"Mean of {count} seeds; band: lowest to highest seed, no confidence interval"
+def over_seeds(counts: pd.Series, band: bool = True) -> tuple[dict[str, str], str]:
+    """The legend's label of each row, and what its line stands for, and its band if there are bands.
+
+    `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
+    where the row has points of fewer seeds than there are elsewhere in the figure.
+    """
+    most = counts.max() if len(counts) else 1
+    labels = {}
+    for row, own in counts.groupby(level="row"):
+        low, high = own.min(), own.max()
+        over = f" (n = {low})" if low == high else f" (n = {low} to {high})"
+        labels[str(row)] = f"{row}{over}" if low < most else str(row)
+    if most == 1:
+        return labels, "One seed: how much another would differ is not known"
+    text = f"Mean of {most} seeds" + (", or of n" if counts.min() < most else "")
+    return labels, text + ("; band: lowest to highest seed, no confidence interval" if band else "")
 
 
 def finish(figure: Figure, axis: Axes, text: str = "") -> dict[str, bytes]:

@@ -38,7 +38,7 @@ class LifelongTable(TableExhibit):
             f"{TARGET}'s final one, mean of the seeds that get there."
         )
         suites = self.suites(study)
-        return self.table(COLUMNS, blocks, [*notes.seeds(study, suites), about, *notes.missing(blocks, suites)], view)
+        return self.table(COLUMNS, blocks, [about, *notes.missing(blocks, suites)], view)
 
     def _block(self, study: Study, suite: str) -> Block:
         curves = study.curves(suite)

@@ -44,14 +44,6 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Options are tuned: {'; '.join(parts)}."]
 
 
-def seeds(study: Study, suites: Iterable[str]) -> list[str]:
-    """How many seeds the numbers are over, where there are several; a single one is said at each number."""
-    counts = {len({run.seed for run in study.of(suite)}) for suite in suites}
-    if counts == {1}:
-        return []
-    return [f"Mean ± standard deviation over {' or '.join(map(str, sorted(counts)))} seeds."]
-
-
 def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     """Say how the missing cells get filled, and in which rows seeds are missing."""
     commands = " or ".join(f"`python run_all.py run {suite}`" for suite in suites)

@@ -24,6 +24,8 @@ class ProfileFigure(Exhibit):
         costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
         with figures.style():
             figure, [[axis]] = figures.panels(1, 1, width=5.2, height=2.8)
+            counts = later.groupby(["suite", "stage", "row"])["seed"].nunique()
+            labels, text = figures.over_seeds(counts, band=False)
             axis.set_xlabel("AP, as a multiple of the best row's")
             axis.set_ylabel("Share of stages")
             if costs.empty:
@@ -35,5 +37,5 @@ class ProfileFigure(Exhibit):
                     zip(costs, metrics.performance_profile(costs, ratios), strict=True)
                 ):
                     style = figures.line_style(index) | {"marker": ""}
-                    axis.plot(ratios, line, label=row, drawstyle="steps-post", **style)
-            return figures.finish(figure, axis)
+                    axis.plot(ratios, line, label=labels[row], drawstyle="steps-post", **style)
+            return figures.finish(figure, axis, f"AP: {text[0].lower()}{text[1:]}")

@@ -114,10 +114,6 @@ class Study:
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
-    def seeds(self, suites: Sequence[str]) -> int:
-        """How many pre-training seeds these suites' runs have."""
-        return len({run.seed for run in self.runs if run.suite in suites})
-
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
         orders = {tuple(domain["title"] for domain in run.domains) for run in self.of(suite)}

@@ -23,7 +23,7 @@ class Cell:
     """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
 
     No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
-    `one_seed` marks a number of ours that is not a mean.
+    `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of its table.
     """
 
     values: tuple[float, ...] = ()
@@ -32,7 +32,7 @@ class Cell:
     printed: str = ""
     best: bool = False
     missing: bool = False
-    one_seed: bool = False
+    few_seeds: int = 0
 
     @property
     def mean(self) -> float:
@@ -50,6 +50,11 @@ class Cell:
     @property
     def spread(self) -> str:
         return number(self.sd, self.digits) if math.isfinite(self.sd) else ""
+
+    @property
+    def over(self) -> str:
+        """What stands at a number of few seeds."""
+        return "†" if self.few_seeds == 1 else f"(n = {self.few_seeds})" if self.few_seeds else ""
 
 
 @dataclass(frozen=True)
@@ -120,14 +125,17 @@ def mark_best(block: Block, columns: Sequence[Column]) -> Block:
     return replace(block, rows=tuple(marked))
 
 
-def mark_one_seed(block: Block) -> Block:
-    """Mark the numbers of competing rows that stem from one seed."""
+def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
+    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also return these."""
+    rows = [row for block in blocks for row in block.rows if row.competes]
+    most = max((len(cell.values) for row in rows for cell in row.cells), default=0)
 
     def marked(row: TableRow) -> TableRow:
-        cells = (replace(cell, one_seed=row.competes and len(cell.values) == 1) for cell in row.cells)
-        return replace(row, cells=tuple(cells))
+        counts = [len(cell.values) if row.competes else 0 for cell in row.cells]
+        few = [count if count == 1 or count < most else 0 for count in counts]
+        return replace(row, cells=tuple(replace(c, few_seeds=n) for c, n in zip(row.cells, few, strict=True)))
 
-    return replace(block, rows=tuple(map(marked, block.rows)))
+    return [replace(block, rows=tuple(map(marked, block.rows))) for block in blocks], most
 
 
 # ---------------------------------------------------------------------------------------------------- Markdown
@@ -159,7 +167,8 @@ def _markdown(text: str) -> str:
 
 def _markdown_cell(cell: Cell) -> str:
     text = f"**{cell.number}**" if cell.best else cell.number
-    text += "†" if cell.one_seed else f" ± {cell.spread}" if cell.spread else ""
+    text += f" ± {cell.spread}" if cell.spread else ""
+    text += cell.over if cell.few_seeds == 1 else f" {cell.over}" if cell.over else ""
     return text + (f" [{_markdown(cell.printed)}]" if cell.printed else "")
 
 
@@ -216,8 +225,8 @@ def _latex_head(table: Table) -> list[str]:
 def _latex_cell(cell: Cell) -> str:
     text = latex(cell.number)
     text = f"\\textbf{{{text}}}" if cell.best else text
-    text += "$^\\dagger$" if cell.one_seed else ""
     text += f"\\,{{\\scriptsize$\\pm$\\,{latex(cell.spread)}}}" if cell.spread else ""
+    text += "$^\\dagger$" if cell.few_seeds == 1 else f" {{\\scriptsize{latex(cell.over)}}}" if cell.over else ""
     return text + (f" {{\\scriptsize[{latex(cell.printed)}]}}" if cell.printed else "")
 
 

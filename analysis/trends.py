@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -33,19 +34,26 @@ class TrendFigure(Exhibit):
         with figures.style():
             suites = self.suites(study)
             figure, axes = figures.panels(len(suites), len(AXES))
+            shown = pd.concat([self._points(study, suite) for suite in suites])
+            counts = shown.groupby(["suite", "row", "stage"])["seed"].nunique()
+            labels, text = figures.over_seeds(counts)
             for suite, line in zip(suites, axes, strict=True):
                 for axis, metric in zip(line, AXES, strict=True):
-                    self._draw(axis, study, suite, metric)
+                    self._draw(axis, study, suite, metric, labels)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=16)
-            return figures.finish(figure, axes[0][0], figures.over_seeds(study.seeds(suites)))
+            return figures.finish(figure, axes[0][0], text)
 
-    def _draw(self, axis: Axes, study: Study, suite: str, metric: str) -> None:
-        name, scale = AXES[metric]
+    def _points(self, study: Study, suite: str) -> pd.DataFrame:
+        """The evaluations of the rows that are shown."""
         chosen = {slug(row) for row in self.rows}
         points = study.evaluations[study.evaluations["suite"] == suite]
-        shown = [not chosen or slug(row) in chosen for row in points["row"]]
-        points = points[np.array(shown, bool) & np.isfinite(points[metric])]
+        return points[np.array([not chosen or slug(row) in chosen for row in points["row"]], bool)]
+
+    def _draw(self, axis: Axes, study: Study, suite: str, metric: str, labels: Mapping[str, str]) -> None:
+        name, scale = AXES[metric]
+        points = self._points(study, suite)
+        points = points[np.isfinite(points[metric])]
         axis.set_ylabel(name)
         axis.set_xlabel(UNITS[study.of(suite)[0].config["budget"]["unit"]].label)
         if points.empty:
@@ -58,7 +66,7 @@ class TrendFigure(Exhibit):
             .assign(low=points.groupby(keys)[metric].min(), high=points.groupby(keys)[metric].max())
         )
         for (index, row), line in means.groupby(level=["row_index", "row"]):
-            axis.plot(line["charged"], line[metric], label=row, **figures.line_style(index))
+            axis.plot(line["charged"], line[metric], label=labels[str(row)], **figures.line_style(index))
             figures.band(axis, line["charged"], line["low"], line["high"], index)
         figures.scales(axis, scale)
         _stage_boundaries(axis, study, suite)
@@ -87,6 +95,7 @@ class ScoreFigure(Exhibit):
         titles = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
+        labels, text = figures.over_seeds(by_seed.groupby(["row", "stage", "domain"]).size())
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
         with figures.style():
@@ -94,12 +103,12 @@ class ScoreFigure(Exhibit):
             flat = [axis for line in axes for axis in line]
             for axis, (column, title) in zip(flat, [*titles.items(), ("average", "Average")], strict=False):
                 axis.set_title(title)
-                _draw_by_stage(axis, wide[column].dropna(), len(titles), "no score yet")
+                _draw_by_stage(axis, wide[column].dropna(), labels, len(titles), "no score yet")
             for axis in flat[len(titles) + 1 :]:
                 axis.set_axis_off()
             for line in axes:
                 line[0].set_ylabel("Score (%)")
-            return figures.finish(figure, flat[0], figures.over_seeds(study.seeds([suite])))
+            return figures.finish(figure, flat[0], text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +124,16 @@ class SimilarityFigure(Exhibit):
         with figures.style():
             figure, [[axis]] = figures.panels(1, 1, width=4.6, height=2.8)
             axis.set_ylabel("ARS (nats)")
-            _draw_by_stage(axis, ars, len(study.of(suite)[0].domains), "no similarity yet")
+            labels, text = figures.over_seeds(ars.groupby(["row", "stage"]).size())
+            _draw_by_stage(axis, ars, labels, len(study.of(suite)[0].domains), "no similarity yet")
             axis.set_xlim(left=0.75)
             without = found[~found["row"].isin(ars.index.get_level_values("row"))]
             for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
                 axis.plot([], [], linestyle="", label=f"{row}: {reason}")
-            return figures.finish(figure, axis, figures.over_seeds(study.seeds([suite])))
+            return figures.finish(figure, axis, text)
 
 
-def _draw_by_stage(axis: Axes, values: pd.Series, count: int, nothing: str) -> None:
+def _draw_by_stage(axis: Axes, values: pd.Series, labels: Mapping[str, str], count: int, nothing: str) -> None:
     """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then."""
     axis.set_xticks(range(count), [f"M{i + 1}" for i in range(count)])
     if values.empty:
@@ -133,5 +143,5 @@ def _draw_by_stage(axis: Axes, values: pd.Series, count: int, nothing: str) -> N
     for key, line in stages.groupby(level=["row_index", "row"]):
         index, row = cast(tuple[int, str], key)
         x = line.index.get_level_values("stage")
-        axis.plot(x, line["mean"], label=row, **figures.line_style(index))
+        axis.plot(x, line["mean"], label=labels[row], **figures.line_style(index))
         figures.band(axis, x, line["min"], line["max"], index)

@@ -52,18 +52,34 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study, dra
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
+@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity", "performance_profile"])
 def test_a_figure_says_what_its_bands_are(tmp_path, drawn, name, seeds):
     """Oracle: the text below the panels, inside the figure and apart from the legend, by what the renderer reports."""
     synthetic.write(tmp_path, "demo", seeds=seeds)
     paper_tables.load(name).render(Study("demo", load_runs(tmp_path, "demo")))
     figure = drawn[0]
     (text,) = figure.texts
-    assert ("band: lowest to highest seed" in text.get_text()) == (seeds > 1)
-    assert text.get_text().startswith("Mean of 3 seeds" if seeds > 1 else "One seed")
+    assert ("band: lowest to highest seed" in text.get_text()) == (seeds > 1 and name != "performance_profile")
+    assert ("mean of 3 seeds" if seeds > 1 else "one seed") in text.get_text().lower()
     figure.draw_without_rendering()
     extent, legend = text.get_window_extent(), figure.legends[0].get_window_extent()
     assert extent.x0 >= 0 and extent.y0 >= 0 and extent.x1 <= figure.bbox.x1 and extent.y1 <= legend.y0 + 1
+
+
+@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity", "performance_profile"])
+def test_a_row_of_fewer_seeds_says_so_in_the_legend(study, drawn, name):
+    """Oracle: one of ER's two runs is taken away."""
+    kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
+    paper_tables.load(name).render(Study("demo", kept))
+    labels = drawn[0].axes[0].get_legend_handles_labels()[1]
+    assert [label for label in labels if "(n =" in label] == ["ER (n = 1)"]
+    assert "ean of 2 seeds, or of n" in drawn[0].texts[0].get_text()
+
+
+def test_the_attention_of_one_seed_says_which(study, drawn):
+    """Oracle: the first of two seeds."""
+    paper_tables.load("attention_patterns").render(study)
+    assert drawn[0].texts[0].get_text().startswith("Seed 0 alone")
 
 
 def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study, drawn):
