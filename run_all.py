@@ -186,10 +186,10 @@ def grow(options: argparse.Namespace) -> int:
     from benchmark.instruments.grow_checkpoint import grow_checkpoint
 
     size = {"layers": options.layers, "hidden_size": options.width}
-    record = grow_checkpoint(
+    grown = grow_checkpoint(
         options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed
     )
-    print(json.dumps(record))
+    print(json.dumps(grown.flat()))
     return 0
 
 

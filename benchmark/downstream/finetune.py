@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import filelock
 import numpy as np
@@ -27,6 +28,9 @@ from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning, Prompt, Task
 from benchmark.training.learner import has_bf16
 from benchmark.training.optimization import scheduled
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -140,6 +144,25 @@ class Trainer:
             return self.model(input_ids=ids, attention_mask=mask).logits.float()
 
 
+class Score(TypedDict):
+    """The record of a fine-tuned model's score, without what names the model; scores are from 0 to 1."""
+
+    kind: Literal["score"]
+    task: str
+    task_key: str  # of its data
+    domain: str
+    prompt: Prompt
+    seed: int
+    metric: str
+    dev: float  # of the best epoch
+    test: float
+    test_without_leaks: float | None
+    leaks: int  # examples of test that stand in train
+    dev_by_epoch: list[float]
+    seconds: float
+    picked_right: NotRequired[float]  # the share of test for which the discriminator picked the task's domain
+
+
 def score(
     checkpoint: SavedModel,
     task: Task,
@@ -148,8 +171,8 @@ def score(
     seed: int,
     settings: Finetuning,
     save_to: Path | None = None,
-) -> dict[str, Any]:
-    """Fine-tune once and score: a score record (see `benchmark.records`) without key and stage_key.
+) -> Score:
+    """Fine-tune once and score.
 
     `save_to`: also write the fine-tuned model and its tokenizer there, for AutoModelForSequenceClassification; its
     input is that of `rows_of`. Everything random is a function of the seed. Raises DataError, ConfigError, and
@@ -167,25 +190,36 @@ def score(
         predictions = trainer.predict(rows["test"])
     if save_to is not None:
         _save(checkpoint, model, save_to)
-    result = {
-        "kind": "score",
-        "task": task.name,
-        "task_key": data.key,
-        "domain": task.domain,
-        "prompt": prompt,
-        "seed": seed,
-        "metric": task.metric,
-        "dev": best,
-        "test": metric(task.metric, rows["test"].targets, predictions),
-        "test_without_leaks": without_leaks(task.metric, data, predictions),
-        "leaks": sum(data.leaked),
-        "dev_by_epoch": epochs,
-        "seconds": round(time.monotonic() - began, 3),
-    }
+    result = Score(
+        kind="score",
+        task=task.name,
+        task_key=data.key,
+        domain=task.domain,
+        prompt=prompt,
+        seed=seed,
+        metric=task.metric,
+        dev=best,
+        test=metric(task.metric, rows["test"].targets, predictions),
+        test_without_leaks=without_leaks(task.metric, data, predictions),
+        leaks=sum(data.leaked),
+        dev_by_epoch=epochs,
+        seconds=round(time.monotonic() - began, 3),
+    )
     if prompt == "picked":
         right = checkpoint.domains.index(task.domain)
         result["picked_right"] = float(np.mean([domain == right for domain in domains["test"]]))
     return result
+
+
+@dataclass(frozen=True)
+class MissingScore:
+    """One cell of a model's grid of tasks, prompts and seeds that is still to be scored."""
+
+    key: str
+    task: Task
+    data: TaskData
+    prompt: Prompt
+    seed: int
 
 
 def missing(
@@ -194,16 +228,16 @@ def missing(
     prompts: Sequence[Prompt],
     settings: Finetuning,
     path: Path,
-) -> list[tuple[str, Task, TaskData, Prompt, int]]:
-    """The cells of the grid that `path` lacks: (key, task, data, prompt, seed)."""
+) -> list[MissingScore]:
+    """The cells of the grid that the records in `path` lack."""
     done = {line["key"] for line in records.read(path) if line["kind"] == "score"} if path.exists() else set()
     cells = [
-        (score_key(stage_key, task, data, settings, prompt, seed), task, data, prompt, seed)
+        MissingScore(score_key(stage_key, task, data, settings, prompt, seed), task, data, prompt, seed)
         for task, data in tasks
         for prompt in prompts
         for seed in settings.seeds_of(task)
     ]
-    return [cell for cell in cells if cell[0] not in done]
+    return [cell for cell in cells if cell.key not in done]
 
 
 def score_all(
@@ -213,27 +247,26 @@ def score_all(
     settings: Finetuning,
     path: Path,
     final: bool = True,
-    progress: Callable[[dict[str, Any], int], None] = lambda record, left: None,
+    progress: Callable[[Score, int], None] = lambda found, left: None,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new record and how many are still to come. Raises what `score`
+    time waits and finds them. `progress` gets each new score and how many are still to come. Raises what `score`
     does; ConfigError and DataError before anything is trained.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(path.with_suffix(".lock")):
         checkpoint = SavedModel(folder, final)
         cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
-        for task, data in {cell[1].name: cell[1:3] for cell in cells}.values():
-            checkpoint.texts(task.name, data)  # what is wrong with a text shows before hours of training
-        if any(prompt == "picked" for *_, prompt, _ in cells):
+        for name, data in {cell.task.name: cell.data for cell in cells}.items():
+            checkpoint.texts(name, data)  # what is wrong with a text shows before hours of training
+        if any(cell.prompt == "picked" for cell in cells):
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
-        for number, (key, task, data, prompt, seed) in enumerate(cells, start=1):
-            record = score(checkpoint, task, data, prompt, seed, settings)
-            record |= {"key": key, "stage_key": stage_key}
-            records.append(path, record)
-            progress(record, len(cells) - number)
+        for number, cell in enumerate(cells, start=1):
+            found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
+            records.append(path, {**found, "key": cell.key, "stage_key": stage_key})
+            progress(found, len(cells) - number)
 
 
 def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:

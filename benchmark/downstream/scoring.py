@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import joblib
 import torch
@@ -14,7 +13,7 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
-from benchmark.downstream.finetune import missing, score_all
+from benchmark.downstream.finetune import Score, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
@@ -74,8 +73,8 @@ def score_stage(
         return
     folder, final = store.stage(key) / "model", index == len(config.domains) - 1
 
-    def say(record: dict[str, Any], left: int) -> None:
-        score = f"{record['task']}, prompt {record['prompt']}, seed {record['seed']}: {record['test']:.1%}"
+    def say(found: Score, left: int) -> None:
+        score = f"{found['task']}, prompt {found['prompt']}, seed {found['seed']}: {found['test']:.1%}"
         print(f"{place}: {score}, {left} to go", file=sys.stderr)
 
     place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from filelock import FileLock
 
@@ -136,7 +136,21 @@ def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> floa
     return metric(name, [targets[i] for i in clean], [predictions[i] for i in clean])
 
 
-def baselines(task: Task, data: TaskData) -> list[dict[str, Any]]:
+class Baseline(TypedDict):
+    """The record of a score that needs no model; scores are from 0 to 1."""
+
+    kind: Literal["baseline"]
+    task: str
+    domain: str
+    task_key: str  # of its data
+    name: str
+    metric: str
+    test: float
+    test_without_leaks: float | None
+    leaks: int  # examples of test that stand in train
+
+
+def baselines(task: Task, data: TaskData) -> list[Baseline]:
     """Records of what needs no pre-training: the majority class, and logistic regression on word counts.
 
     The latter sees whole texts, a model only what fits into its rows; its strength C is the best on dev of 0.01 to 10.
@@ -144,17 +158,17 @@ def baselines(task: Task, data: TaskData) -> list[dict[str, Any]]:
     majority = Counter(data.targets("train")).most_common(1)[0][0]
     predictions = {"majority": [majority] * len(data.test), "bag of words": _bag_of_words(task, data)}
     return [
-        {
-            "kind": "baseline",
-            "task": task.name,
-            "domain": task.domain,
-            "task_key": data.key,
-            "name": name,
-            "metric": task.metric,
-            "test": metric(task.metric, data.targets("test"), predicted),
-            "test_without_leaks": without_leaks(task.metric, data, predicted),
-            "leaks": sum(data.leaked),
-        }
+        Baseline(
+            kind="baseline",
+            task=task.name,
+            domain=task.domain,
+            task_key=data.key,
+            name=name,
+            metric=task.metric,
+            test=metric(task.metric, data.targets("test"), predicted),
+            test_without_leaks=without_leaks(task.metric, data, predicted),
+            leaks=sum(data.leaked),
+        )
         for name, predicted in predictions.items()
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import tokenizers
@@ -19,14 +19,28 @@ from benchmark.training.evaluate import perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+
 AUTO = "auto"  # a domain to be found out
 
 
-def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
+class TextEvaluation(TypedDict):
+    """How well a checkpoint predicts a text."""
+
+    perplexity: float
+    domain: str  # whose prompt or column read it
+    documents: int
+    tokens: int
+    skipped: dict[str, int]  # documents that are no text, by the reason
+    picked_for: NotRequired[float]  # the share of documents for which the discriminator picked that domain
+
+
+def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
     """Perplexity of a checkpoint on the documents of a file (JSON Lines or text, .gz and .zst too).
 
     `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
-    discriminator picks for most of the documents; "picked_for" then says for which share of them.
+    discriminator picks for most of the documents.
 
     Raises ConfigError, DataError.
     """
@@ -40,10 +54,9 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
     encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
     ids = np.array([token for one in encoded for token in (*one.ids, special.eos)])
-    picked = {}
+    share = None
     if domain == AUTO:
         index, share = discriminator.vote(checkpoint, [one.ids for one in encoded if one.ids])
-        picked = {"picked_for": share}
     else:
         index = names.index(domain) if domain else len(names) - 1
     one = DomainTokens("text", str(text), "", ids, ids, {})
@@ -54,11 +67,13 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         seed=0,
     )
     alone = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return {
-        "perplexity": perplexity(model.to(alone.device), stream, index, alone),
-        "domain": names[index],
-        **picked,
-        "documents": len(documents),
-        "tokens": len(ids),
-        "skipped": dict(skipped),
-    }
+    found = TextEvaluation(
+        perplexity=perplexity(model.to(alone.device), stream, index, alone),
+        domain=names[index],
+        documents=len(documents),
+        tokens=len(ids),
+        skipped=dict(skipped),
+    )
+    if share is not None:
+        found["picked_for"] = share
+    return found

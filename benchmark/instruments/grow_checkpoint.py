@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +18,29 @@ from benchmark.atomic import whole_folder
 from benchmark.data import corpus
 from benchmark.downstream import discriminator
 from benchmark.models import architectures, lora, progressive
-from benchmark.models.growth import Mode, grow
+from benchmark.models.growth import GrowthRecord, Mode, grow
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError, Domain
 
 ROWS, COLUMNS = 64, 128  # at most, of the text that measures and calibrates
 MASKED_SHARE = 0.15
 OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE)  # no other file is
+
+
+@dataclass(frozen=True)
+class GrownCheckpoint:
+    """What was done, and how near the larger model is to the one that it was grown from."""
+
+    growth: GrowthRecord
+    max_logit_difference: float
+    perplexity: tuple[float, float] | None  # before and after, where there is a text
+
+    def flat(self) -> dict[str, object]:
+        """All of it by name, for JSON."""
+        nearness = {"max_logit_difference": self.max_logit_difference}
+        if self.perplexity:
+            nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity
+        return {**asdict(self.growth), **nearness}
 
 
 def grow_checkpoint(
@@ -36,7 +51,7 @@ def grow_checkpoint(
     mode: Mode = "exact",
     text: Path | None = None,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> GrownCheckpoint:
     """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
 
     `text` fits what cannot be exact and measures the perplexity before and after on other rows of it; without it
@@ -63,16 +78,13 @@ def grow_checkpoint(
     )
     grown.eval()
     before, after = _logits(network, inputs[half:]), _logits(grown, inputs[half:])
-    result = {**asdict(record), "max_logit_difference": (before - after).abs().max().item()}
-    if text:
-        result["perplexity_before"] = _perplexity(before, targets[half:])
-        result["perplexity_after"] = _perplexity(after, targets[half:])
+    perplexities = (_perplexity(before, targets[half:]), _perplexity(after, targets[half:])) if text else None
     with whole_folder(out) as folder:
         grown.save_pretrained(folder)
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
                 shutil.copy2(path, folder)
-    return result
+    return GrownCheckpoint(record, (before - after).abs().max().item(), perplexities)
 
 
 def _rows_of_text(checkpoint: Path, network: PreTrainedModel, text: Path) -> tuple[Tensor, int | None]:
