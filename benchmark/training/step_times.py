@@ -10,11 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, RunConfig
-from benchmark.training.processes import Hardware
+
+if TYPE_CHECKING:
+    from benchmark.training.processes import Hardware
 
 
 @dataclass(frozen=True)
