@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -58,14 +59,11 @@ def measured(study: Study, suite: str) -> Measurements:
         found.put("AP", row, stage, seed, ap)
         if stage:
             found.put("AP⁺", row, stage, seed, ap_plus)
-    for run in study.of(suite):  # one that failed is not left out: what it was about cannot be decided
-        for stage in range(run.failure["stage"], len(run.domains)) if run.failure else ():
-            for metric in ("AP", "AP⁺"):
-                found.put(metric, run.row, stage, run.seed, math.inf)
     _put_areas(found, study, suite)
     _put_scores(found, study, suite)
     _put_products(found, study, suite)
     _put_similarities(found, study, suite)
+    _put_failures(found, study, suite)
     return found
 
 
@@ -95,7 +93,7 @@ def _put_scores(found: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
     final = scores[scores["stage"] == found.last]
-    with_prompts = final[final["row"].isin(final.loc[final["prompt"] == "right", "row"])]
+    with_prompts = final[final["row"].isin(_prompted(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for frame in (scores[scores["headline"]], named):
         means = frame.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
@@ -105,6 +103,26 @@ def _put_scores(found: Measurements, study: Study, suite: str) -> None:
             for column, value in line.items():
                 if value == value:
                     found.put("score", row, stage, seed, value, str(column))
+
+
+def _prompted(study: Study, suite: str) -> set[str]:
+    """The rows whose models have domain prompts."""
+    return set(study.scores.loc[(study.scores["suite"] == suite) & (study.scores["prompt"] == "right"), "row"])
+
+
+def _put_failures(found: Measurements, study: Study, suite: str) -> None:
+    """An infinite number for a run that failed, wherever another one has a number from that stage on.
+
+    It must not be left out: what it was about cannot be decided.
+    """
+    places = {(key.metric, key.stage, key.column) for key in found.values}
+    prompted = _prompted(study, suite)
+    for run in study.of(suite):
+        if run.failure:
+            rows = [run.row, *(PROMPT_ROWS.values() if run.row in prompted else ())]
+            for row, (metric, stage, column) in product(rows, places):
+                if stage >= run.failure["stage"]:
+                    found.put(metric, row, stage, run.seed, math.inf, column)
 
 
 def _put_products(found: Measurements, study: Study, suite: str) -> None:

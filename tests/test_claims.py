@@ -274,18 +274,19 @@ def test_labels_match_whatever_their_case_and_spaces():
 
 
 def test_a_run_that_failed_leaves_its_claims_open(demo):
-    """Oracle: the same claim by hand with an infinite AP; a seed that diverged must not be left out of it."""
+    """Oracle: the rule, for every metric: a seed that diverged must not be left out of what it was about, and ELLE's
+    claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without it."""
     run = next(run for run in demo.runs if run.row == "ELLE")
     failed = dataclasses.replace(run, failure={"stage": 4, "error": "diverged"}, stages=[*run.stages[:4], []])
     study = Study("demo", [*(one for one in demo.runs if one is not run), failed])
     found = measured(study, "demo")
     assert found.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
     assert found.get(Key("AP", slug("ELLE"), 3, "")) == measured(demo, "demo").get(Key("AP", slug("ELLE"), 3, ""))
-    about = [
-        verdict for claim in CLAIMS if claim.metric == "AP" and "ELLE" in claim.rows and (verdict := one(claim, study))
-    ]
-    assert about and not any(state == "held" for state in about)
-    assert any(one(claim, demo) == "held" for claim in CLAIMS if claim.metric == "AP" and "ELLE" in claim.rows)
+    about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
+    held = [claim for claim in about if one(claim, demo) == "held"]
+    assert {claim.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
+    assert any("right prompt" in claim.rows for claim in held)
+    assert {one(claim, study) for claim in held} == {"not decidable"}
 
 
 def one(claim: Claim, study: Study) -> str:

@@ -1,9 +1,15 @@
-"""The same runs, ranked by every currency."""
+"""Every currency is recorded under every budget, and the same runs are ranked by each."""
 
 import pytest
 
+import methods
 from analysis.study import CURRENCIES
+from benchmark import records
+from benchmark.instruments.lab import ALONE, STEPS, Lab
+from benchmark.settings.config import Budget
 from benchmark.settings.units import UNITS
+from benchmark.training import step_times
+from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.test_tables import load, study
 
 
@@ -28,3 +34,30 @@ def test_runs_are_ranked_by_every_currency(tmp_path):
     data = study(tmp_path / "older", seeds=1)
     cells = load("currencies").build(data).blocks[0].rows[0].cells
     assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_currency_is_recorded_under_every_budget(unit, tmp_path):
+    """Oracle: a GPT's matrix products by hand, to the last one. A row of T columns takes 12 D^2 T + 2 T^2 D
+    multiplications a layer and V D for each of the T - 1 that predict; with additions and the backward pass six times
+    as many operations."""
+    lab = Lab("naive", methods.build, tmp_path)
+    config = lab.config()
+    rows, text, d = config.training.batch_size, config.data.text_length, config.model.ladder[0].hidden_size
+    columns = text + 1
+    vocabulary = lab.run(config, "run").corpus.vocabulary.text
+    flops = 6 * rows * (12 * d * d * columns + 2 * columns * columns * d + text * d * vocabulary)
+    costs = {"seconds": 1e-6, "steps": 1, "tokens": rows * text, "flops": flops, "reference": 0.25}
+    budget = {"unit": unit, "amount": STEPS * costs[unit]}
+    if unit == "reference":
+        times = RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
+        step_times.write(tmp_path / "times.json", [times], ALONE.hardware())
+        budget["reference"] = str(tmp_path / "times.json")
+    run = lab.run(config.model_copy(update={"budget": Budget.model_validate(budget)}), unit)
+    run.train(last_stage=0)
+    lines = records.read(run.store.stage(run.keys[0]) / "records.jsonl")
+    for line in (line for line in lines if line["kind"] in ("evaluation", "done")):
+        charged = line["charged"]
+        assert charged["flops"] == charged["steps"] * flops and charged["tokens"] == charged["steps"] * rows * text
+        assert charged["seconds"] > 0
+    assert charged["steps"] == (1 if unit == "seconds" else STEPS)
