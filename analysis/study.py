@@ -16,11 +16,11 @@ import pandas as pd
 
 from analysis import metrics
 from benchmark.records import Record, RunRecords
+from benchmark.settings.units import recorded
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
-CURRENCIES = ("seconds", "steps", "tokens", "flops")
 Curve = dict[str, np.ndarray]
-_CURVE = ("stage", "is_end", "charged", *CURRENCIES, "ap", "ap_plus", "log_ap_plus", "perplexity")
+_CURVE = ("stage", "is_end", "charged", "ap", "ap_plus", "log_ap_plus", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Study:
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
         frame = self.evaluations[self.evaluations["suite"] == suite]
-        columns = {name: frame[name].to_numpy() for name in _CURVE}
+        columns = {name: frame[name].to_numpy() for name in (*_CURVE, *recorded())}
         found = {}
         for key, indices in frame.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
@@ -173,7 +173,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
     lines, perplexities, finished = [], [], []
     for run in runs:
         names = [domain["name"] for domain in run.domains]
-        spent = dict.fromkeys(("charged", *CURRENCIES), 0.0)
+        spent = dict.fromkeys(("charged", *recorded()), 0.0)
         diagonal = np.full(width, np.nan)
         for index, stage in enumerate(run.stages):
             evaluations = [line for line in stage if line["kind"] == "evaluation"]
@@ -190,7 +190,7 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
             if evaluations:  # a stage may train nothing, and then evaluates nothing
                 diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
             spent = _charged(spent, done["charged"], stage)
-    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *CURRENCIES, "is_end"])
+    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *recorded(), "is_end"])
     frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
     before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
@@ -207,6 +207,6 @@ def _finite(value: float | None) -> float:
 
 
 def _charged(spent: Mapping[str, float], charged: Mapping[str, float], stage: Sequence[Record]) -> dict[str, float]:
-    now = {unit: charged.get(unit, np.nan) for unit in CURRENCIES}  # older records lack FLOPs
+    now = {unit: charged.get(unit, np.nan) for unit in recorded()}  # older records lack FLOPs
     now["charged"] = charged[header(stage)["budget"]["unit"]]
     return {name: spent[name] + now[name] for name in spent}

@@ -66,9 +66,9 @@ def test_fpi_divides_by_the_number_of_copies() -> None:
     assert wide.bias.tolist() == [1, 2, 1]
 
 
-@pytest.mark.skipif(not ORACLE.exists(), reason="the reference numbers lie outside the project")
-def test_all_reference_numbers() -> None:
-    """Oracle: the whole file of reference numbers for FPI and average expansion."""
+@pytest.mark.skipif(not ORACLE.exists(), reason="the numbers lie outside the project")
+def test_all_numbers() -> None:
+    """Oracle: the whole file of numbers for FPI and average expansion."""
     file = json.loads(ORACLE.read_text())
     given, expected = file["inputs"], file["outputs"]
     tolerance = file["tolerance"]["float64"]

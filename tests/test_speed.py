@@ -17,8 +17,6 @@ from benchmark.instruments.speed import Cost, measure, table
 from benchmark.instruments.step_parts import PARTS
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig
-from benchmark.settings.suite_files import load_suite
-from benchmark.settings.units import UNITS, Unit
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
@@ -26,7 +24,6 @@ from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
-from tests.support.tiny_suite import write
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -342,18 +339,3 @@ def test_time_counts_for_the_part_that_spends_it(monkeypatch) -> None:
 
     found = step_parts.shares(Toy(), range(3))  # type: ignore[arg-type]
     assert found == pytest.approx({part: n / 40 for part, n in zip(PARTS, (1, 8, 16, 2, 3, 10), strict=True)})
-
-
-def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch) -> None:
-    """Oracle: a made-up unit, rows: 40 of them are five batches of eight; suites, plans, clock and records know it
-    without another line. A name that is no unit is refused, with those that are."""
-    with pytest.raises(ConfigError, match="budget.unit: no such unit; there are seconds, .*, reference .got 'rows'"):
-        load_suite(str(write(tmp_path)), {"budget.unit": "rows"})
-    monkeypatch.setitem(UNITS, "rows", Unit("rows", "Training rows", lambda work: work.rows))
-    suite = load_suite(str(write(tmp_path)), {"budget.unit": "rows"})
-    assert not suite.slurm.takes_whole_nodes(suite.budget.unit)
-    lab = Lab("naive", methods.build, tmp_path)
-    run = lab.run(with_budget(lab.config(), unit="rows", amount=40), "run")
-    run.train(last_stage=0)
-    assert (spent(run, 0)["steps"], spent(run, 0)["rows"]) == (5, 40)
-    assert UNITS["rows"].text(1200) == "1,200 rows"

@@ -190,15 +190,9 @@ class Training(Settings):
 
 
 class Budget(Settings):
-    """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage.
+    """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage."""
 
-    seconds: train wall time (the paper's). steps: optimizer steps. tokens: text tokens of all rows seen, A-GEM's
-    memory batch included.
-    flops: floating-point operations of the steps, everything that a method does included.
-    reference: steps times the seconds such a step takes on the machine named in `reference` (`run_all.py speed`).
-    """
-
-    unit: str = Field("seconds", description=f"what is counted, see above: {', '.join(UNITS)}")
+    unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: PerStage = Field(description="what a stage may spend")
     reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
 

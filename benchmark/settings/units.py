@@ -23,6 +23,7 @@ class Unit:
 
     name: str  # in suites and in records
     label: str  # of axes
+    meaning: str  # what is counted, for docs/suite_keys.md
     cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
@@ -43,19 +44,35 @@ class Unit:
 UNITS = {
     unit.name: unit
     for unit in (
-        Unit("seconds", "Train wall time (s)", None, in_seconds=True),
-        Unit("steps", "Training steps", lambda work: work.steps),
-        Unit("tokens", "Training tokens", lambda work: work.tokens),
-        Unit("flops", "Training FLOPs", lambda work: work.flops),
+        Unit("seconds", "Train wall time (s)", "train wall time (the paper's)", None, in_seconds=True),
+        Unit("steps", "Training steps", "optimizer steps", lambda work: work.steps),
+        Unit(
+            "tokens",
+            "Training tokens",
+            "text tokens of all rows seen, A-GEM's memory batch included",
+            lambda work: work.tokens,
+        ),
+        Unit(
+            "flops",
+            "Training FLOPs",
+            "floating-point operations of all that a method does",
+            lambda work: work.flops,
+        ),
         Unit(
             "reference",
             "Train wall time on the reference machine (s)",
+            "steps times the seconds that such a step takes on the machine of the table `reference`",
             lambda work: work.reference,
-            True,
+            in_seconds=True,
             by_table=True,
         ),
     )
 }
+
+
+def recorded() -> list[str]:
+    """The units in which every stage records what it has spent, whatever its budget's is."""
+    return [name for name, unit in UNITS.items() if not unit.by_table]
 
 
 def duration(seconds: float) -> str:

@@ -1,19 +1,52 @@
-"""Every currency is recorded under every budget, and the same runs are ranked by each."""
+"""Units of a budget: each is recorded under every budget, runs are ranked by each, and one more is one entry."""
 
+import matplotlib.figure
 import pytest
 
 import methods
-from analysis.study import CURRENCIES
+import run_all
+from analysis import figures
 from benchmark import records
 from benchmark.instruments.lab import ALONE, STEPS, Lab
-from benchmark.settings.config import Budget
-from benchmark.settings.units import UNITS
+from benchmark.settings.config import Budget, ConfigError
+from benchmark.settings.suite_files import load_suite
+from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from tests.support.tiny_suite import write
 from tests.test_tables import load, study
 
 
-def test_runs_are_ranked_by_every_currency(tmp_path):
+def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
+    """Oracle: a made-up unit, rows: 40 of them are four batches of ten; suites, plans, clock, records, tables and
+    figures know it without another line. A name that is no unit is refused, with those that are."""
+    suite, rows = write(tmp_path), ("--set", "budget.unit=rows", "--set", "budget.amount=40")
+    with pytest.raises(ConfigError, match="budget.unit: no such unit; there are seconds, .*, reference .got 'rows'"):
+        load_suite(str(suite), {"budget.unit": "rows"})
+    monkeypatch.setitem(UNITS, "rows", Unit("rows", "Training rows", "rows of text", lambda work: work.rows))
+    assert not load_suite(str(suite), {"budget.unit": "rows"}).slurm.takes_whole_nodes("rows")
+    drawn: list[matplotlib.figure.Figure] = []
+    to_files = figures.to_files
+    monkeypatch.setattr(figures, "to_files", lambda figure: drawn.append(figure) or to_files(figure))
+    folders = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report"))
+
+    def call(*options: str) -> str:
+        assert run_all.main(["run", str(suite), *folders, *rows, *options]) == 0
+        return capsys.readouterr().out
+
+    told = call("--dry-run")
+    assert (
+        "ER, seed 0: 80 rows" in told and "2 of 2 runs, 160 rows. Stages that they share are trained once: 120" in told
+    )
+    call("--parallel", "1", "--set", 'tables=["trend_main", "units"]')
+    assert {axis.get_xlabel() for axis in drawn[0].axes} == {"Training rows"}
+    assert "Training rows" in (tmp_path / "report" / "tiny" / "units.md").read_text()
+    for run in records.load_runs(tmp_path / "runs", "tiny"):
+        charged = [line["charged"] for stage in run.stages for line in stage if line["kind"] == "done"]
+        assert [(spent["steps"], spent["rows"]) for spent in charged] == [(4, 40), (4, 40)]
+
+
+def test_runs_are_ranked_by_every_unit(tmp_path):
     """Oracle: by hand; one row does in half the tokens what another does in half the FLOPs, so they change places."""
     data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
     costs = {"ER": {"tokens": 1.0, "flops": 4.0}, "MAS": {"tokens": 2.0, "flops": 2.0}}
@@ -23,8 +56,8 @@ def test_runs_are_ranked_by_every_currency(tmp_path):
             line["charged"] |= {"seconds": float(steps)} | {unit: c * steps for unit, c in costs[run.row].items()}
             if line["kind"] == "evaluation":  # from 16 to 4 in 100 steps, as a straight line of logarithms
                 line["perplexity"] = dict.fromkeys(line["perplexity"], 16.0 * 0.25 ** (steps / 100))
-    table = load("currencies").build(data)
-    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in CURRENCIES]
+    table = load("units").build(data)
+    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in recorded()]
     er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
     # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of its 400
     assert er == pytest.approx([4.0, 4.0, 4.0, 8.0]) and mas == pytest.approx([4.0, 4.0, 8.0, 4.0])
@@ -32,12 +65,12 @@ def test_runs_are_ranked_by_every_currency(tmp_path):
     assert er == ["1", "1", "1", "2"] and mas == ["1", "1", "2", "1"]
     assert "By flops instead of seconds the order turns: ER from 1 to 2." in table.notes
     data = study(tmp_path / "older", seeds=1)
-    cells = load("currencies").build(data).blocks[0].rows[0].cells
+    cells = load("units").build(data).blocks[0].rows[0].cells
     assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_every_currency_is_recorded_under_every_budget(unit, tmp_path):
+def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
     """Oracle: a GPT's matrix products by hand, to the last one. A row of T columns takes 12 D^2 T + 2 T^2 D
     multiplications a layer and V D for each of the T - 1 that predict; with additions and the backward pass six times
     as many operations."""

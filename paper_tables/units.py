@@ -1,9 +1,9 @@
 """Beyond the paper: the same runs ranked by wall time, steps, tokens and FLOPs."""
 
-from analysis.currency_table import CurrencyTable
+from analysis.unit_table import UnitTable
 
-EXHIBIT = CurrencyTable(
-    label="table:currencies",
+EXHIBIT = UnitTable(
+    label="table:units",
     caption="AP when every row has spent the same in the last stage, by what is held equal.",
     blocks={},
 )

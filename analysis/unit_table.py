@@ -1,4 +1,4 @@
-"""The table that ranks the same runs by every currency that was recorded: wall time, steps, tokens, FLOPs."""
+"""The table that ranks the same runs by every unit of a budget that was recorded: wall time, steps, tokens, FLOPs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
-from analysis.study import CURRENCIES, Curve, Study
+from analysis.study import Curve, Study
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.settings.units import UNITS
+from benchmark.settings.units import UNITS, recorded
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrencyTable(TableExhibit):
-    """AP in the last stage when every run has spent as much there as the run that spent least, in each currency.
+class UnitTable(TableExhibit):
+    """AP in the last stage when every run has spent as much there as the run that spent least, in each unit.
 
     The stages before are as they were, at the suite's budget. Only runs that finished are compared.
     """
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        columns = [Column(name, UNITS[unit].label, lower) for unit in CURRENCIES for name, lower in _COLUMNS]
+        columns = [Column(name, UNITS[unit].label, lower) for unit in recorded() for name, lower in _COLUMNS]
         if view == "printed":
             return self.table(columns, [], [], view)
         suites, blocks, turns = self.suites(study), [], []
@@ -33,7 +33,7 @@ class CurrencyTable(TableExhibit):
             lines = [TableRow((row,), tuple(_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns))
             turns += turning_points(ranks, study.of(suite)[0].config["budget"]["unit"])
-        about = "A currency that is empty was not recorded for every run. Ranks are of the means, and not tested."
+        about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
         below = [about, *turns, *notes.missing(blocks, suites)]
         return self.table(columns, blocks, below, view)
 
@@ -42,14 +42,14 @@ _COLUMNS = (("AP", True), ("Rank", None))
 
 
 def at_equal_cost(curves: dict[tuple[str, int], Curve]) -> pd.DataFrame:
-    """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a currency.
+    """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a unit.
 
-    Between evaluations log AP is linear in the cost. NaN where a run did not record a currency.
+    Between evaluations log AP is linear in the cost. NaN where a run did not record a unit.
     """
     last = {key: _last_stage(curve) for key, curve in curves.items()}
     index = pd.MultiIndex.from_tuples(list(curves), names=["row", "seed"])
-    values = pd.DataFrame(np.nan, index=index, columns=list(CURRENCIES))
-    for unit in CURRENCIES:
+    values = pd.DataFrame(np.nan, index=index, columns=recorded())
+    for unit in recorded():
         least = np.min([stage[unit][-1] for stage in last.values()]) if last else np.nan
         if least > 0:
             logs = [np.interp(least, stage[unit], np.log(stage["ap"])) for stage in last.values()]
@@ -58,7 +58,7 @@ def at_equal_cost(curves: dict[tuple[str, int], Curve]) -> pd.DataFrame:
 
 
 def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
-    """For each currency in which rows rank otherwise than in the budget's own: which, and how."""
+    """For each unit in which rows rank otherwise than in the budget's own: which, and how."""
     found = []
     for other in ranks.columns if unit in ranks else []:
         moved = ranks[(ranks[other] != ranks[unit]) & ranks[[other, unit]].notna().all(axis=1)]
@@ -72,15 +72,15 @@ def _last_stage(curve: Curve) -> Curve:
     """A run's curve in its last stage, its amounts from the beginning of that stage."""
     inside = curve["stage"] == curve["stage"][-1]
     before = np.flatnonzero(~inside)
-    spent = {unit: curve[unit][before[-1]] if len(before) else 0.0 for unit in CURRENCIES}
-    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - spent[unit] for unit in CURRENCIES}}
+    spent = {unit: curve[unit][before[-1]] if len(before) else 0.0 for unit in recorded()}
+    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - spent[unit] for unit in recorded()}}
 
 
 def _cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
     if row not in ranks.index:
-        return [Cell(missing=True)] * (len(_COLUMNS) * len(CURRENCIES))
+        return [Cell(missing=True)] * (len(_COLUMNS) * len(recorded()))
     cells = []
-    for unit in CURRENCIES:
+    for unit in recorded():
         found = tuple(values.xs(row, level="row")[unit].dropna())
         cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if found else "")]
     return cells
