@@ -125,9 +125,11 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     import paper_tables
+    from benchmark.jobs import tuning
 
     suites = [read_suite(options, name) for name in options.suites]
-    paper_tables.write_report(suites, options.runs, options.out, options.view)
+    tuned = [] if options.options else [one for suite in suites for one in tuning.both_ways(*suite, options.out)]
+    paper_tables.write_report(suites, options.runs, options.out, options.view, tuned)
     return 0
 
 

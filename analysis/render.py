@@ -10,12 +10,10 @@ from analysis.exhibits import Exhibit, TableExhibit, View
 from analysis.study import Study
 from analysis.tables import FORMATS, Table
 from benchmark.atomic import whole_file
-from benchmark.records import RunRecords
 
 
 def render(
-    suite_name: str,
-    runs: Sequence[RunRecords],
+    study: Study,
     exhibits: Sequence[Exhibit],
     paper: Mapping[str, Exhibit],
     out: Path,
@@ -28,7 +26,6 @@ def render(
     tables only and files of their own, NAME.both.tex. Several suites' runs in one call give tables with a block a
     suite. The same records give the same bytes.
     """
-    study = Study(suite_name, runs)
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
     for exhibit in exhibits:
@@ -41,7 +38,7 @@ def render(
             drawn = exhibit.render(study)
             shown[exhibit.name] = drawn["png"]
             files |= {f"{exhibit.name}.{suffix}": content for suffix, content in drawn.items()}
-    if view == "ours" and runs:
+    if view == "ours" and study.runs:
         verdicts = scorecard.scorecard(study, paper)
         files |= _files(verdicts, "")
         files["index.html"] = page.page(

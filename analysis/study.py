@@ -25,10 +25,14 @@ _CURVE = ("stage", "is_end", "charged", "ap", "ap_plus", "log_ap_plus", "perplex
 
 @dataclass(frozen=True)
 class Study:
-    """The runs that a report is about, and everything computed from them once."""
+    """The runs that a report is about, and everything computed from them once.
+
+    `tuned` are runs of the same rows with tuned options, which one table sets beside them.
+    """
 
     name: str
     runs: Sequence[RunRecords]
+    tuned: Sequence[RunRecords] = ()
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.printed import read_printed
-from benchmark.records import load_runs, not_started
+from benchmark.records import RunRecords, load_runs, not_started
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.store import Store
 
@@ -76,27 +76,34 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(ModelMeasure(name) for name in needed if name)
 
 
-def write_report(
-    suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path, view: View = "ours"
-) -> None:
+Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]
+
+
+def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
     """Render the tables of suites from the records below `runs`, and print the tables and the paths of all files.
 
-    They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
+    They go to a folder in `out` that has the suite's name; with several suites, their names with + between. `tuned` are
+    the same suites with the options of a search: one table more sets them beside each other.
     """
     from analysis.render import render
+    from analysis.study import Study
 
-    chosen = []
-    for suite, configs in suites:
-        known = {run.id: run for run in load_runs(runs, suite.name)}
-        found = [known.get(config.id) or not_started(config.description()) for config in configs]
-        # a record says the place that its row had in the suite of that day
-        chosen += [
-            dataclasses.replace(run, row_index=config.row_index) for run, config in zip(found, configs, strict=True)
-        ]
     name = "+".join(suite.name for suite, _ in suites)
-    tables = dict.fromkeys(table for suite, _ in suites for table in suite.tables)
-    written = render(name, chosen, [load(table) for table in tables], catalogue(), out / name, view)
+    tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables), *["tuning"] * bool(tuned)])
+    study = Study(name, _records(suites, runs), _records(tuned, runs))
+    written = render(study, [load(table) for table in tables], catalogue(), out / name, view)
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
     print("\n".join(f"wrote {path}" for path in written))
+
+
+def _records(suites: Suites, runs: Path) -> list[RunRecords]:
+    """What is recorded of the suites' runs; a record says the place that its row had in the suite of that day."""
+    chosen = []
+    for suite, configs in suites:
+        known = {run.id: run for run in load_runs(runs, suite.name)}
+        for config in configs:
+            run = known.get(config.id) or not_started(config.description())
+            chosen.append(dataclasses.replace(run, row_index=config.row_index))
+    return chosen

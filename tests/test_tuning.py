@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import math
@@ -134,6 +135,23 @@ def test_runs_take_what_was_chosen(lab: Lab, chosen: Path) -> None:
         assert run.config["tuned"] == {"configurations": 2, "spent": 24.0, "unit": "steps", "charged": False}
     assert (lab.folder / "report" / "tiny-tuned" / "main_pretraining.md").exists()
     assert not (lab.runs / "suites" / "tiny").exists()
+
+
+def test_a_report_sets_tuned_runs_beside_the_others(lab: Lab, chosen: Path, capsys: Any) -> None:
+    """Oracle: the average perplexities of the tuned runs' records; the own options' are missing, and a search that took
+    more than the budget cannot be charged, which is said."""
+    assert lab.call("run", *SHORT, "--options", str(chosen)) == 0
+    assert lab.call("report", *SHORT[:-2]) == 0
+    assert "not beside the others: --charge-search: the search of" in capsys.readouterr().err
+    with open(lab.folder / "report" / "tiny" / "tuning.csv", encoding="utf-8") as file:
+        cells = {(line["Method"], line["group"], line["column"]): line["mean"] for line in csv.DictReader(file)}
+    for run in records.load_runs(lab.runs, "tiny-tuned"):
+        last = [line["perplexity"] for line in run.stages[-1] if line["kind"] == "evaluation"][-1]
+        assert float(cells[run.row, "Tuned", "AP"]) == pytest.approx(math.sqrt(last["wood"] * last["sea"]), rel=1e-5)
+        assert cells[run.row, "Own options", "AP"] == cells[run.row, "Tuned, search charged", "AP"] == ""
+    card = (lab.folder / "report" / "tiny" / "scorecard.md").read_text()
+    assert "not tuned; the table tuning has tuned ones beside them." in card
+    assert "Options are tuned: the best of 2 configurations" in (lab.folder / "report/tiny/tuning.md").read_text()
 
 
 def test_the_search_can_be_charged(lab: Lab, chosen: Path) -> None:

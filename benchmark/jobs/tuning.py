@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class Search:
             "amounts": [per_stage(first.budget.amount, stage) for stage in range(len(first.domains))],
             "rows": rows,
         }
-        path = out / self.suite.name / "options.json"
+        path = _file(out, self.suite.name)
         write_json(path, content, indent=1)
         print(f"wrote {path}; `run --options {path}` uses it")
 
@@ -180,6 +181,26 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
             changes["budget"] = run.budget.model_copy(update={"amount": _what_is_left(run, cost, mark.unit, file)})
         changed.append(apply(run, rows[run.row]).model_copy(update=changes))
     return suite.model_copy(update={"name": name}), changed
+
+
+def both_ways(suite: Suite, runs: Sequence[RunConfig], out: Path) -> list[tuple[Suite, list[RunConfig]]]:
+    """The suite as tuned by its search, the cost of the search apart and charged; none without a search in `out`.
+
+    What the file of the search does not allow is left out, and said.
+    """
+    found: list[tuple[Suite, list[RunConfig]]] = []
+    file = _file(out, f"{suite.name}-tune")
+    for charge_search in (False, True) if file.exists() else ():
+        try:
+            found.append(tuned(suite, runs, file, charge_search))
+        except ConfigError as error:
+            print(f"not beside the others: {error}", file=sys.stderr)
+    return found
+
+
+def _file(out: Path, suite: str) -> Path:
+    """Where a search writes what it chose."""
+    return out / suite / "options.json"
 
 
 def _what_is_left(run: RunConfig, cost: float, unit: str, file: Path) -> PerStage:

@@ -16,6 +16,7 @@ from typing import Any
 
 import paper_tables
 from analysis.render import render
+from analysis.study import Study
 from benchmark.records import RunRecords
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
@@ -73,7 +74,7 @@ def write(
 
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
     """Render these tables and figures, the scorecard and the page, as `run_all.py report` does."""
-    return render(suite, runs, [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
+    return render(Study(suite, runs), [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
 
 
 @dataclass(frozen=True)
