@@ -108,7 +108,9 @@ def asked_by_name(code: str) -> set[str]:
     for node in ast.walk(ast.parse(code)):
         asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKED
         if asks or isinstance(node, ast.Compare | ast.Match | ast.Dict):
-            found |= {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)} & names
+            found |= {
+                name for part in ast.walk(node) if isinstance(part, ast.Constant) for name in names & {part.value}
+            }
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("transformers"):
             found |= {alias.name for alias in node.names if of_one_architecture(str(node.module), alias.name)}
     return found

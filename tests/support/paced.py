@@ -26,7 +26,8 @@ class Paced:
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.watching = not stage.first
-        return super().start_stage(model, stage)  # type: ignore[misc]
+        model = super().start_stage(model, stage)  # type: ignore[misc]
+        return model
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if self.watching:
@@ -34,7 +35,8 @@ class Paced:
             if self.log:
                 with open(self.log, "ab") as file:
                     file.write(b".")
-        return super().loss(learner, batch)  # type: ignore[misc]
+        loss: Tensor = super().loss(learner, batch)  # type: ignore[misc]
+        return loss
 
     def _obey(self, rank: int) -> None:
         if not os.path.exists(self.gate):

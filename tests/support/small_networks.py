@@ -103,4 +103,4 @@ def difference(old: PreTrainedModel, new: PreTrainedModel) -> float:
     with torch.no_grad():
         before, after = old(TOKENS).logits, new(TOKENS).logits
     assert before.std() > 0.3
-    return (before - after).abs().max().item()
+    return float((before - after).abs().max())

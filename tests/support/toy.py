@@ -40,7 +40,8 @@ class Toy(nn.Module):
         self.double().load_state_dict(weights or self.state_dict())
 
     def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
-        return self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
+        logits: Tensor = self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
+        return logits
 
     def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self(tokens, domains, positions).flatten(0, 1), targets.flatten())
@@ -116,7 +117,7 @@ def own() -> dict[str, Any]:
     third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the displaced weights with the second
     as anchor; a trajectory of four SGD steps on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2.
     """
-    numbers = json.loads((Path(__file__).parent / "toy.json").read_text(encoding="utf-8"))
+    numbers: dict[str, Any] = json.loads((Path(__file__).parent / "toy.json").read_text(encoding="utf-8"))
     shapes = {name: p.shape for name, p in Toy().named_parameters()}
     sizes = [shape.numel() for shape in shapes.values()]
     for name, flat in numbers.pop("weights_times_4096").items():
@@ -137,8 +138,8 @@ def shared() -> dict[str, Any] | None:
         for name in ("ewc", "mas", "agem", "logit_kd", "er")
     )
     given, found, moved = ewc["inputs"], ewc["outputs"], ewc["inputs"]["trajectory"]
-    raw = given["weights_after_domain"]
-    raw = {"first": raw["1"], "second": raw["2"], "displaced": given["displaced_weights"]}
+    after = given["weights_after_domain"]
+    raw: dict[str, Any] = {"first": after["1"], "second": after["2"], "displaced": given["displaced_weights"]}
 
     def which(weights: dict[str, Any]) -> str:
         return next(name for name, known in raw.items() if known == weights)

@@ -104,7 +104,7 @@ def measure(
 
 
 def label(model: LanguageModel, width: int, options: dict[str, Any]) -> str:
-    mode = options.get("mode", "exact")
+    mode: str = options.get("mode", "exact")
     if "noise" in options:
         return f"{mode}, noise {options['noise']}{' σ' if 'noise_scale' in options else ''}"
     fits = mode == "exact" and model.masked and width % model.hidden_size
