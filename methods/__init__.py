@@ -47,7 +47,7 @@ def find(name: str) -> type[LifelongMethod]:
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
     method = find(name)
-    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False)  # type: ignore[attr-defined]
+    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=False)  # type: ignore[attr-defined]
     try:
         return TypeAdapter(method).validate_python(dict(options or {}))
     except ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Consolidation(LifelongMethod):
 
     state = ("importance", "total", "count")
     pull: ClassVar[float] = 1.0
-    decay: float = 1.0
+    decay: Share = 1.0
     strength: float  # options of the subclasses
     share: float
 

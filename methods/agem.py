@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, NotNegative, Phase, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class AGEM(LifelongMethod):
     title = "A-GEM"
 
-    reference: float = 1.0  # rows from memory that r is taken of, as a share of the batch
+    reference: NotNegative = 1.0  # rows from memory that r is taken of, as a share of the batch
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory_batch=self.reference)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from benchmark.training.method import NotNegative, Share
 from methods._distillation import Distillation
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ class DERpp(Distillation):
     group = "controls"
     space: ClassVar = {"alpha": (0.1, 0.5, 1.0), "beta": (0.5, 1.0, 2.0)}
 
-    replay: float = 0.1  # share of each batch from memory, as ER's
-    alpha: float = 0.5  # weight of the squared error between logits
-    beta: float = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
+    replay: Share = 0.1  # share of each batch from memory, as ER's
+    alpha: NotNegative = 0.5  # weight of the squared error between logits
+    beta: NotNegative = 1.0  # weight of the cross-entropy; ER is alpha 0 and beta 1
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
         import torch.nn.functional as F

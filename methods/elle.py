@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from benchmark.training.method import Phase, Stage
+from benchmark.training.method import NotNegative, PartOfStage, Phase, Share, Stage
 from methods._adaptive_replay import AdaptiveReplay
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class ELLE(AdaptiveReplay):
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
-    recover: float = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: float = 0.01  # where "fpi" splits a neuron: standard deviation (the released code's)
+    recover: PartOfStage = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
+    noise: NotNegative = 0.01  # where "fpi" splits a neuron: standard deviation (the released code's)
     noise_scale: Literal["absolute", "relative"] = "absolute"  # the released code's, or relative to the weights' spread
     prompts: bool = True  # PT: a prompt for each domain
-    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
     growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # the paper's; the same function; units of the layer above
     copied_layer: Literal["new", "first", "last", "stack"] = "new"  # which layers DE copies (fig:same_layer), or all

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 
 @dataclass
@@ -15,7 +15,7 @@ class ER(LifelongMethod):
     title = "ER"
     space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
 
-    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
+    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory=self.replay)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
@@ -18,7 +18,7 @@ class ERLarge(LifelongMethod):
     group = "controls"
     space: ClassVar = {"replay": (0.1, 0.2, 0.3, 0.5)}
 
-    replay: float = 0.1  # share of each batch from memory, as ER's
+    replay: Share = 0.1  # share of each batch from memory, as ER's
 
     def signature(self, stage: Stage) -> dict[str, object]:
         return {"size": str(stage.outlook.size), **super().signature(stage)}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from benchmark.training.method import NotNegative, PartOfStage, Share
 from methods._consolidation import Consolidation, add_rows
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ class EWC(Consolidation):
     title = "EWC"
     space: ClassVar = {"strength": (0.1, 1.0, 10.0, 100.0), "share": (0.05, 0.1)}
 
-    strength: float = 1.0  # lambda; 0 measures nothing and is Naive
-    decay: float = 0.9  # gamma: of earlier Fisher information when a domain is added
-    share: float = 0.05  # of a stage's budget that goes into the Fisher information of the domain just left
+    strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
+    decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added
+    share: PartOfStage = 0.05  # of a stage's budget that goes into the Fisher information of the domain just left
     fisher: Literal["per_sample", "batched"] = "per_sample"  # squares of row gradients, or of the batch's gradient
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from benchmark.training.method import Positive, Share
 from methods._distillation import Distillation
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ class LogitKD(Distillation):
     title = "Logit-KD"
     space: ClassVar = {"replay": (0.1, 0.2, 0.3), "distillation": (0.25, 0.5, 1.0), "temperature": (1.0, 2.0)}
 
-    replay: float = 0.1  # share of each batch from memory (the paper: 9:1)
-    distillation: float = 0.5  # r: how much of a memory row's loss is the teacher's
-    temperature: float = 2.0  # T, of teacher and student
+    replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
+    distillation: Share = 0.5  # r: how much of a memory row's loss is the teacher's
+    temperature: Positive = 2.0  # T, of teacher and student
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
         import torch.nn.functional as F

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from benchmark.training.method import NotNegative, PartOfStage
 from methods._consolidation import Consolidation, add_rows
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class MAS(Consolidation):
     space: ClassVar = {"strength": (1e-7, 1e-6, 1e-5, 1e-4), "share": (0.05, 0.1)}
     pull = 2.0
 
-    strength: float = 1e-6  # lambda; 0 measures nothing and is Naive
-    share: float = 0.05  # of a stage's budget that goes into the importances for the domain just left
+    strength: NotNegative = 1e-6  # lambda; 0 measures nothing and is Naive
+    share: PartOfStage = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         add_rows(learner, batches, squared_norm, total, lambda gradients: gradients.abs_())

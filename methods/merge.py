@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
@@ -23,7 +23,7 @@ class Merge(LifelongMethod):
     space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
     state = ("merged",)
 
-    weight: float = 0.5  # of the new model; the rest is M_{i-1}'s
+    weight: Share = 0.5  # of the new model; the rest is M_{i-1}'s
 
     merged: bool = field(default=False, init=False)  # in this stage
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchmark.training.method import LifelongMethod, Phase, Stage
+from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Rewarm(LifelongMethod):
     group = "controls"
     space: ClassVar = {"replay": (0.05, 0.1, 0.2)}
 
-    replay: float = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
+    replay: Share = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt") if stage.first else Phase("adapt", memory=self.replay, schedule="cosine")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,14 @@ def test_a_derived_suite_is_its_base_but_for_what_it_names(name: str, base: str)
     assert suite.tasks in ((), other.tasks)
 
 
+def test_the_noise_is_swept_both_ways() -> None:
+    """Oracle: none, the released code's 0.01, 0.03 and 0.1, as they are and relative to the weights' spread."""
+    built: list[Any] = [methods.build(row.method, row.options) for row in methods.rows(load_suite("noise"))]
+    sweep = [(method.noise, method.noise_scale) for method in built]
+    ways = [(noise, scale) for scale in ("absolute", "relative") for noise in (0.01, 0.03, 0.1)]
+    assert sweep == [(0.0, "absolute"), *ways] and not any(method.prompts for method in built)
+
+
 def test_growing_by_other_sizes_is_without_noise_and_prompts() -> None:
     """Oracle: the paper: "the combination of WE+DE+FRW", three domains, 7,200 s each, 0 to 6 layers and heads more."""
     suite = load_suite("expand_size")
@@ -167,6 +176,7 @@ def test_growing_by_other_sizes_is_without_noise_and_prompts() -> None:
         (("hidden_size = 128", "hidden_size = 100"), "hidden_size 100 is not a multiple of head_size 64"),
         (('name = "b"', 'name = "a"'), "names must differ, got a, a"),
         ((', packages = ["json"]', ""), "exactly one of packages, train, datasets (given: none)"),
+        (("amount = 3.0", "amount = inf"), "Input should be a finite number (got inf)"),
         (('title = "T"', "title = "), "not TOML"),
         (('["naive"]', '["naiv"]'), "no method 'naiv'; did you mean 'naive'?"),
         (('["naive"]', '["naive"]\norder = "random"'), "order: Input should be 'given' or 'permute' (got 'random')"),
@@ -209,15 +219,25 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("method", "options", "message"),
     [
-        ({"replya": 0.5}, "replya: no such key (did you mean 'replay'?); there are replay"),
-        ({"replay": "much"}, "Input should be a valid number"),
+        ("er", {"replya": 0.5}, "replya: no such key (did you mean 'replay'?); there are replay"),
+        ("er", {"replay": "much"}, "Input should be a valid number"),
+        ("er", {"replay": 1.5}, "replay: Input should be less than or equal to 1 (got 1.5)"),
+        ("er", {"replay": math.nan}, "replay: Input should be a finite number (got nan)"),
+        ("ewc", {"lambda": 1.0}, "lambda: no such key; there are decay, fisher, share, strength"),
+        ("ewc", {"share": 1.0}, "share: Input should be less than 1 (got 1.0)"),
+        ("mas", {"strength": -1.0}, "strength: Input should be greater than or equal to 0 (got -1.0)"),
+        ("elle", {"noise": -0.1}, "noise: Input should be greater than or equal to 0 (got -0.1)"),
+        ("elle", {"noise_scale": "rel"}, "noise_scale: Input should be 'absolute' or 'relative' (got 'rel')"),
+        ("elle", {"recover": 1.0}, "recover: Input should be less than 1 (got 1.0)"),
+        ("logit_kd", {"temperature": 0.0}, "temperature: Input should be greater than 0 (got 0.0)"),
     ],
 )
-def test_method_options_are_checked_when_built(options, message) -> None:
+def test_method_options_are_checked_when_built(method, options, message) -> None:
+    """Oracle: the message names the option, what it may be and what it is."""
     with pytest.raises(ConfigError) as caught:
-        methods.build("er", options)
+        methods.build(method, options)
     assert message in str(caught.value)
 
 

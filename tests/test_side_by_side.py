@@ -109,9 +109,13 @@ def test_bad_values(lab: Lab, monkeypatch, parallel: int, ranks: int, message: s
         slots_for(lab.configs(), parallel)
 
 
-def test_slurm_refuses_it(lab: Lab, capsys) -> None:
-    assert lab.call("run", "--executor", "slurm", "--parallel", "2") == 2
-    assert "slurm.array_parallelism" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "instead"), [(("--parallel", "2"), "slurm.array_parallelism"), (("--share-machine",), "slurm.exclusive")]
+)
+def test_slurm_refuses_what_is_for_one_machine(lab: Lab, capsys, option: tuple[str, ...], instead: str) -> None:
+    """Oracle: the message names the setting that does the same on a cluster."""
+    assert lab.call("run", "--executor", "slurm", *option) == 2
+    assert instead in capsys.readouterr().err
 
 
 # Results

@@ -166,6 +166,8 @@ def test_the_search_can_be_charged(lab: Lab, chosen: Path) -> None:
     [
         (("tune", "--configurations", "6"), "--configurations 6: give 1 to 5"),
         (("run", "--options", "nowhere.json"), "--options nowhere.json: not a file that `run_all.py tune` wrote"),
+        (("run", "--options", "LIST"), "not a file that `run_all.py tune` wrote (TypeError"),
+        (("run", "--options", "HALF"), "not a file that `run_all.py tune` wrote (KeyError: 'rate')"),
         (("run", "--charge-search"), "--charge-search: say which search"),
         (("run", *SHORT, "--charge-search", "--options", "CHOSEN"), "took 24 steps a row, of a budget of 12 steps"),
         (("run", "--set", 'methods=["mas"]', "--options", "CHOSEN"), "no row 'MAS'; it has Naive, ER"),
@@ -174,5 +176,8 @@ def test_the_search_can_be_charged(lab: Lab, chosen: Path) -> None:
 def test_mistakes_are_one_message(
     lab: Lab, chosen: Path, arguments: tuple[str, ...], message: str, capsys: Any
 ) -> None:
-    assert lab.call(*(str(chosen) if word == "CHOSEN" else word for word in arguments)) == 2
+    files = {"CHOSEN": chosen, "LIST": lab.folder / "list.json", "HALF": lab.folder / "half.json"}
+    files["LIST"].write_text("[]")
+    files["HALF"].write_text('{"rows": {"ER": {}}, "configurations": 2, "amounts": [6.0], "unit": "steps"}')
+    assert lab.call(*(str(files.get(word, word)) for word in arguments)) == 2
     assert message in capsys.readouterr().err

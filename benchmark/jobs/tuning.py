@@ -167,9 +167,13 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
     """
     try:
         content: Options = json.loads(file.read_text(encoding="utf-8"))
-        rows, cost = content["rows"], content["configurations"] * sum(content["amounts"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--options {file}: not a file that `run_all.py tune` wrote ({error})") from None
+        cost = content["configurations"] * sum(content["amounts"])
+        choices = [(row, float(one["rate"]), dict(one["options"])) for row, one in content["rows"].items()]
+        rows: dict[str, Choice] = {row: {"rate": rate, "options": options} for row, rate, options in choices}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"--options {file}: not a file that `run_all.py tune` wrote ({type(error).__name__}: {error})"
+        ) from None
     name = f"{suite.name}-tuned" + ("-charged" if charge_search else "")
     changed = []
     for run in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 class Settings(BaseModel):
     """Frozen; a key that it does not know is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def validation_message(error: ValidationError, place: str, model: type) -> str:
@@ -40,5 +41,6 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
         annotation = fields[part].annotation
         inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
         model = inner[0] if inner else annotation
-    names = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
-    return sorted(names)
+    if dataclasses.is_dataclass(model):  # a method
+        return sorted(field.name for field in dataclasses.fields(model) if field.init)
+    return sorted(getattr(model, "model_fields", {}))

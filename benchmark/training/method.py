@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from benchmark.settings.config import ConfigError, Size
+
+# What an option may be; a value outside is refused before anything is trained
+Share = Annotated[float, Field(ge=0, le=1)]
+PartOfStage = Annotated[float, Field(ge=0, lt=1)]  # something is left for the stage's domain
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
 
 if TYPE_CHECKING:
     from torch import Tensor

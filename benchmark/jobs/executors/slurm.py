@@ -58,6 +58,8 @@ class SlurmExecutor:
         """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
         if plan.parallel is not None:
             raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
+        if plan.share_machine:
+            raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
         self._check([state.config for state in plan.wanted])
         self.folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self.folder / "lock"):
