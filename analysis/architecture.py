@@ -16,6 +16,7 @@ from analysis.printed import corrections, slug
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
+from benchmark.run_description import TaskRecord
 from benchmark.settings.config import per_stage
 
 
@@ -146,13 +147,13 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-SETTINGS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "Learning Rate": ("learning_rate", lambda value: _power(value).replace(".0e", "e")),
-    "Batch Size": ("batch_size", str),
-    "Weight Decay": ("weight_decay", str),
-    "Max Epochs": ("max_epochs", str),
-    "Learning Rate Decay": ("schedule", str.capitalize),
-    "Warmup Ratio": ("warmup", str),
+SETTINGS: Mapping[str, Callable[[TaskRecord], str]] = {
+    "Learning Rate": lambda task: _power(task["learning_rate"]).replace(".0e", "e"),
+    "Batch Size": lambda task: str(task["batch_size"]),
+    "Weight Decay": lambda task: str(task["weight_decay"]),
+    "Max Epochs": lambda task: str(task["max_epochs"]),
+    "Learning Rate Decay": lambda task: task["schedule"].capitalize(),
+    "Warmup Ratio": lambda task: str(task["warmup"]),
 }
 
 
@@ -173,11 +174,11 @@ class HyperparameterTable(TableExhibit):
             TableRow(
                 (name,),
                 tuple(
-                    Cell(text=show(task[key]), printed=printed.get((name, title), "") if view == "both" else "")
+                    Cell(text=show(task), printed=printed.get((name, title), "") if view == "both" else "")
                     for title, task in by_title.items()
                 ),
             )
-            for name, (key, show) in SETTINGS.items()
+            for name, show in SETTINGS.items()
         ]
         below = [] if tasks else ["This suite has no downstream tasks."]
         return self.table([Column(title) for title in by_title], [Block("", tuple(rows))], below, view, "Setting")

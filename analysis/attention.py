@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -37,12 +37,22 @@ SHOWN = 24  # columns and queries of their maps
 FORMAT = 1  # raised when the same settings come to mean another computation
 
 
+class HeadAttention(TypedDict):
+    """What is recorded of the heads of a stage's model."""
+
+    own: list[float]  # how much they attend as the heads that they came from, one number an ancestor, oldest first
+    others: list[float]  # and as other heads of that ancestor
+    heads: list[list[int]]  # layer and head of the lineages that the figure shows
+    maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
+    reason: str | None  # why there is none
+
+
 def measure(config: RunConfig, store: Store) -> None:
     """Record the attention of the models of a run's finished stages, where that is not recorded."""
     settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
     maps: dict[int, Tensor] = {}  # of each model
 
-    def compute(models: RunModels, index: int) -> dict[str, Any]:
+    def compute(models: RunModels, index: int) -> HeadAttention:
         reason = _reason_against(models, index)
         if reason:
             return {"own": [], "others": [], "heads": [], "maps": [], "reason": reason}

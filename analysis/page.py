@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -107,47 +108,57 @@ def _unequal_code(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Code or packages differ: {'; '.join(parts)}."]
 
 
-def _made(study: Study) -> Table:
-    """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
-    phases: list[str] = []
-    lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in study.runs:
-        spent: dict[str, Any] = {"hardware": [], "parameters": float("nan"), "speed": []}
+@dataclass
+class _Spent:
+    """What one run ran on, and what it spent over its stages, in seconds."""
+
+    hardware: list[str] = field(default_factory=list)
+    parameters: float = math.nan
+    speeds: list[float] = field(default_factory=list)  # tokens a second at each evaluation
+    total: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: RunRecords) -> _Spent:
+        spent = cls()
         for stage in filter(None, run.stages):
             head, done = header(stage), end(stage)
-            spent["hardware"].append(hardware(head["provenance"]))
-            spent["parameters"] = head["parameters"]
-            spent["speed"] += [line.get("tokens_per_second") for line in stage if line["kind"] == "evaluation"]
+            spent.hardware.append(hardware(head["provenance"]))
+            spent.parameters = head["parameters"]
+            speeds = [line.get("tokens_per_second") for line in stage if line["kind"] == "evaluation"]
+            spent.speeds += filter(None, speeds)
+            spent.total = (spent.total or 0.0) + (done["charged"]["seconds"] if done else 0.0)
             for phase in done["phases"] if done else []:
-                spent[phase["name"]] = spent.get(phase["name"], 0.0) + phase["seconds"]
-                phases += [phase["name"]] if phase["name"] not in phases else []
-            spent["total"] = spent.get("total", 0.0) + (done["charged"]["seconds"] if done else 0.0)
-        lines.setdefault((run.suite, run.row), []).append(spent)
-    names = [
-        "Seeds",
-        "Hardware",
-        "Parameters at the end",
-        "Tokens/s",
-        "Charged s",
-        *(f"in {phase}" for phase in phases),
-    ]
+                spent.phases[phase["name"]] = spent.phases.get(phase["name"], 0.0) + phase["seconds"]
+        return spent
+
+
+def _made(study: Study) -> Table:
+    """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
+    lines: dict[tuple[str, str], list[_Spent]] = {}
+    for run in study.runs:
+        lines.setdefault((run.suite, run.row), []).append(_Spent.of(run))
+    phases = list(dict.fromkeys(phase for runs in lines.values() for run in runs for phase in run.phases))
+    names = ["Seeds", "Hardware", "Parameters at the end", "Tokens/s", "Charged s", *(f"in {name}" for name in phases)]
     rows = []
     for (_, row), runs in lines.items():
-        frame = pd.DataFrame(runs)
-        speeds = [value for values in frame["speed"] for value in values if value]
         cells = [
-            Cell(text=str(len(runs))),
-            Cell(text="; ".join(dict.fromkeys(name for names in frame["hardware"] for name in names))),
-            Cell(text=f"{frame['parameters'].mean():,.0f}" if frame["parameters"].notna().any() else ""),
-            Cell(text=f"{sum(speeds) / len(speeds):,.0f}" if speeds else ""),
-            *(
-                Cell(text=f"{frame[name].mean():,.1f}" if name in frame and frame[name].notna().any() else "")
-                for name in ["total", *phases]
-            ),
+            str(len(runs)),
+            "; ".join(dict.fromkeys(name for run in runs for name in run.hardware)),
+            _mean((run.parameters for run in runs), ",.0f"),
+            _mean((speed for run in runs for speed in run.speeds), ",.0f"),
+            _mean((run.total for run in runs), ",.1f"),
+            *(_mean((run.phases.get(phase) for run in runs), ",.1f") for phase in phases),
         ]
-        rows.append(TableRow((row,), tuple(cells)))
+        rows.append(TableRow((row,), tuple(Cell(text=cell) for cell in cells)))
     caption = "How the runs were made: means over seeds, times summed over stages."
     return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
+
+
+def _mean(values: Iterable[float | None], form: str) -> str:
+    """The mean of those that are there; nothing where none is."""
+    found = [value for value in values if value is not None and not math.isnan(value)]
+    return format(fmean(found), form) if found else ""
 
 
 def _software(study: Study) -> list[str]:

@@ -17,7 +17,7 @@ p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +42,16 @@ def measure(config: RunConfig, store: Store) -> None:
     record(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
 
 
-def _similarity(models: RunModels, index: int) -> dict[str, Any]:
+class Similarity(TypedDict):
+    """What is recorded of a stage's model and its ancestors."""
+
+    ars: float | None
+    divergences: list[float]  # in nats, one an ancestor, oldest first
+    positions: int  # of the text that they are means over
+    reason: str | None  # why there is none
+
+
+def _similarity(models: RunModels, index: int) -> Similarity:
     missing = [f"M{i + 1}" for i in models.untrained(index)]
     if missing:
         reason = f"{', '.join(missing)} not trained"

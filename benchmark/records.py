@@ -67,6 +67,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import UserError
+from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, Titled
 
 Record = dict[str, Any]
 ByStage = Mapping[str, list[Record]]  # by the key of a stage
@@ -117,18 +118,18 @@ class RunRecords:
     row_index: int
     title: str
     method: str
-    options: Record
+    options: Mapping[str, Any]
     seed: int
-    config: Record
-    domains: list[dict[str, str]]
+    config: ConfigRecord
+    domains: list[Titled]
     unigram: dict[str, float]
     stage_keys: list[str]
     stages: list[list[Record]] = field(default_factory=list)
     scores: list[list[Record]] = field(default_factory=list)
     similarities: list[list[Record]] = field(default_factory=list)
     baselines: list[Record] = field(default_factory=list)
-    tasks: list[Record] = field(default_factory=list)
-    probes: list[dict[str, str]] = field(default_factory=list)
+    tasks: list[TaskRecord] = field(default_factory=list)
+    probes: list[Titled] = field(default_factory=list)
     start: dict[str, Record] = field(default_factory=dict)
     failure: Record | None = None
 
@@ -251,7 +252,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
 
 
-def not_started(description: Record) -> RunRecords:
+def not_started(description: RunDescription) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
     run = {**description, "stages": [], "unigram": {}}
     empty = _assemble(run, None, {}, {}, {}, [])

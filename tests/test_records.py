@@ -10,6 +10,18 @@ import pytest
 
 from benchmark import records
 from benchmark.records import RecordsError
+from benchmark.run_description import (
+    BudgetRecord,
+    ConfigRecord,
+    ModelRecord,
+    SizeRecord,
+    TaskRecord,
+    TrainingRecord,
+    TunedRecord,
+)
+from benchmark.settings.base import Settings
+from benchmark.settings.config import Budget, Model, RunConfig, Size, Training, Tuned
+from benchmark.settings.task_settings import Task
 
 STAGE = {
     "kind": "stage",
@@ -176,3 +188,20 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     assert [line["test"] for line in runs[2].baselines] == [0.3, 0.2]
     assert runs[0].stages[0] is runs[1].stages[0], "a shared stage is read once"
     assert records.load_runs(tmp_path, "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "settings"),
+    [
+        (ConfigRecord, RunConfig),
+        (ModelRecord, Model),
+        (SizeRecord, Size),
+        (TrainingRecord, Training),
+        (BudgetRecord, Budget),
+        (TunedRecord, Tuned),
+        (TaskRecord, Task),
+    ],
+)
+def test_what_records_say_of_settings_is_theirs(recorded: type, settings: type[Settings]) -> None:
+    """Oracle: the settings' own fields, which are written out in full."""
+    assert set(recorded.__annotations__) <= set(settings.model_fields)

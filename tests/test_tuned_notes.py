@@ -7,6 +7,7 @@ from analysis.notes import tuned
 from analysis.scorecard import scorecard
 from analysis.study import Study
 from benchmark.records import load_runs
+from benchmark.run_description import TunedRecord
 from benchmark.settings.config import Tuned
 from tests.support import synthetic
 
@@ -17,7 +18,8 @@ def test_notes_say_how_options_were_chosen(tmp_path, charged):
     runs = load_runs(tmp_path, "demo")
     assert tuned(runs) == []
     assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.catalogue()).notes
-    way = Tuned(configurations=5, spent=60.0, unit="seconds", charged=charged).model_dump()
+    way = TunedRecord(configurations=5, spent=60.0, unit="seconds", charged=charged)
+    assert way == Tuned(**way).model_dump()
     runs[0].config["tuned"] = way
     place = "is part of" if charged else "comes on top of"
     assert tuned(runs) == [

@@ -200,17 +200,17 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     info = _write_ids(domain, made_with, data, folder, report)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
     train, valid = (_counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
+    key = digest([made_with.key, *(_sha256(path, made_with.dtype) for path in paths)])
     info |= {
-        "key": digest([made_with.key, *(_sha256(path, made_with.dtype) for path in paths)]),
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": docstrings.versions(domain.packages),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
     }
-    (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
+    (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> dict[str, Any]:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)

@@ -6,10 +6,9 @@ What is measured stands in `analysis/similarity.py` and `analysis/attention.py`,
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import filelock
 import torch
@@ -82,8 +81,8 @@ def record(
     config: RunConfig,
     store: Store,
     kind: str,
-    settings: dict[str, Any],
-    compute: Callable[[RunModels, int], dict[str, Any]],
+    settings: Mapping[str, int],
+    compute: Callable[[RunModels, int], Mapping[str, object]],
     first: int = 0,
 ) -> None:
     """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.

@@ -13,11 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.errors import UserError
+from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
 from benchmark.settings.architecture_names import known, names
 from benchmark.settings.base import Settings
 from benchmark.settings.slurm_settings import Slurm
@@ -336,7 +337,7 @@ class RunConfig(Settings):
         content["model"] = {key: value for key, value in content["model"].items() if value is not None}
         return {key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned")}
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> RunDescription:
         """What records say of the run, as far as it is known before it starts."""
         return {
             "id": self.id,
@@ -347,8 +348,8 @@ class RunConfig(Settings):
             "method": self.method,
             "options": self.options,
             "seed": self.seed,
-            "config": self._settings({"tasks": True}),
-            "tasks": [task.model_dump(mode="json") for task in self.tasks],
+            "config": cast(ConfigRecord, self._settings({"tasks": True})),
+            "tasks": [cast(TaskRecord, task.model_dump(mode="json")) for task in self.tasks],
             "domains": [{"name": domain.name, "title": domain.label} for domain in self.domains],
             "probes": [{"name": probe.name, "title": probe.label} for probe in self.probes],
         }

@@ -22,6 +22,7 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.models import architectures, load
 from benchmark.models.start import load_start
+from benchmark.run_description import RunLine
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -192,7 +193,7 @@ class Run:
         known = [line for line in records.read(path) if line["kind"] == "run"] if path.exists() else []
         return bool(known) and self._description().items() <= known[-1].items()
 
-    def _description(self) -> dict[str, Any]:
+    def _description(self) -> RunLine:
         unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
         return {
             **self.config.description(),

@@ -1,0 +1,100 @@
+"""What records say of a run before it starts, in the form in which their lines of kind "run" hold it.
+
+Of settings, which are recorded in full, the types name the ones that tables read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+
+PerStageRecord = float | list[float]
+
+
+class Titled(TypedDict):
+    """A domain or a probe."""
+
+    name: str
+    title: str
+
+
+class SizeRecord(TypedDict):
+    layers: int
+    hidden_size: int
+
+
+class ModelRecord(TypedDict):
+    architecture: str
+    head_size: int
+    ladder: list[SizeRecord]
+
+
+class TrainingRecord(TypedDict):
+    learning_rate: PerStageRecord
+    warmup: PerStageRecord
+
+
+class BudgetRecord(TypedDict):
+    unit: str
+    amount: PerStageRecord
+
+
+class TunedRecord(TypedDict):
+    """How `run_all.py tune` chose the options."""
+
+    configurations: int
+    spent: float
+    unit: str
+    charged: bool
+
+
+class ConfigRecord(TypedDict):
+    """The settings of `benchmark.settings.config.RunConfig`."""
+
+    model: ModelRecord
+    training: TrainingRecord
+    budget: BudgetRecord
+    tuned: NotRequired[TunedRecord]
+
+
+class TaskRecord(TypedDict):
+    """A downstream task with its hyper-parameters."""
+
+    name: str
+    title: str
+    domain: str
+    metric: str
+    learning_rate: float
+    batch_size: int
+    weight_decay: float
+    max_epochs: int
+    schedule: str
+    warmup: float
+
+
+class RunDescription(TypedDict):
+    """What settings say of a run."""
+
+    id: str
+    suite: str
+    row: str
+    row_index: int
+    title: str
+    method: str
+    options: dict[str, Any]  # of the method, which alone knows their types
+    seed: int
+    config: ConfigRecord
+    tasks: list[TaskRecord]
+    domains: list[Titled]
+    probes: list[Titled]
+
+
+class RunLine(RunDescription):
+    """The whole line, with what follows from the text."""
+
+    stages: list[str]  # their keys
+    unigram: dict[str, float]  # by domain
+    texts: dict[str, str]  # by domain or probe a hash of its validation text
+    start: str  # key of the start model, empty where there is none
