@@ -88,6 +88,6 @@ def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) ->
     wanted = [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
     if not any(config.model.start for config in wanted):
         return wanted
-    from benchmark.models.start import started  # not before it is needed: it imports torch
+    from benchmark.models.start_model import started  # not before it is needed: it imports torch
 
     return [started(config) for config in wanted]

@@ -21,7 +21,7 @@ from benchmark.atomic import sweep
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.models import architectures, load
-from benchmark.models.start import load_start
+from benchmark.models.start_model import load_start
 from benchmark.run_description import RunLine
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS

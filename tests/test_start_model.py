@@ -25,7 +25,7 @@ import methods
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
-from benchmark.models.start import load_start, started
+from benchmark.models.start_model import load_start, started
 from benchmark.settings.config import ConfigError, Model, RunConfig
 from benchmark.training.evaluate import perplexities
 
@@ -155,6 +155,6 @@ def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def offline(*_: object, **__: object) -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr("benchmark.models.start.snapshot_download", offline)
+    monkeypatch.setattr("benchmark.models.start_model.snapshot_download", offline)
     with pytest.raises(OSError, match="no network"):
         config_of("naive", Path("nobody/nothing"))
