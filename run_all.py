@@ -49,14 +49,10 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.jobs import tuning
     from benchmark.settings.config import ConfigError
-    from benchmark.settings.suite_files import load_suite, parse_set
+    from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
 
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
-    try:
-        seeds = tuple(int(seed) for seed in options.seeds.split(",") if seed)
-    except ValueError:
-        raise ConfigError(f"--seeds {options.seeds!r}: give whole numbers, e.g. --seeds 0,1") from None
-    runs = methods.runs(suite, tuple(filter(None, options.methods.split(","))), seeds)
+    runs = methods.runs(suite, tuple(filter(None, options.methods.split(","))), parse_seeds(options.seeds))
     if options.charge_search and not options.options:
         raise ConfigError("--charge-search: say which search, --options FILE")
     return tuning.tuned(suite, runs, options.options, options.charge_search) if options.options else (suite, runs)

@@ -245,13 +245,13 @@ def test_time_is_read_where_it_is_said() -> None:
     assert {module for module, tree in TREES.items() if clocks(tree)} == set(READS_A_CLOCK)
 
 
-MOST_LINES = {"file": 400, "function": 60}
+MOST_LINES = {"file": 400, "run_all.py": 200, "function": 60}
 
 
 def test_files_and_functions_fit_on_few_screens() -> None:
     """Docstrings and comments count, too."""
     for path, tree in SOURCES.items():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES["file"], path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES.get(path.name, MOST_LINES["file"]), path
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1

@@ -93,6 +93,14 @@ def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
     return {"domains": domains, "tokenizer": suite.tokenizer.model_copy(update={"domains": names})}
 
 
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """What `--seeds` says, e.g. "0,1". Raises ConfigError for what is no list of whole numbers."""
+    try:
+        return tuple(int(seed) for seed in text.split(",") if seed)
+    except ValueError:
+        raise ConfigError(f"--seeds {text!r}: give whole numbers, e.g. --seeds 0,1") from None
+
+
 def parse_set(assignment: str) -> tuple[str, Any]:
     """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
     key, equals, value = assignment.partition("=")
