@@ -45,9 +45,13 @@ def one_sided(excess: Floats) -> tuple[Floats, Floats]:
         return np.ones(excess.shape[1:]), np.ones(excess.shape[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         t = excess.mean(axis=0) / scipy.stats.sem(excess, axis=0)
-    both = (scipy.stats.t.sf(side, seeds - 1) for side in (t, -t))
-    above, below = (np.where(np.isnan(t), 1.0, np.maximum(p, SAME_DIFFERENCE**seeds)) for p in both)
-    return above, below
+    return p_above(t, seeds), p_above(-t, seeds)
+
+
+def p_above(t: Floats, seeds: int) -> Floats:
+    """The p-value of "the mean is above 0" for a t statistic of so many seeds, see `one_sided`."""
+    p = np.maximum(scipy.stats.t.sf(t, seeds - 1), SAME_DIFFERENCE**seeds)
+    return np.where(np.isnan(t), 1.0, p)
 
 
 def holm(p: Floats) -> Floats:

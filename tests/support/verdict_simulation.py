@@ -8,7 +8,7 @@ do, so is "not held".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.claims import CLAIMS, PAPER, ZERO
-from analysis.inference import ERRORS, holm, interval, one_sided
+from analysis.inference import ERRORS, holm, interval, p_above
 from analysis.measurements import AVERAGE, PROMPT_ROWS, Measurements
 from analysis.metrics import Floats
 from analysis.printed import slug
-from analysis.verdicts import METRICS, claim_p_values, compare
+from analysis.verdicts import METRICS, compare
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5
+SEEDS = range(2, 21)
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 # what a row's values differ by between seeds; the scale is the standard deviation, or Cauchy's own
@@ -76,27 +77,63 @@ def main_card() -> Card:
     return Card(np.array(pairs), tuple(sizes), len(index))
 
 
-def simulate(card: Card, noise: str, difference: str, seeds: int, cards: int) -> tuple[float, float]:
-    """The share of cards with a wrong verdict, and the share of claims that are decided rightly."""
-    rng = np.random.default_rng([seeds, [*NOISE].index(noise), [*DIFFERENCES].index(difference)])
-    values = NOISE[noise](rng, (seeds, cards, card.values))
+ONE_CLAIM = Card(np.array([[0, 1]]), (1,), 2)  # of a single comparison
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Cards with what is true of them; `excess` has the shape (seeds, cards, comparisons), `false` (claims, cards)."""
+
+    excess: Floats
+    false: NDArray[np.bool_]
+    ahead: float
+    behind: float
+
+
+def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
+    """So many cards of the most seeds; fewer seeds are the first of these."""
+    rng = np.random.default_rng([[*NOISE].index(noise), [*DIFFERENCES].index(difference)])
+    values = NOISE[noise](rng, (SEEDS[-1], cards, card.values))
     ahead, behind = DIFFERENCES[difference]
     false = rng.random((len(card.sizes), cards)) < 0.5
-    effects, starts = [], np.cumsum([0, *card.sizes])
+    effects = []
     for claim, size in enumerate(card.sizes):
         effect = np.full((cards, size), ahead)
         effect[false[claim], rng.integers(size, size=false[claim].sum())] = behind
         effects.append(effect)
     better, worse = card.places.T
-    excess = values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1)
-    p = np.stack(one_sided(excess)).transpose(2, 0, 1)  # comparisons, directions, cards
-    claims = [claim_p_values(p[start : start + size]) for start, size in zip(starts, card.sizes, strict=False)]
-    both = np.array(claims).transpose(1, 0, 2).reshape(2 * len(claims), cards)
-    held, not_held = (holm(both) <= ERRORS).reshape(2, len(claims), cards)
-    refuted = false & (behind < 0)  # claims that are false, and not just at the bound
-    wrong = held & (false | (ahead == 0)) | not_held & ~refuted
-    right = held & ~false & (ahead > 0) | not_held & refuted
-    return float(wrong.any(axis=0).mean()), float(right.mean())
+    return Draws(values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1), false, ahead, behind)
+
+
+def p_values(card: Card, excess: Floats) -> Iterator[Floats]:
+    """What `one_sided` and `claim_p_values` say of all claims, shape (2, claims, cards), for each number in SEEDS.
+
+    Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of claims alone, and t
+    of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
+    """
+    count = np.arange(1, len(excess) + 1).reshape(-1, 1, 1)
+    mean = excess.cumsum(axis=0) / count
+    before = np.concatenate([np.zeros_like(mean[:1]), mean[:-1]])
+    squares = ((excess - before) * (excess - mean)).cumsum(axis=0)
+    sizes, starts = np.array(card.sizes), np.cumsum([0, *card.sizes[:-1]])
+    for seeds in SEEDS:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = mean[seeds - 1] / np.sqrt(squares[seeds - 1] / (seeds - 1) / seeds)
+        smallest = np.minimum.reduceat(t, starts, axis=1).T  # NaN if one comparison has no t: then it is not held
+        known = np.fmin.reduceat(t, starts, axis=1).T
+        yield np.stack([p_above(smallest, seeds), np.minimum(1.0, sizes[:, None] * p_above(-known, seeds))])
+
+
+def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Floats, Floats]:
+    """The share of cards with a wrong verdict, and of claims that are decided rightly, for each number in SEEDS."""
+    drawn = draw(card, noise, difference, cards)
+    refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
+    wrong, right = [], []
+    for p in p_values(card, drawn.excess):
+        held, not_held = (holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
+        wrong.append((held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean())
+        right.append((held & ~drawn.false & (drawn.ahead > 0) | not_held & refuted).mean())
+    return np.array(wrong), np.array(right)
 
 
 def coverage(noise: str, seeds: int, samples: int) -> float:

@@ -5,24 +5,31 @@ python -m tests.tools.verdict_tables
 
 from __future__ import annotations
 
-from tests.support.verdict_simulation import DIFFERENCES, NOISE, Card, coverage, main_card, simulate
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from analysis.metrics import Floats
+from tests.support.verdict_simulation import DIFFERENCES, NOISE, ONE_CLAIM, SEEDS, coverage, main_card, simulate
 
 
-def tables(card: Card, cards: int = 2_000, seeds: tuple[int, ...] = (*range(2, 11), 12, 15, 20)) -> str:
-    """Wrong cards, right claims and coverage, in percent, as Markdown."""
-    head = ["| noise | rows differ |", "| :-- | :-- |", "| noise |", "| :-- |"]
-    columns = "".join(f" {n} |" for n in seeds), " --: |" * len(seeds)
-    wrong, right = ([head[0] + columns[0], head[1] + columns[1]] for _ in range(2))
-    covered = [head[2] + columns[0], head[3] + columns[1]]
-    for noise in NOISE:
-        for difference in DIFFERENCES:
-            shares = [simulate(card, noise, difference, n, cards) for n in seeds]
-            for table, values in zip((wrong, right), zip(*shares, strict=True), strict=True):
-                table.append(f"| {noise} | {difference} |" + "".join(f" {100 * value:.1f} |" for value in values))
-        covered.append(f"| {noise} |" + "".join(f" {100 * coverage(noise, n, cards):.1f} |" for n in seeds))
-    right = [line for line in right if "| tied |" not in line]
-    return "\n\n".join("\n".join(table) for table in (wrong, right, covered))
+def tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
+    """Wrong cards, wrong cards of one claim, right claims and coverage, as Markdown."""
+    card, both = main_card(), [(noise, difference) for noise in NOISE for difference in DIFFERENCES]
+    found = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
+    yield table("noise | rows differ", {name: wrong for name, (wrong, _) in found.items()})
+    yield table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
+    yield table("noise | rows differ", {name: right for name, (_, right) in found.items() if "tied" not in name})
+    yield table("noise", {noise: np.array([coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE})
+
+
+def table(head: str, rows: Mapping[str, Floats]) -> str:
+    """Percentages, a column each of SEEDS; " | " divides the first columns."""
+    lines = [f"| {head} | " + " | ".join(map(str, SEEDS)) + " |"]
+    lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SEEDS))
+    lines += [f"| {name} | " + " | ".join(f"{100 * share:.1f}" for share in line) + " |" for name, line in rows.items()]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(tables(main_card()))
+    print("\n\n".join(tables()))
