@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
+from benchmark.record_lines import HeadAttention
 from benchmark.settings.config import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import evaluating
@@ -35,16 +35,6 @@ TOKENS = 64  # of each row at most: over the 512 of a whole row attention thins 
 LINEAGES = 6  # that the figure shows
 SHOWN = 24  # columns and queries of their maps
 FORMAT = 1  # raised when the same settings come to mean another computation
-
-
-class HeadAttention(TypedDict):
-    """What is recorded of the heads of a stage's model."""
-
-    own: list[float]  # how much they attend as the heads that they came from, one number an ancestor, oldest first
-    others: list[float]  # and as other heads of that ancestor
-    heads: list[list[int]]  # layer and head of the lineages that the figure shows
-    maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
-    reason: str | None  # why there is none
 
 
 def measure(config: RunConfig, store: Store) -> None:

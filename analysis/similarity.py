@@ -17,7 +17,7 @@ p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from torch import Tensor
 from analysis.metrics import representational_similarity
 from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
+from benchmark.record_lines import Similarity
 from benchmark.settings.config import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE, evaluating
@@ -40,15 +41,6 @@ FORMAT = 1  # raised when the same settings come to mean another computation
 def measure(config: RunConfig, store: Store) -> None:
     """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
     record(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
-
-
-class Similarity(TypedDict):
-    """What is recorded of a stage's model and its ancestors."""
-
-    ars: float | None
-    divergences: list[float]  # in nats, one an ancestor, oldest first
-    positions: int  # of the text that they are means over
-    reason: str | None  # why there is none
 
 
 def _similarity(models: RunModels, index: int) -> Similarity:

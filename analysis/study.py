@@ -6,7 +6,7 @@ is charged counts from the start of the run, in the budget's unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics
-from benchmark.records import Record, RunRecords
+from benchmark.record_lines import DoneLine, LineOfStage, Provenance, RecordedScore, Spent, StageLine
+from benchmark.records import RunRecords
 from benchmark.settings.units import recorded
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
@@ -60,7 +61,7 @@ class Study:
         `headline`: the prompt that tables show, the right one for models that were trained with prompts.
         """
         lines = [
-            (*_run(run), stage, *(s[name] for name in _SCORE), s["prompt"] == _headline(lines))
+            (*_run(run), stage, *_values(s, _SCORE), s["prompt"] == _headline(lines))
             for run in self.runs
             for stage, lines in enumerate(run.scores)
             for s in lines
@@ -86,7 +87,7 @@ class Study:
         """The records of one kind that a measure of the models wrote."""
         names = [*columns, "reason"]
         lines = [
-            (*_run(run), stage, *(line[name] for name in names))
+            (*_run(run), stage, *_values(line, names))
             for run in self.runs
             for stage, lines in enumerate(run.similarities)
             for line in lines
@@ -144,26 +145,30 @@ def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     charged = (done["charged"][unit], done["charged"]["seconds"]) if done else (np.nan, np.nan)
     size = (head["parameters"], head["trainable"], head["layers"], head["hidden_size"])
     place = (index, head["domain"], unit, head["budget"]["amount"])
-    share = ((done or {}).get("cores") or {}).get("share")
+    share = done["cores"]["share"] if done and "cores" in done else None
     cores = np.nan if share is None else share
     return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, cores, done is not None)
 
 
-def _headline(scores: Sequence[Record]) -> str:
+def _values(line: Mapping[str, object], names: Sequence[str]) -> Iterator[object]:
+    return (line[name] for name in names)
+
+
+def _headline(scores: Sequence[RecordedScore]) -> str:
     return "right" if any(line["prompt"] == "right" for line in scores) else "none"
 
 
-def header(stage: Sequence[Record]) -> Record:
+def header(stage: Sequence[LineOfStage]) -> StageLine:
     """The line that a stage begins with."""
     return next(line for line in stage if line["kind"] == "stage")
 
 
-def end(stage: Sequence[Record]) -> Record | None:
+def end(stage: Sequence[LineOfStage]) -> DoneLine | None:
     """The line that a stage ends with, None while it has not."""
     return next((line for line in reversed(stage) if line["kind"] == "done"), None)
 
 
-def hardware(provenance: Mapping[str, Any]) -> str:
+def hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
     machine = provenance["hardware"]
     device = machine["cpu"] if machine["device"].lower() == "cpu" else f"{machine['count']} × {machine['device']}"
@@ -210,7 +215,7 @@ def _finite(value: float | None) -> float:
     return np.inf if value is None else value
 
 
-def _charged(spent: Mapping[str, float], charged: Mapping[str, float], stage: Sequence[Record]) -> dict[str, float]:
+def _charged(spent: Spent, charged: Spent, stage: Sequence[LineOfStage]) -> Spent:
     now = {unit: charged.get(unit, np.nan) for unit in recorded()}  # older records lack FLOPs
     now["charged"] = charged[header(stage)["budget"]["unit"]]
     return {name: spent[name] + now[name] for name in spent}

@@ -61,16 +61,26 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmark.errors import UserError
+from benchmark.record_lines import (
+    AttentionLine,
+    Baseline,
+    EvaluationLine,
+    FailedLine,
+    LineOfStage,
+    Measured,
+    RecordedScore,
+    SimilarityLine,
+)
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, Titled
 
-Record = dict[str, Any]
-ByStage = Mapping[str, list[Record]]  # by the key of a stage
+Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
+ByStage = Mapping[str, list[Any]]  # lines by the key of a stage
 
 _REQUIRED = """
 stage key index domain provenance parameters trainable layers hidden_size phases budget data
@@ -124,27 +134,20 @@ class RunRecords:
     domains: list[Titled]
     unigram: dict[str, float]
     stage_keys: list[str]
-    stages: list[list[Record]] = field(default_factory=list)
-    scores: list[list[Record]] = field(default_factory=list)
-    similarities: list[list[Record]] = field(default_factory=list)
-    baselines: list[Record] = field(default_factory=list)
+    stages: list[list[LineOfStage]] = field(default_factory=list)
+    scores: list[list[RecordedScore]] = field(default_factory=list)
+    similarities: list[list[SimilarityLine | AttentionLine]] = field(default_factory=list)
+    baselines: list[Baseline] = field(default_factory=list)
     tasks: list[TaskRecord] = field(default_factory=list)
     probes: list[Titled] = field(default_factory=list)
-    start: dict[str, Record] = field(default_factory=dict)
-    failure: Record | None = None
+    start: dict[str, Measured] = field(default_factory=dict)
+    failure: FailedLine | None = None
 
     @property
-    def matrix(self) -> list[dict[str, Record]]:
-        """For each finished stage its last evaluation by domain or probe, {"perplexity", "bits_per_byte"}.
-
-        Empty for a stage that trained nothing; records of older runs have no bits per byte.
-        """
-        measures = ("perplexity", "bits_per_byte")
+    def matrix(self) -> list[dict[str, Measured]]:
+        """For each finished stage its last evaluation by domain or probe; empty for a stage that trained nothing."""
         ends = [[line for line in stage if line["kind"] == "evaluation"][-1:] for stage in self.stages[: self.finished]]
-        return [
-            {name: {m: line[m][name] for m in measures if m in line} for line in end for name in line["perplexity"]}
-            for end in ends
-        ]
+        return [{name: _measured(line, name) for line in end for name in line["perplexity"]} for end in ends]
 
     @property
     def finished(self) -> int:
@@ -155,14 +158,21 @@ class RunRecords:
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
 
 
-def crowded(stage: Sequence[Record]) -> str:
+def _measured(line: EvaluationLine, text: str) -> Measured:
+    measured = Measured(perplexity=line["perplexity"][text])
+    if "bits_per_byte" in line:
+        measured["bits_per_byte"] = line["bits_per_byte"][text]
+    return measured
+
+
+def crowded(stage: Sequence[LineOfStage]) -> str:
     """`81% of its cores` if a finished stage had less than 95% of them, else nothing.
 
     That makes a wall time incomparable, so it matters under a budget whose unit `is_wall_time`. `stage` are the lines
     of one stage; stages of earlier versions do not say.
     """
-    shares = [(line.get("cores") or {}).get("share") for line in stage if line["kind"] == "done"]
-    share = shares[-1] if shares else None
+    cores = [line["cores"] for line in stage if line["kind"] == "done" and "cores" in line]
+    share = cores[-1]["share"] if cores else None
     return f"{share:.0%} of its cores" if share is not None and share < ENOUGH_CORES else ""
 
 
@@ -209,12 +219,12 @@ def read(path: Path) -> list[Record]:
     return records
 
 
-def read_stage(path: Path) -> list[Record]:
+def read_stage(path: Path) -> list[LineOfStage]:
     """Read a stage file in the order of training: a resume takes back what was recorded beyond its step.
 
     Of two lines of the same kind, phase and step the last one counts. Raises RecordsError as `read` does.
     """
-    kept: dict[tuple[Any, ...], Record] = {}
+    kept: dict[tuple[Any, ...], Any] = {}
     order: list[str] = []
     for record in read(path):
         if record["kind"] == "stage":
@@ -232,9 +242,9 @@ def read_stage(path: Path) -> list[Record]:
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
-    stages: dict[str, list[Record]] = {}
-    scores: dict[str, list[Record]] = {}
-    similarities: dict[str, list[Record]] = {}
+    stages: dict[str, list[Any]] = {}
+    scores: dict[str, list[Any]] = {}
+    similarities: dict[str, list[Any]] = {}
     files = [runs / "scores" / name for name in ("references.jsonl", "baselines.jsonl")]
     baselines = _last([line for file in files for line in _if_there(file, read)], "task", "task_key", "name")
     loaded = []
@@ -288,15 +298,15 @@ def _is_beyond(record: Record, here: tuple[int, int], order: list[str]) -> bool:
     return "step" in record and (order.index(record["phase"]), record["step"]) > here
 
 
-def _if_there(path: Path, reader: Any) -> list[Record]:
+def _if_there(path: Path, reader: Callable[[Path], Sequence[Any]]) -> Any:
     return reader(path) if path.exists() else []
 
 
-def _last(records: list[Record], *keys: str) -> list[Record]:
+def _last(records: Sequence[Record], *keys: str) -> list[Any]:
     return list({tuple(record[key] for key in keys): record for record in records}.values())
 
 
-def _head(path: Path) -> tuple[Record | None, Record | None]:
+def _head(path: Path) -> tuple[Record | None, Any]:
     """The run's line, and its failure unless it was started again or finished since."""
     run, failure = None, None
     for record in read(path):
@@ -307,11 +317,11 @@ def _head(path: Path) -> tuple[Record | None, Record | None]:
 
 def _assemble(
     run: Record,
-    failure: Record | None,
+    failure: FailedLine | None,
     stages: ByStage,
     scores: ByStage,
     similarities: ByStage,
-    baselines: list[Record],
+    baselines: list[Baseline],
 ) -> RunRecords:
     names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
     return RunRecords(
@@ -327,7 +337,7 @@ def _assemble(
     )
 
 
-def _on_texts_of(run: Record, stage: list[Record]) -> list[Record]:
+def _on_texts_of(run: Record, stage: list[Any]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
     texts, later = run.get("texts", {}), [line for line in stage if line["kind"] == "later"]
     known = next((line.get("texts") for line in stage if line["kind"] == "stage"), None) or texts
@@ -346,7 +356,9 @@ def _on_texts_of(run: Record, stage: list[Record]) -> list[Record]:
     return lines
 
 
-def _of_start(runs: Path, run: Record) -> dict[str, Record]:
+def _of_start(runs: Path, run: Record) -> dict[str, Measured]:
     lines = _if_there(runs / "starts" / f"{run.get('start', '')}.jsonl", read)
     mine = [line for line in lines if run["texts"].get(line["domain"]) == line["text"]]
-    return {line["domain"]: {measure: line[measure] for measure in ("perplexity", "bits_per_byte")} for line in mine}
+    return {
+        line["domain"]: Measured(perplexity=line["perplexity"], bits_per_byte=line["bits_per_byte"]) for line in mine
+    }

@@ -117,7 +117,7 @@ def test_merging_happens_once() -> None:
         torch.testing.assert_close(parameter.detach(), mean, **toy.EXACT)
 
 
-def stage_lines(lab: Lab, method: str, kind: str) -> list[list[dict[str, Any]]]:
+def stage_lines(lab: Lab, method: str, kind: str) -> list[list[Any]]:
     run = lab.run(configured(method), digest([method, None, {}]))
     run.train()
     lines = [records.read_stage(run.store.stage(key) / "records.jsonl") for key in run.keys]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import records
+from benchmark import record_lines, records
 from benchmark.records import RecordsError
 from benchmark.run_description import (
     BudgetRecord,
     ConfigRecord,
     ModelRecord,
+    RunLine,
     SizeRecord,
     TaskRecord,
     TrainingRecord,
@@ -205,3 +206,30 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
 def test_what_records_say_of_settings_is_theirs(recorded: type, settings: type[Settings]) -> None:
     """Oracle: the settings' own fields, which are written out in full."""
     assert set(recorded.__annotations__) <= set(settings.model_fields)
+
+
+LINES: dict[str, type] = {
+    "stage": record_lines.StageLine,
+    "evaluation": record_lines.EvaluationLine,
+    "metrics": record_lines.MetricsLine,
+    "resumed": record_lines.ResumedLine,
+    "later": record_lines.LaterLine,
+    "done": record_lines.DoneLine,
+    "run": RunLine,
+    "failed": record_lines.FailedLine,
+    "score": record_lines.RecordedScore,
+    "baseline": record_lines.Baseline,
+    "similarity": record_lines.SimilarityLine,
+    "attention": record_lines.AttentionLine,
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_types_of_lines_have_what_no_line_lacks(kind: str) -> None:
+    """Oracle: the fields without which no line is written."""
+    assert set(records.FIELDS[kind]) <= set(LINES[kind].__annotations__)
+
+
+def test_every_kind_that_tables_read_has_a_type() -> None:
+    """Oracle: all kinds that are written; the rest are the jobs' own, and baselines of an older version."""
+    assert records.FIELDS.keys() - LINES.keys() == {"job", "released", "started", "ended", "reference"}

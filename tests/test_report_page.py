@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
 from tests.support import synthetic
 
@@ -22,7 +23,7 @@ def report(tmp_path_factory) -> Path:
     rows = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {}), (NASTY, "er", {"note": NASTY})]
     synthetic.write(folder / "runs", "demo", rows=rows, finished=2)
     runs = load_runs(folder / "runs", "demo")
-    runs[-1].failure = {"stage": 2, "error": NASTY}
+    runs[-1].failure = FailedLine(kind="failed", stage=2, error=NASTY)
     synthetic.report("demo", runs, TABLES, folder)
     return folder / "index.html"
 

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 import methods
+from analysis.study import header
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
@@ -76,7 +77,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     found = records.load_runs(run.store.root, "conformance")[0]
     untouched = perplexities(load_start(str(start), run.corpus.vocabulary), run.stream, ALONE)
     assert {name: value["perplexity"] for name, value in found.start.items()} == pytest.approx(untouched)
-    head = found.stages[-1][0]
+    head = header(found.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head["layers"], head["hidden_size"]) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage(run.keys[-1]) / "model")

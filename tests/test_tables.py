@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paper_tables
-from analysis.study import Study
+from analysis.study import Study, end
 from analysis.tables import (
     Block,
     Cell,
@@ -246,7 +246,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     forward = np.mean([np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])])
     assert rows["ER"]["log"].mean == pytest.approx(log_rise)
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
-    assert rows["ER"]["s"].mean == pytest.approx(run.stages[4][-1]["charged"]["seconds"])
+    assert rows["ER"]["s"].mean == pytest.approx(end(run.stages[4])["charged"]["seconds"])
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)

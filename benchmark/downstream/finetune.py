@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any
 
 import filelock
 import numpy as np
@@ -24,13 +24,11 @@ from benchmark import records
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning, Prompt, Task
 from benchmark.training.learner import has_bf16
 from benchmark.training.optimization import scheduled
-
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -142,25 +140,6 @@ class Trainer:
         ids, mask = (part.to(self.device) for part in padded)
         with self.autocast:
             return self.model(input_ids=ids, attention_mask=mask).logits.float()
-
-
-class Score(TypedDict):
-    """The record of a fine-tuned model's score, without what names the model; scores are from 0 to 1."""
-
-    kind: Literal["score"]
-    task: str
-    task_key: str  # of its data
-    domain: str
-    prompt: Prompt
-    seed: int
-    metric: str
-    dev: float  # of the best epoch
-    test: float
-    test_without_leaks: float | None
-    leaks: int  # examples of test that stand in train
-    dev_by_epoch: list[float]
-    seconds: float
-    picked_right: NotRequired[float]  # the share of test for which the discriminator picked the task's domain
 
 
 def score(

@@ -13,8 +13,9 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
-from benchmark.downstream.finetune import Score, missing, score_all
+from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
+from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
 from benchmark.store import Store, recorded_stages

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from filelock import FileLock
 
 from benchmark import records
 from benchmark.data.corpus import DataError
+from benchmark.record_lines import Baseline
 from benchmark.settings.config import ConfigError, Domain, RunConfig, Suite, digest
 from benchmark.settings.task_settings import SPLITS, Finetuning, Prompt, Split, Task
 
@@ -134,20 +135,6 @@ def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> floa
         return None
     targets = data.targets("test")
     return metric(name, [targets[i] for i in clean], [predictions[i] for i in clean])
-
-
-class Baseline(TypedDict):
-    """The record of a score that needs no model; scores are from 0 to 1."""
-
-    kind: Literal["baseline"]
-    task: str
-    domain: str
-    task_key: str  # of its data
-    name: str
-    metric: str
-    test: float
-    test_without_leaks: float | None
-    leaks: int  # examples of test that stand in train
 
 
 def baselines(task: Task, data: TaskData) -> list[Baseline]:

@@ -174,7 +174,9 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
         if evaluations:
             loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
             for domain, value in evaluations[-1]["perplexity"].items():
-                assert abs(loaded[domain] / value - 1) < 1e-6, f"{domain}: {value} recorded, {loaded[domain]} loaded"
+                assert value and abs(loaded[domain] / value - 1) < 1e-6, (
+                    f"{domain}: {value} recorded, {loaded[domain]} loaded"
+                )
 
 
 def shared_first_stage_is_naive(lab: Lab) -> None:

@@ -17,6 +17,7 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.models import LanguageModel, load
 from benchmark.models.growth import GrowthRecord
+from benchmark.record_lines import LineOfStage
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
 from benchmark.training.batch import Batch
@@ -56,16 +57,15 @@ class RunModels:
 
     def untrained(self, last: int) -> list[int]:
         """The stages up to `last` without a trained model; a method may leave early stages out."""
-        return [i for i in range(last + 1) if not self._lines(i, "evaluation")]
+        return [i for i in range(last + 1) if not any(line["kind"] == "evaluation" for line in self._stage(i))]
 
     def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        growth = self._lines(index, "done")[-1]["growth"]
+        growth = next(line["growth"] for line in reversed(self._stage(index)) if line["kind"] == "done")
         return GrowthRecord(**growth) if growth else None
 
-    def _lines(self, index: int, kind: str) -> list[records.Record]:
-        path = self.store.stage(self.keys[index]) / "records.jsonl"
-        return [line for line in records.read_stage(path) if line["kind"] == kind]
+    def _stage(self, index: int) -> list[LineOfStage]:
+        return records.read_stage(self.store.stage(self.keys[index]) / "records.jsonl")
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:

@@ -22,12 +22,13 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.instruments.step_parts import PARTS, shares
 from benchmark.models import LanguageModel
+from benchmark.record_lines import Hardware
 from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.learner import precision_of
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
-from benchmark.training.processes import Hardware, World, join
+from benchmark.training.processes import World, join
 from benchmark.training.run import stream_of
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import stage_keys

@@ -35,7 +35,7 @@ PATIENCE = 0.5  # seconds until a signal is noticed
 
 
 @dataclass(frozen=True)
-class Share:
+class WorkerShare:
     """All that a worker is told once: what it has of the machine, and what it trains with."""
 
     slot: Slot
@@ -51,7 +51,7 @@ def train_side_by_side(segments: Sequence[Segment], build: Build, runs: Path, sl
     them was told to stop by a signal of its own. A second Ctrl-C kills them.
     """
     left, failed, stopping = list(segments), [], False
-    shares = [Share(slot, len(slots), build, runs) for slot in slots]
+    shares = [WorkerShare(slot, len(slots), build, runs) for slot in slots]
     with StopSignals(*SIGNALS) as asked_to_stop, _workers(shares) as workers:
         while True:
             if asked_to_stop():
@@ -85,7 +85,7 @@ def _next(left: Sequence[Segment], workers: Sequence[Worker]) -> Segment | None:
 class Worker:
     """A process with a share of the machine, as its parent sees it; a new one takes the place of one that dies."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: WorkerShare) -> None:
         self.share = share
         self.segment: Segment | None = None  # that it trains now
         self._asked = False
@@ -134,7 +134,7 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _workers(shares: Sequence[Share]) -> Iterator[list[Worker]]:
+def _workers(shares: Sequence[WorkerShare]) -> Iterator[list[Worker]]:
     workers: list[Worker] = []
     kill = True
     try:
@@ -170,7 +170,7 @@ def _in(slot: Slot) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _serve(connection: Connection, share: Share) -> None:
+def _serve(connection: Connection, share: WorkerShare) -> None:
     """A worker's life: segments come, lines and outcomes go. Ctrl-C is the parent's business, and stays held back.
 
     Anything that comes while it trains asks it to stop, and so does the end of the connection, if the parent died.

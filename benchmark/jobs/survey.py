@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -105,7 +106,7 @@ def is_locked(stage: Path) -> bool:
         return True
 
 
-def stage_lines(store: Store, key: str, kind: str) -> list[records.Record]:
+def stage_lines(store: Store, key: str, kind: str) -> list[Any]:
     """The records of one kind of a stage; none if it has not started."""
     file = store.stage(key) / "records.jsonl"
     return [line for line in records.read(file) if line["kind"] == kind] if file.exists() else []

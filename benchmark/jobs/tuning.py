@@ -109,8 +109,9 @@ def _judge(trial: Trial, run: records.RunRecords | None) -> Judged | None:
     if run.finished == len(trial.run.domains):
         last = [line for line in run.stages[-1] if line["kind"] == "evaluation"][-1]["perplexity"]
         values = [last[domain.name] for domain in trial.run.domains]
-        if all(values):
-            judged["perplexity"] = math.exp(sum(map(math.log, values)) / len(values))
+        finite = [value for value in values if value]
+        if len(finite) == len(values):
+            judged["perplexity"] = math.exp(sum(map(math.log, finite)) / len(finite))
     return judged
 
 

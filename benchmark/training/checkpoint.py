@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from benchmark.atomic import whole_file
+from benchmark.record_lines import PhaseSpending
 from benchmark.training.contention import CoreTime
 
 
@@ -24,9 +25,9 @@ class PhaseCost:
     name: str
     spent: Mapping[str, float]
 
-    def flat(self) -> dict[str, str | float]:
+    def flat(self) -> PhaseSpending:
         """The form in which records and checkpoints hold it."""
-        return {"name": self.name, **self.spent}
+        return cast(PhaseSpending, {"name": self.name, **self.spent})
 
 
 @dataclass

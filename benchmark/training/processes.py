@@ -12,27 +12,15 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 import filelock
 import torch
 import torch.distributed as dist
 
+from benchmark.record_lines import Hardware
+
 T = TypeVar("T")
-
-
-class Hardware(TypedDict):
-    """What a wall time depends on, as records and tables of step times hold it."""
-
-    device: str  # the GPU's name, or "CPU"
-    count: int  # of processes
-    cpu: str
-    cores: int | None  # of the machine
-    own_cores: list[int]  # those that this process may run on
-    side_by_side: int
-    threads: int
-    node: str
-    exclusive: bool | str | None
 
 
 @dataclass(frozen=True)

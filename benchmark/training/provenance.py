@@ -8,24 +8,13 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TypedDict
 
-from benchmark.training.processes import Hardware, World
+from benchmark.record_lines import Provenance
+from benchmark.training.processes import World
 
 ROOT = Path(__file__).parents[2]
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
-
-
-class Provenance(TypedDict):
-    """What the records say of how a stage was trained."""
-
-    code: str  # the commit where there is one, and a hash of the sources that trained
-    packages: dict[str, str]  # versions
-    hardware: Hardware
-    threads: int
-    precision: str
-    world_size: int
 
 
 def provenance(world: World, precision: str) -> Provenance:

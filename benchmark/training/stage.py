@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Protocol, cast
 
 import torch
 
 from benchmark.models import LanguageModel
+from benchmark.record_lines import CoreShare, RecordedGrowth, StageEnd
 from benchmark.settings.config import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
@@ -46,15 +47,6 @@ class Progress(Protocol):
     def due(self) -> bool: ...
 
     def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None: ...
-
-
-class Summary(TypedDict):
-    """What the record of a finished stage says."""
-
-    charged: dict[str, float]  # by unit
-    phases: list[dict[str, str | float]]  # `PhaseCost`
-    growth: dict[str, Any] | None  # `GrowthRecord`
-    cores: dict[str, float | None]  # `Contention`
 
 
 class StageRun:
@@ -108,13 +100,13 @@ class StageRun:
             self._evaluate(phases[-1].name)
         return self.inputs.model
 
-    def summary(self) -> Summary:
+    def summary(self) -> StageEnd:
         """What the record of a finished stage says. All processes must ask for it at once."""
-        return Summary(
+        return StageEnd(
             charged=self.clock.charged(),
             phases=[phase.flat() for phase in self.position.phases],
-            growth=asdict(self.method.growth) if self.method.growth else None,
-            cores=asdict(contention(self.clock.cores, self.world)),
+            growth=cast(RecordedGrowth, asdict(self.method.growth)) if self.method.growth else None,
+            cores=cast(CoreShare, asdict(contention(self.clock.cores, self.world))),
         )
 
     def _begin(self) -> list[Phase]:

@@ -16,7 +16,7 @@ from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
-    from benchmark.training.processes import Hardware
+    from benchmark.record_lines import Hardware
 
 
 @dataclass(frozen=True)

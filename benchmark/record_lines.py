@@ -1,0 +1,249 @@
+"""The lines in files of records, one type a kind, with what programs read of them; `benchmark.records` explains them.
+
+A field that is not required came later, or belongs to some lines only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+
+Spent = dict[str, float]  # by unit
+
+
+class Hardware(TypedDict):
+    """What a wall time depends on."""
+
+    device: str  # the GPU's name, or "CPU"
+    count: int  # of processes
+    cpu: str
+    cores: int | None  # of the machine
+    own_cores: list[int]  # those that this process may run on
+    side_by_side: int  # runs at a time on the machine
+    threads: int
+    node: str
+    exclusive: bool | str | None
+
+
+class Provenance(TypedDict):
+    """How a stage was trained."""
+
+    code: str  # the commit where there is one, and a hash of the sources that trained
+    packages: dict[str, str]  # versions
+    hardware: Hardware
+    threads: int
+    precision: str
+    world_size: int
+
+
+class PhasePlan(TypedDict):
+    """A phase as its method asks for it."""
+
+    name: str
+    share: float
+    memory: float
+    trains: bool
+
+
+class PhaseSpending(TypedDict):
+    """What a finished phase has spent, in further units too."""
+
+    name: str
+    seconds: float
+    steps: float
+    tokens: float
+
+
+class StageBudget(TypedDict):
+    unit: str
+    amount: float
+
+
+class StageLine(TypedDict):
+    """How a stage begins."""
+
+    kind: Literal["stage"]
+    key: str
+    index: int
+    domain: str
+    parameters: int
+    trainable: int
+    layers: int
+    hidden_size: int
+    phases: list[PhasePlan]
+    budget: StageBudget
+    provenance: Provenance
+    data: dict[str, dict[str, object]]  # by domain, what its tokens were made of
+    texts: NotRequired[dict[str, str]]
+
+
+class EvaluationLine(TypedDict):
+    """What a stage's model measures at a step; None is a number that overflowed."""
+
+    kind: Literal["evaluation"]
+    phase: str
+    step: int
+    fraction: float
+    charged: Spent
+    perplexity: dict[str, float | None]
+    bits_per_byte: NotRequired[dict[str, float | None]]
+    tokens_per_second: NotRequired[float]
+    loss: NotRequired[float]  # of the step, in a phase that trains
+    learning_rate: NotRequired[float]
+
+
+class MetricsLine(TypedDict):
+    """What a method counts."""
+
+    kind: Literal["metrics"]
+    phase: str
+    step: int
+    values: dict[str, float]
+
+
+class ResumedLine(TypedDict):
+    """Where training went on from a checkpoint."""
+
+    kind: Literal["resumed"]
+    phase: str
+    step: int
+
+
+class Measured(TypedDict, total=False):
+    """A model on one text; None is a number that overflowed."""
+
+    perplexity: float | None
+    bits_per_byte: float | None
+
+
+class LaterLine(Measured):
+    """A finished stage's model on a text that came to the stream after it."""
+
+    kind: Literal["later"]
+    domain: str
+    text: str
+
+
+class RecordedGrowth(TypedDict):
+    """What a growth says of itself: `benchmark.models.growth.GrowthRecord`."""
+
+    layer_sources: list[int]
+    layer_is_copy: list[bool]
+    head_sources: list[list[int]]
+    copied: list[int]
+    case: Literal["exact", "closest", "approximate"]
+    note: str
+
+
+class CoreShare(TypedDict):
+    """`benchmark.training.contention.Contention`."""
+
+    wall: float
+    cpu: float
+    others: float | None
+    share: float | None
+
+
+class StageEnd(TypedDict):
+    """What a finished stage has spent, and how it grew."""
+
+    charged: Spent
+    phases: list[PhaseSpending]
+    growth: RecordedGrowth | None
+    cores: NotRequired[CoreShare]
+
+
+class DoneLine(StageEnd):
+    """How a stage ends."""
+
+    kind: Literal["done"]
+
+
+LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine
+
+
+class FailedLine(TypedDict):
+    """Why a run ended before its time."""
+
+    kind: Literal["failed"]
+    stage: int
+    error: str
+
+
+class Baseline(TypedDict):
+    """A downstream score that needs no model; scores are from 0 to 1."""
+
+    kind: Literal["baseline"]
+    task: str
+    domain: str
+    task_key: str  # of its data
+    name: str
+    metric: str
+    test: float
+    test_without_leaks: NotRequired[float | None]
+    leaks: NotRequired[int]  # examples of test that stand in train
+
+
+class Score(TypedDict):
+    """A fine-tuned model's score, without what names the model; scores are from 0 to 1."""
+
+    kind: Literal["score"]
+    task: str
+    task_key: str  # of its data
+    domain: str
+    prompt: Literal["right", "none", "wrong", "picked"]
+    seed: int
+    metric: str
+    dev: float  # of the best epoch
+    test: float
+    test_without_leaks: NotRequired[float | None]
+    leaks: NotRequired[int]  # examples of test that stand in train
+    dev_by_epoch: NotRequired[list[float]]
+    seconds: float
+    picked_right: NotRequired[float]  # the share of test for which the discriminator picked the task's domain
+
+
+class RecordedScore(Score):
+    """With the model."""
+
+    key: str
+    stage_key: str
+
+
+class Similarity(TypedDict):
+    """How like its ancestors a stage's model is."""
+
+    ars: float | None
+    divergences: list[float]  # in nats, one an ancestor, oldest first
+    positions: int  # of the text that they are means over
+    reason: str | None  # why there is none
+
+
+class SimilarityLine(Similarity):
+    """With the model."""
+
+    kind: Literal["similarity"]
+    key: str
+    stage_key: str
+    domain: str
+
+
+class HeadAttention(TypedDict):
+    """What the heads of a stage's model attend to."""
+
+    own: list[float]  # how much as the heads that they came from, one number an ancestor, oldest first
+    others: list[float]  # and as other heads of that ancestor
+    heads: list[list[int]]  # layer and head of the lineages that the figure shows
+    maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
+    reason: str | None  # why there is none
+
+
+class AttentionLine(HeadAttention):
+    """With the model."""
+
+    kind: Literal["attention"]
+    key: str
+    stage_key: str
+    domain: str
