@@ -51,6 +51,7 @@ PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "train wall time": ("Wall time (s)", _power),
 }
 SIZE = tuple(PROPERTIES)[:6]
+MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +93,13 @@ class ArchitectureTable(TableExhibit):
                 v.column: v.corrected or v.printed for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")
             }
             beside = printed if view == "both" else {}
+            is_one_seed = sum(end(run.stages[i]) is not None for run in runs) == 1
             cells = [
                 Cell(
                     text="" if math.isnan(value) else PROPERTIES[name][1](value),
                     missing=math.isnan(value) and (i > 0 or name != "recover steps"),
                     printed=beside.get(name, ""),
+                    few_seeds=int(is_one_seed and name in MEASURED and not math.isnan(value)),
                 )
                 for name in self.properties
                 for value in [found[name]]

@@ -68,8 +68,9 @@ def over_seeds(counts: pd.Series, band: bool = True) -> tuple[dict[str, str], st
     `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
     where the row has points of fewer seeds than there are elsewhere in the figure.
     """
-    most = counts.max() if len(counts) else 1
-    labels = {}
+    if counts.empty:
+        return {}, ""
+    most, labels = counts.max(), {}
     for row, own in counts.groupby(level="row"):
         low, high = own.min(), own.max()
         over = f" (n = {low})" if low == high else f" (n = {low} to {high})"

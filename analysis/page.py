@@ -143,7 +143,7 @@ def _made(study: Study) -> Table:
     rows = []
     for (_, row), runs in lines.items():
         cells = [
-            str(len(runs)),
+            str(sum(bool(run.hardware) for run in runs)),  # those that have started
             "; ".join(dict.fromkeys(name for run in runs for name in run.hardware)),
             _mean((run.parameters for run in runs), ",.0f"),
             _mean((speed for run in runs for speed in run.speeds), ",.0f"),

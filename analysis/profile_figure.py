@@ -38,4 +38,4 @@ class ProfileFigure(Exhibit):
                 ):
                     style = figures.line_style(index) | {"marker": ""}
                     axis.plot(ratios, line, label=labels[row], drawstyle="steps-post", **style)
-            return figures.finish(figure, axis, f"AP: {text[0].lower()}{text[1:]}")
+            return figures.finish(figure, axis, text and f"AP: {text[0].lower()}{text[1:]}")

@@ -133,7 +133,8 @@ def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
     def marked(row: TableRow) -> TableRow:
         counts = [len(cell.values) if row.competes else 0 for cell in row.cells]
         few = [count if count == 1 or count < most else 0 for count in counts]
-        return replace(row, cells=tuple(replace(c, few_seeds=n) for c, n in zip(row.cells, few, strict=True)))
+        cells = (replace(cell, few_seeds=n or cell.few_seeds) for cell, n in zip(row.cells, few, strict=True))
+        return replace(row, cells=tuple(cells))
 
     return [replace(block, rows=tuple(map(marked, block.rows))) for block in blocks], most
 

@@ -147,6 +147,7 @@ def test_a_figure_without_evaluations_says_so(tmp_path, drawn, name):
         run.similarities = [[] for _ in run.stages]
     paper_tables.load(name).render(Study("demo", runs))
     assert all("no " in axis.texts[0].get_text() for axis in drawn[0].axes)
+    assert not drawn[0].texts, "nor does it speak of seeds"
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):

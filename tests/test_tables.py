@@ -224,7 +224,8 @@ def test_an_average_with_a_missing_task_is_missing(tmp_path):
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
-    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery."""
+    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery; what was measured with one seed
+    is marked."""
     (block,) = load("architectures").build(study(tmp_path)).blocks
     assert [[cell.text for cell in row.cells[:5]] for row in block.rows] == [
         [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64), str(4 * hidden)]
@@ -232,6 +233,9 @@ def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_pat
     ]
     assert [cell.text for cell in block.rows[2].cells[5:]] == ["5.0e-4", "20", "80", "8%", "6.0e1"]
     assert not any(cell.missing for row in block.rows for cell in row.cells), "M1 has no recovery to miss"
+    assert not any(cell.few_seeds for row in block.rows for cell in row.cells)
+    (block,) = load("architectures").build(study(tmp_path / "one", seeds=1)).blocks
+    assert [cell.few_seeds for cell in block.rows[2].cells] == [0] * 6 + [1, 1, 0, 1]
 
 
 def test_lifelong_metrics_of_a_run(tmp_path):
