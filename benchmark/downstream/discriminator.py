@@ -25,6 +25,7 @@ from torch import Tensor
 
 from benchmark.atomic import write_json
 from benchmark.models import LanguageModel, load
+from benchmark.models.devices import own_device
 from benchmark.settings.config import ConfigError
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.method import Phase
@@ -74,7 +75,7 @@ def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
     """
     if (folder / FILE).is_file():
         return read(folder)
-    model = load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load(folder).to(own_device())
     stream = copy.copy(stream)
     stream.masked = False  # whole texts
     rows = MEMORY_ROWS * seen

@@ -24,10 +24,10 @@ from benchmark import records
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.models.devices import computes_in_bf16, kept_random_numbers, own_device
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning, Prompt, Task
-from benchmark.training.learner import has_bf16
 from benchmark.training.optimization import scheduled
 
 POOL = 8  # batches at most whose rows are sorted by length together
@@ -56,10 +56,10 @@ class Trainer:
 
     def __init__(self, model: nn.Module, task: Task, settings: Finetuning, seed: int) -> None:
         """`task` with the hyper-parameters that apply (`Finetuning.applied_to`)."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = own_device()
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
-        bf16 = settings.precision == "bf16" or (settings.precision == "auto" and has_bf16(self.device))
+        bf16 = settings.precision == "bf16" or (settings.precision == "auto" and computes_in_bf16(self.device))
         self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
@@ -259,6 +259,6 @@ def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """torch's random numbers inside the block follow from the seed; outside they go on as if nothing had been."""
-    with torch.random.fork_rng():
+    with kept_random_numbers(own_device()):
         torch.manual_seed(seed)
         yield

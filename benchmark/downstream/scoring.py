@@ -38,7 +38,7 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
                 wanted.setdefault(key, (config, index))
     if not wanted:
         return 0
-    processes = 1 if torch.cuda.is_available() else min(joblib.cpu_count(), len(wanted))
+    processes = 1 if torch.accelerator.is_available() else min(joblib.cpu_count(), len(wanted))
     diverged = joblib.Parallel(n_jobs=processes)(
         joblib.delayed(_diverges)(suite, config, index, tasks, store) for config, index in wanted.values()
     )

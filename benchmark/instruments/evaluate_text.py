@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import tokenizers
-import torch
 
 from benchmark.data import corpus
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.models import load
+from benchmark.models.devices import own_device
 from benchmark.settings.config import ConfigError, Data, Domain
 from benchmark.training.evaluate import perplexity
 from benchmark.training.processes import World
@@ -66,7 +66,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
         masked=model.masked,
         seed=0,
     )
-    alone = World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    alone = World(0, 1, own_device())
     found = TextEvaluation(
         perplexity=perplexity(model.to(alone.device), stream, index, alone),
         domain=names[index],

@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 import filelock
-import torch
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.models import LanguageModel, load
+from benchmark.models.devices import own_device
 from benchmark.models.growth import GrowthRecord
 from benchmark.record_lines import LineOfStage
 from benchmark.settings.config import RunConfig, digest
@@ -38,7 +38,7 @@ class RunModels:
             if not store.stage_done(key):
                 break
             self.keys.append(key)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = own_device()
         self._models: dict[int, LanguageModel] = {}
 
     @cached_property

@@ -15,7 +15,7 @@ PROCESS = 1.0e9  # bytes that a process takes before it has a model
 TOPOLOGY = Path("/sys/devices/system/cpu")
 MEMORY = Path("/proc/meminfo")
 DEVICES = Path("/dev")
-GPUS = ("nvidia*", "nvhost*", "kfd", "dxg")  # of NVIDIA, of its small boards, of AMD, of Windows below a Linux
+GPUS = ("nvidia*", "nvhost*", "kfd", "dxg", "dri/render*")  # NVIDIA, its small boards, AMD, below Windows, all others
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         if parallel not in (None, 1):
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
+        parallel = 1
+    if accelerator() not in ("cpu", "cuda"):
+        if parallel not in (None, 1):
+            raise ConfigError(f"--parallel {parallel}: runs can share CPUs and CUDA devices, not {accelerator()} ones")
         parallel = 1
     if parallel is None:
         parallel = 1 if timed else _fitting(runs, len(cores), len(gpus))
@@ -89,10 +93,20 @@ def physical_cores() -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
+def accelerator() -> str:
+    """The kind of device that this machine trains on, as torch calls it."""
+    if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
+        return "cpu"  # said without torch, which takes seconds to start
+    import torch
+
+    there = torch.accelerator.current_accelerator(check_available=True)
+    return there.type if there else "cpu"
+
+
 def visible_gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
-        return []  # said without torch, which takes seconds to start
+    if accelerator() != "cuda":
+        return []
     import torch
 
     count = torch.cuda.device_count()

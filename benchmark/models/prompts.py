@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 
+from benchmark.models.devices import kept_random_numbers
 from benchmark.models.transformer import LanguageModel
 
 
@@ -28,7 +29,7 @@ def meet(model: LanguageModel, domains: Sequence[str], seed: int) -> None:
         return
     model.vocabulary = replace(before, domains=tuple(domains))
     trainable = next(model.network.get_input_embeddings().parameters()).requires_grad
-    with torch.random.fork_rng():
+    with kept_random_numbers(next(model.parameters()).device):
         torch.manual_seed(seed)
         model.network.resize_token_embeddings(model.vocabulary.size, mean_resizing=False)
     for part in (model.network.get_input_embeddings(), model.network.get_output_embeddings()):

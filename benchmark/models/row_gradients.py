@@ -134,7 +134,7 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
         if total is None:
             total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
         where, values = ids[row, column] - part.start, gradient[row, column].to(total.dtype)
-        if total.is_cuda:  # each adds up in a fixed order on one kind of device only
+        if total.device.type != "cpu":  # each adds up in a fixed order on one kind of device only
             return total.index_put_((row, where), values, accumulate=True)
         total.view(-1, total.shape[-1]).index_add_(0, row * total.shape[1] + where, values)
         return total

@@ -184,7 +184,9 @@ class Training(Settings):
     epsilon: float = Field(1e-6, gt=0, description="Adam's, added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, description="Adam's, decoupled from the gradient (AdamW)")
     clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
+    )
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
     evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")

@@ -90,7 +90,9 @@ class Finetuning(Settings):
     as_released: bool = Field(
         False, description="batch 16 and a constant rate, as the released code does, instead of the paper's text"
     )
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 autocast where the GPU has it")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
+    )
     forward_tokens: int = Field(32_768, gt=0, description="columns of one forward pass; larger batches accumulate")
 
     def applied_to(self, task: Task) -> Task:

@@ -14,21 +14,20 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
+from benchmark.models.devices import computes_in_bf16
 from benchmark.settings.config import Training
 from benchmark.training.batch import Batch
 from benchmark.training.processes import World
 
 
 def precision_of(training: Training, world: World) -> str:
-    """The arithmetic of forward passes: "auto" is bf16 autocast where the GPU computes in it, else fp32."""
+    """The arithmetic of forward passes: "auto" is bf16 autocast where the device computes in it, else fp32.
+
+    Weights, gradients' sums and the optimizer are fp32 in either.
+    """
     if training.precision != "auto":
         return training.precision
-    return "bf16" if has_bf16(world.device) else "fp32"
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Whether it is a GPU that computes in bf16: before compute capability 8 torch emulates it, slower than fp32."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if computes_in_bf16(world.device) else "fp32"
 
 
 class Objective(nn.Module):

@@ -18,6 +18,7 @@ import filelock
 import torch
 import torch.distributed as dist
 
+from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.record_lines import Hardware
 
 T = TypeVar("T")
@@ -97,13 +98,11 @@ class World:
 
     def synchronize(self) -> None:
         """Wait for the device's queue, so that a clock read next tells the truth."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
 
     def hardware(self) -> Hardware:
-        cuda = self.device.type == "cuda"
         return Hardware(
-            device=torch.cuda.get_device_name(self.device) if cuda else "CPU",
+            device=device_name(self.device),
             count=self.size,
             cpu=_cpu_model(),
             cores=os.cpu_count(),
@@ -131,16 +130,11 @@ def node() -> str:
 def join() -> Iterator[World]:
     """Join the process group that the environment names, or be alone."""
     size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    local = int(os.environ.get("LOCAL_RANK", 0))
-    device = (
-        torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
-    )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = own_device(int(os.environ.get("LOCAL_RANK", 0)))
     if size == 1:
         yield World(0, 1, device)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group(dist.get_default_backend_for_device(device))
     yield World(rank, size, device)
     dist.destroy_process_group()  # not after an error: NCCL would wait for the others, who wait for this process
 

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
+from benchmark.models.devices import kept_random_numbers
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner
 from benchmark.training.loader import Loader
@@ -59,8 +60,7 @@ class Stepper:
         """
         model, device = self.inputs.model, self.inputs.world.device
         tensors = [*model.parameters(), *model.buffers()]
-        gpus = [device] if device.type == "cuda" else []
-        with unchanged("the warm-up step", self.method, model), torch.random.fork_rng(gpus):
+        with unchanged("the warm-up step", self.method, model), kept_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))

@@ -80,7 +80,7 @@ class SlurmJob:
     def _check(self) -> None:
         if snapshot.digest(ROOT) != ROOT.name:
             raise UserError(f"the code in {ROOT} is not what was submitted: cancel the suite and run it again")
-        if self.gpus and not torch.cuda.is_available():
+        if self.gpus and not torch.accelerator.is_available():
             raise UserError(
                 f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
             )

@@ -1,0 +1,51 @@
+"""The device that a process computes on, whoever made it: torch's accelerator of this machine, or the CPU."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+
+CPU = torch.device("cpu")
+
+
+def own_device(number: int = 0) -> torch.device:
+    """The accelerator of the `number`-th process on this machine (from 0), which share them in turn; else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return CPU
+    device = torch.device(accelerator.type, number % torch.accelerator.device_count())
+    torch.accelerator.set_device_index(device.index)
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What its driver calls it; the kind alone where the driver does not say."""
+    if device.type == "cpu":
+        return "CPU"
+    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    return name(device) if name else device.type
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device's queue, so that a clock read next tells the truth."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def kept_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """Leave the random numbers to come, of the CPU and of this device, as they are before."""
+    if device.type == "cpu":
+        return torch.random.fork_rng(())
+    return torch.random.fork_rng((device,), device_type=device.type)
+
+
+def computes_in_bf16(device: torch.device) -> bool:
+    """Whether its matrix products have bf16 inputs; elsewhere torch emulates that, slower than fp32."""
+    if device.type == "cpu":
+        able = torch.cpu.get_capabilities()
+        return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return bool(supported and supported())

@@ -1,0 +1,127 @@
+"""The project on a device that is not the CPU: which tensors are where, and what a step waits for."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import methods
+from benchmark.instruments.lab import Lab
+from benchmark.jobs import slots
+from benchmark.models import LanguageModel, devices, load
+from benchmark.settings.config import Budget, ConfigError, Training
+from benchmark.training.learner import precision_of
+from benchmark.training.processes import World
+from benchmark.training.progress import Silent
+from benchmark.training.run import Run
+from benchmark.training.step import Stepper
+from tests.support import other_device
+
+Waited = dict[str, int]  # for what, how often
+
+
+def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], list[Waited], list[int]]:
+    """The weights of each stage of a tiny run, what each step waited for, and how often the loop waited between two."""
+    lab = Lab(name, methods.build, folder)
+    config = lab.config(evaluations=1).model_copy(update={"budget": Budget(unit="steps", amount=4, reference=None)})
+    run = lab.run(config, world.device.type)
+    run = Run(run.config, run.new_method, run.store, world, Silent())
+    inside: list[Waited] = []
+    between: list[int] = []
+    plain, save = Stepper.step, LanguageModel.save
+
+    def step(stepper: Stepper, number: int, learning_rate: float = 0.0) -> torch.Tensor:
+        before = Counter(other_device.COUNTS)
+        if number:
+            between.append(before["scalars"] - inside_ends[-1])
+        loss = plain(stepper, number, learning_rate)
+        inside.append({what: n for what, n in (other_device.COUNTS - before).items() if what != "in"})
+        inside_ends.append(other_device.COUNTS["scalars"])
+        return loss
+
+    inside_ends: list[int] = []
+    with patch.object(Stepper, "step", step), patch.object(LanguageModel, "save", lambda m, *to: save(m.cpu(), *to)):
+        run.train(last_stage=1)  # saved from main memory: safetensors asks for addresses, which the device has none of
+    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys[:2]], inside, between
+
+
+def elsewhere(folder: Path) -> dict[str, tuple[list[Waited], list[int]]]:
+    """For each method what its steps waited for. Raises AssertionError if a weight differs from the CPU's."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # Adam amplifies rounding where gradients are tiny, as right after growth
+    cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in methods.names()}
+    found = {}
+    world = World(0, 1, other_device.register())
+    assert devices.own_device() == world.device and devices.device_name(world.device) == other_device.NAME
+    for name, expected in cpu.items():
+        actual, inside, between = trained(name, folder / name, world)
+        found[name] = inside, between
+        for mine, theirs in zip(expected, actual, strict=True):
+            for part, tensor in mine.items():
+                assert torch.allclose(tensor, theirs[part], atol=1e-6), f"{name}: {part}"
+    return found
+
+
+def test_every_method_on_another_device(tmp_path: Path) -> None:
+    """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of any method waits for
+    the device, but A-GEM's, which must know whether it projects; the loop waits once a step, for the last loss."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        found = process.submit(elsewhere, tmp_path).result()
+    assert set(found) == set(methods.names())
+    for name, (inside, between) in found.items():
+        assert all(set(waited) <= ({"scalars"} if name == "agem" else set()) for waited in inside), f"{name}: {inside}"
+        assert set(between) <= {0, 1}, f"{name}: {between}"
+    assert found["naive"][1] == 2 * [0, 1, 1]  # four steps a stage; before the second there is no earlier loss
+
+
+class OfOtherMakers:
+    """Modules of devices as torch has them: one that says its name and knows bf16, one that says neither."""
+
+    class xpu:
+        get_device_name = staticmethod(lambda device: f"Example {device}")
+        is_bf16_supported = staticmethod(lambda: True)
+
+    mps = object()
+
+
+def test_what_is_asked_of_a_device(monkeypatch) -> None:
+    """Oracle: the answers put in."""
+    monkeypatch.setattr(torch, "get_device_module", lambda device: getattr(OfOtherMakers, device.type))
+    assert devices.device_name(torch.device("xpu", 1)) == "Example xpu:1"
+    assert devices.device_name(torch.device("mps")) == "mps"
+    assert devices.computes_in_bf16(torch.device("xpu", 1)) and not devices.computes_in_bf16(torch.device("mps"))
+
+
+@pytest.mark.parametrize(
+    ("able", "precision"), [({}, "fp32"), ({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16")]
+)
+def test_auto_is_what_the_machine_computes_in(able: dict[str, bool], precision: str, monkeypatch) -> None:
+    """Oracle: the instructions that the CPU says it has; what a suite asks for is done everywhere."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able})
+    alone = World(0, 1, devices.CPU)
+    assert precision_of(Training(precision="auto"), alone) == precision
+    assert precision_of(Training(precision="fp32"), alone) == "fp32"
+    assert precision_of(Training(precision="bf16"), alone) == "bf16"
+
+
+def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
+    """Oracle: the remainder of the process's number by two devices."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    assert [devices.own_device(number).index for number in range(3)] == [0, 1, 0] == chosen
+
+
+def test_runs_do_not_share_what_cannot_be_divided(monkeypatch) -> None:
+    """Oracle: one run at a time, and a refusal that says which devices can be shared."""
+    monkeypatch.setattr(slots, "accelerator", lambda: "xpu")
+    assert len(slots.slots_for([], None)) == 1
+    with pytest.raises(ConfigError, match="--parallel 2: runs can share CPUs and CUDA devices, not xpu ones"):
+        slots.slots_for([], 2)
