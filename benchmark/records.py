@@ -219,6 +219,21 @@ def read(path: Path) -> list[Record]:
     return records
 
 
+def last(path: Path, *kinds: str) -> Record | None:
+    """The last line of the first of these kinds that the file has a line of; None without a file.
+
+    Lines are decoded from the end on, for what has ended says so there. Whether all others are whole is not looked at.
+    """
+    found: dict[str, Record] = {}
+    for line in reversed(path.read_bytes().split(b"\n")) if path.exists() else ():
+        record = _decode(line)
+        if record is not None and record["kind"] in kinds:
+            found.setdefault(record["kind"], record)
+            if record["kind"] == kinds[0]:
+                break
+    return next((found[kind] for kind in kinds if kind in found), None)
+
+
 def read_stage(path: Path) -> list[LineOfStage]:
     """Read a stage file in the order of training: a resume takes back what was recorded beyond its step.
 

@@ -56,12 +56,10 @@ class Store:
         return self.run_file(config).with_suffix(".json")
 
     def stage_done(self, key: str) -> bool:
-        file = self.stage(key) / "records.jsonl"
-        return file.exists() and any(line["kind"] == "done" for line in records.read(file))
+        return records.last(self.stage(key) / "records.jsonl", "done") is not None
 
 
 def recorded_stages(config: NamedRun, store: Store) -> list[str]:
     """The keys of the stages of a run that has started; none of one that has not."""
-    path = store.run_file(config)
-    lines = records.read(path) if path.exists() else []
-    return next((line["stages"] for line in reversed(lines) if line["kind"] == "run"), [])
+    line = records.last(store.run_file(config), "run")
+    return line["stages"] if line else []

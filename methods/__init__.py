@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -47,13 +48,18 @@ def find(name: str) -> type[LifelongMethod]:
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
     method = find(name)
-    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=False)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(method).validate_python(dict(options or {}))
+        return _validated(method).validate_python(dict(options or {}))  # type: ignore[arg-type]
     except ValidationError as error:
         raise ConfigError(validation_message(error, f"options of method {name!r}", method)) from None
     except ValueError as error:  # of a __post_init__
         raise ConfigError(f"options of method {name!r}: {error}") from None
+
+
+@functools.cache
+def _validated(method: Any) -> TypeAdapter[LifelongMethod]:
+    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=False)
+    return TypeAdapter(method)
 
 
 def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:

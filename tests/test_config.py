@@ -215,6 +215,7 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
     assert (plain.row, small.row) == ("ER", "small")
     assert (plain.data.memory_tokens, small.data.memory_tokens) == (200_000_000, 5)
     assert plain.id != small.id and plain.id.startswith("er-s3-")
+    assert plain.model_copy(update={"options": small.options, "row": "small", "data": small.data}).id == small.id
     assert per_stage(small.training.learning_rate, 1) == 0.1
 
 

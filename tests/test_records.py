@@ -61,6 +61,19 @@ def test_a_record_comes_back_as_written(tmp_path):
     assert line["time"] > 1.7e9
 
 
+@pytest.mark.parametrize("kinds", [("done", "evaluation"), ("evaluation",), ("stage", "done"), ("failed",)])
+@pytest.mark.parametrize("cut", [0, 20])
+def test_the_last_line_of_a_kind(tmp_path, kinds: tuple[str, ...], cut: int):
+    """Oracle: all lines, by `read`; also where the last one was cut short."""
+    path = tmp_path / "records.jsonl"
+    assert records.last(path, *kinds) is None
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), {"kind": "done"}])
+    os.truncate(path, path.stat().st_size - cut)
+    lines = records.read(path)
+    found = [[line for line in lines if line["kind"] == kind] for kind in kinds]
+    assert records.last(path, *kinds) == next((same[-1] for same in found if same), None)
+
+
 @pytest.mark.parametrize("cut", range(1, 30))
 def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut):
     """Oracle: the whole lines before and after the tear are exactly what is read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,10 @@ def test_help_imports_no_settings() -> None:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Lab:
-    """A run that is trained and one that is not, of text that is tokenised: so that real keys are needed."""
+    """A run that is trained and two that are not, of text that is tokenised: so that real keys are needed."""
     folder = tmp_path_factory.mktemp("startup")
     write_texts(folder)
-    lab = Lab(folder / "lab", folder).write('{ method = "naive" }', '{ method = "elle" }')
+    lab = Lab(folder / "lab", folder).write('{ method = "naive" }', '{ method = "er" }', '{ method = "elle" }')
     assert lab.call("run", "--methods", "naive") == 0
     return lab
 
@@ -58,3 +59,19 @@ def test_methods_import_nothing_before_they_compute() -> None:
         "import sys, methods\nfor name in methods.names(): methods.find(name); assert 'torch' not in sys.modules, name"
     )
     assert not heavy(each)
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"]], ids=" ".join)
+def test_plans_open_each_file_of_records_once(lab: Lab, command: list[str], monkeypatch) -> None:
+    """Also that of a stage which runs share."""
+    opened: Counter[Path] = Counter()
+    read = Path.read_bytes
+
+    def count(path: Path) -> bytes:
+        opened[path] += path.suffix == ".jsonl" and lab.runs in path.parents
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", count)
+    assert lab.call(*command) == 0
+    kept = [path for kind in ("stages", "suites") for path in (lab.runs / kind).rglob("*.jsonl")]
+    assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == 3

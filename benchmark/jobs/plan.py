@@ -21,10 +21,10 @@ from benchmark.jobs.payloads import (
     WriteReport,
 )
 from benchmark.jobs.states import JobState, RunState
-from benchmark.jobs.training_graph import Segment, label, training_graph
+from benchmark.jobs.training_graph import Segment, training_graph
 from benchmark.settings.config import RunConfig, Suite, digest
 from benchmark.store import Store
-from benchmark.training.method import Build
+from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import stage_keys
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
@@ -90,7 +90,8 @@ class Plan:
     @cached_property
     def keys(self) -> dict[str, list[str]]:
         """A key of each stage of each run by the run's id; they agree where stages are shared."""
-        return {config.id: plan_keys(config, self.build) for config in self.configs}
+        build = once(self.build)
+        return {config.id: plan_keys(config, build) for config in self.configs}
 
     @cached_property
     def _trainers(self) -> dict[str, str]:
@@ -142,7 +143,7 @@ class Plan:
             for stage in scored_stages(self.suite, config):
                 model = self.keys[config.id][stage]
                 key = f"score-{model}-{settings}"
-                name = f"{self.suite.name}:score-{label(config)}-{config.domains[stage].name}"
+                name = f"{self.suite.name}:score-{config.label}-{config.domains[stage].name}"
                 payload = ScoreModel(self.suite, config, stage, self.store.root.absolute())
                 if (needs := self._trained_by(model, state, stage, key, known)) is not None:
                     jobs.setdefault(key, PlannedJob(key, "score", name, payload, needs=needs))
@@ -156,7 +157,7 @@ class Plan:
             config, stage = state.config, len(state.config.domains) - 1
             model = self.keys[config.id][stage]
             key = f"similarity-{model}-{settings}"
-            name = f"{self.suite.name}:similarity-{label(config)}"
+            name = f"{self.suite.name}:similarity-{config.label}"
             payload = MeasureModels(self.tables.measures, config, self.store.root.absolute())
             if (needs := self._trained_by(model, state, stage, key, known)) is not None:
                 jobs.setdefault(key, PlannedJob(key, "measure", name, payload, needs=needs))
@@ -175,8 +176,9 @@ class Plan:
 
     def _is_over(self, key: str, stage: str, known: Sequence[JobState]) -> bool:
         """Whether a job has worked on the model that this stage has now, and is not to be submitted again."""
-        since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"]
-        over = [job for job in known if job.key == key and (job.history.ended or 0) > since]
+        same = [job for job in known if job.key == key]
+        since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"] if same else 0.0
+        over = [job for job in same if (job.history.ended or 0) > since]
         return any(job.state == "done" or not self.retry_failed for job in over)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from benchmark.jobs.states import RunState
 from benchmark.jobs.survey import Survey, stage_lines
-from benchmark.jobs.training_graph import label
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import UNITS, duration
@@ -42,9 +41,10 @@ def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) 
     for one in states:
         detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
         job, node, log = (one.job.id, one.job.history.node, one.job.history.log) if one.job else ("", "", "")
-        rows.append((label(one.config), one.state, job, node, duration(one.trained.seconds), detail, log))
+        rows.append((one.config.label, one.state, job, node, duration(one.trained.seconds), detail, log))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    widths = [max(map(len, column)) for column in columns]
+    padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
     counts = Counter(one.state for one in states)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -70,7 +70,7 @@ def lacked_cores(store: Store, states: Sequence[RunState]) -> list[str]:
         for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
             lines = [line for kind in ("stage", "done") for line in stage_lines(store, key, kind)]
             if share := crowded(lines):
-                found.append(f"! {label(one.config)}: {lines[0]['domain']} had {share}: its wall time bought less")
+                found.append(f"! {one.config.label}: {lines[0]['domain']} had {share}: its wall time bought less")
     return found
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import JobState, RunState, Trained
 from benchmark.settings.config import RunConfig, Suite
-from benchmark.store import Heartbeat, Store, recorded_stages
-from benchmark.training.method import Build
+from benchmark.store import Heartbeat, Store
+from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
 
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
@@ -35,19 +36,24 @@ class Survey:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: dict[str, JobState] = {}
         self._starts: dict[str | None, int] = {}
-        for config in configs:
-            check_memory_shares(config, build(config.method, config.options))
-        corpora = {data_key(config): config for config in configs}
-        self._corpora = {data: corpus_if_prepared(config, store) for data, config in corpora.items()}
+        self._ends: dict[str, records.Record | None] = {}
+        self._method = once(build)
+        for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
+            check_memory_shares(config, self._method(config.method, config.options))
+        made_from = [data_key(config) for config in configs]
+        of_data = dict(zip(made_from, configs, strict=True))
+        prepared = {data: corpus_if_prepared(config, store) for data, config in of_data.items()}
+        self._corpora = [prepared[data] for data in made_from]
 
     def states(self) -> list[RunState]:
         """The state of each run now."""
+        self._ends = {}
         known = [job for executor in executors.of(self.suite, self.store) for job in executor.jobs()]
         self.jobs = {job.key: job for job in known}
         self._starts = {}
         for job in known:
             self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
-        return [self._state(config) for config in self.configs]
+        return [self._state(*one) for one in zip(self.configs, self._corpora, strict=True)]
 
     def under_way(self) -> bool:
         """Whether a job of the suite was under way when `states` was last asked for."""
@@ -57,23 +63,27 @@ class Survey:
         """Jobs that are no run, and ended with an error."""
         return [job for job in self.jobs.values() if not job.run and job.state == "failed"]
 
-    def _state(self, config: RunConfig) -> RunState:
-        corpus = self._corpora[data_key(config)]
-        keys, recorded = self._stage_keys(config, corpus), recorded_stages(config, self.store)
-        done = 0
-        while done < len(keys) and self.store.stage_done(keys[done]):
-            done += 1
-        trained = Trained(tuple(keys), done, sum(_charged(self.store, key) for key in keys), corpus is not None)
-        if done == len(config.domains) and recorded == keys:
-            found = RunState(config, "done", "", trained, self.jobs.get(config.id))
-        else:
-            found = self._unfinished(config, trained)
-        return dataclasses.replace(found, restarts=max(0, self._starts.get(config.id, 0) - 1))
-
-    def _unfinished(self, config: RunConfig, trained: Trained) -> RunState:
-        job, so_far = self.jobs.get(config.id), f"{trained.stages} of {len(config.domains)} stages done"
+    def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         path = self.store.run_file(config)
-        lines = records.read(path) if path.exists() else []
+        run, lines = path.stem, records.read(path) if path.exists() else []  # its id, which takes long to compute
+        recorded: list[str] = next((line["stages"] for line in reversed(lines) if line["kind"] == "run"), [])
+        keys = recorded  # without its text, those that its records name
+        if corpus is not None:
+            keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
+        ends = [self._end(key) for key in keys]
+        done = sum(1 for _ in takewhile(lambda end: end and end["kind"] == "done", ends))
+        seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)
+        trained = Trained(tuple(keys), done, seconds, corpus is not None)
+        if done == len(config.domains) and recorded == keys:
+            found = RunState(config, "done", "", trained, self.jobs.get(run))
+        else:
+            found = self._unfinished(config, trained, lines, self.jobs.get(run))
+        return dataclasses.replace(found, restarts=max(0, self._starts.get(run, 0) - 1))
+
+    def _unfinished(
+        self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
+    ) -> RunState:
+        so_far = f"{trained.stages} of {len(config.domains)} stages done"
         failed = lines[-1] if lines and lines[-1]["kind"] == "failed" else None
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
@@ -89,11 +99,11 @@ class Survey:
             return RunState(config, "running", _progress(self.store, config) or so_far, trained)
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
 
-    def _stage_keys(self, config: RunConfig, corpus: Corpus | None) -> list[str]:
-        """The keys of the run's stages; without its text, those that its records name."""
-        if corpus is None:
-            return recorded_stages(config, self.store)
-        return stage_keys(config, self.build(config.method, config.options), corpus.texts)
+    def _end(self, key: str) -> records.Record | None:
+        """The last that a stage said of what it has charged; runs that share it ask once."""
+        if key not in self._ends:
+            self._ends[key] = records.last(self.store.stage(key) / "records.jsonl", "done", "evaluation")
+        return self._ends[key]
 
 
 def is_locked(stage: Path) -> bool:
@@ -110,12 +120,6 @@ def stage_lines(store: Store, key: str, kind: str) -> list[Any]:
     """The records of one kind of a stage; none if it has not started."""
     file = store.stage(key) / "records.jsonl"
     return [line for line in records.read(file) if line["kind"] == kind] if file.exists() else []
-
-
-def _charged(store: Store, key: str) -> float:
-    """Seconds that a stage has taken so far."""
-    ends = stage_lines(store, key, "done") or stage_lines(store, key, "evaluation")
-    return float(ends[-1]["charged"]["seconds"]) if ends else 0.0
 
 
 def _progress(store: Store, config: RunConfig) -> str:

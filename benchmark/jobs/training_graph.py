@@ -43,7 +43,7 @@ def _branch(
         config = members[0][0]
         if len(members) == 1:
             stages = tuple(members[0][1][depth:])
-            segments.append(Segment(config.id, f"{config.suite}:{label(config)}", config, after=after, stages=stages))
+            segments.append(Segment(config.id, f"{config.suite}:{config.label}", config, after=after, stages=stages))
             continue
         columns = zip(*(keys for _, keys in members), strict=True)
         shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
@@ -55,8 +55,3 @@ def _branch(
             segments.append(Segment(needed, name, config, last, after, tuple(shared[depth:])))
         segments += _branch(members, len(shared), needed, done)
     return segments
-
-
-def label(config: RunConfig) -> str:
-    """A run's row and seed, `elle-s0`."""
-    return config.id.rpartition("-")[0]

@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -313,9 +314,20 @@ class RunConfig(Settings):
     tuned: Tuned | None = None  # None: with the suite's own options
 
     @property
+    def label(self) -> str:
+        """Row and seed, `elle-s0`."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
+        return f"{slug}-s{self.seed}"
+
+    def __copy__(self) -> RunConfig:
+        """What `model_copy` changes: it has another id."""
+        copied = super().__copy__()
+        copied.__dict__.pop("id", None)
+        return copied
+
+    @cached_property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
         determined_by = self._settings(
             {
                 "suite": True,
@@ -331,7 +343,7 @@ class RunConfig(Settings):
                 "start": {"folder"},
             }
         )
-        return f"{slug}-s{self.seed}-{digest(determined_by)}"
+        return f"{self.label}-{digest(determined_by)}"
 
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""

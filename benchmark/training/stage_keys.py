@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import NoReturn
 
 from benchmark.settings.config import ConfigError, RunConfig, digest, per_stage
@@ -36,11 +37,16 @@ def stage_of(config: RunConfig, index: int) -> Stage:
         domains=domains[: index + 1],
         ladder=ladder[: index + 1],
         budget=amounts[index],
-        seed=int(random_bits(config.seed, index, 5000)) >> 1,
+        seed=_seed(config.seed, index),
         build=refuse,
         memory_rows=refuse,
         outlook=Outlook(stages=len(domains), size=ladder[-1], budget=sum(amounts)),
     )
+
+
+@cache
+def _seed(run: int, stage: int) -> int:
+    return int(random_bits(run, stage, 5000)) >> 1
 
 
 def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
@@ -63,6 +69,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     """
     keys: list[str] = []
     training = config.training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
+    made_of = config.model.model_dump(mode="json", include=MADE_OF)
     draws_memory = config.data.memory_seed == "run"
     for index, text in enumerate(texts):
         stage = stage_of(config, index)
@@ -82,7 +89,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "sequence_length": config.data.sequence_length,
                     "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,
                     **({"memory_seed": "run"} if draws_memory and method.uses_memory(stage) else {}),
-                    "model": config.model.model_dump(mode="json", include=MADE_OF),
+                    "model": made_of,
                     **({"start": config.start.key} if config.start and not index else {}),
                     "ladder": [str(size) for size in stage.ladder],
                     "training": training,

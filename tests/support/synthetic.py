@@ -18,6 +18,7 @@ import paper_tables
 from analysis.render import render
 from analysis.study import Study
 from benchmark.records import RunRecords
+from benchmark.settings.config import RunConfig
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
 TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
@@ -72,6 +73,17 @@ def write(
         _write(runs / "scores" / "baselines.jsonl", [_baseline(d, n) for d in TASKS for n in BASELINES])
 
 
+def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, evaluations: int = 10) -> None:
+    """Write a run of a suite that a file describes, with the keys of its stages; `finished` of them, and half of one.
+
+    Its domains have the names of DOMAINS.
+    """
+    suite = _Suite(config.suite, len(config.domains), config.budget.unit, config.model.architecture, "CPU")
+    run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
+    run.keys, run.description = [*keys], config.description  # type: ignore[method-assign, assignment]
+    run.write(runs, evaluations, finished, scores=True, similarities=True)
+
+
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
     """Render these tables and figures, the scorecard and the page, as `run_all.py report` does."""
     return render(Study(suite, runs), [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
@@ -122,15 +134,15 @@ class _Run:
             values[name] = math.exp(logarithm)
         return values
 
-    def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
+    def description(self) -> dict[str, Any]:
+        """What the run's file says of it, besides its keys."""
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.suite.stages]]
         config = {
             "model": {"architecture": self.suite.architecture, "ladder": ladder, "head_size": 64},
             "budget": {"unit": self.suite.unit},
             "training": {"learning_rate": 5e-4, "warmup": 0.08},
         }
-        line = {
-            "kind": "run",
+        return {
             "id": f"{self.index}-{self.seed}",
             "suite": self.suite.name,
             "row": self.label,
@@ -141,10 +153,12 @@ class _Run:
             "seed": self.seed,
             "config": config,
             "tasks": TASK_SETTINGS,
-            "stages": self.keys,
             "domains": [{"name": name, "title": title} for name, title in self.domains],
-            "unigram": {name: UNIGRAM for name, _ in self.domains},
         }
+
+    def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
+        unigram = {name: UNIGRAM for name, _ in self.domains}
+        line = {"kind": "run", **self.description(), "stages": self.keys, "unigram": unigram}
         lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.suite.stages else [line]
         _write(runs / "suites" / self.suite.name / f"{line['id']}.jsonl", lines)
         for stage in range(min(done + 1, self.suite.stages)):

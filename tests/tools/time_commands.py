@@ -1,0 +1,131 @@
+"""How long commands take that train nothing, of a suite of 20 rows and 50 seeds, 1,000 runs.
+
+python -m tests.tools.time_commands
+
+Each is called three times; what is said is the shortest wall time, and of that the time of one core. The report shows
+all tables and figures that there are, and must be the same bytes each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import methods
+import paper_tables
+from benchmark.data.run_corpus import corpus_of
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
+from benchmark.training.stage_keys import stage_keys
+from tests.support.synthetic import DOMAINS, LADDER, METHODS, TASKS, write_as
+
+TIMES = 3
+ELLE = "frw", "width", "depth", "both", "noise", "prompts"
+ROWS = (
+    *(f'{{ method = "{method}" }}' for method, _, _ in METHODS.values()),
+    *(
+        f'{{ method = "elle", name = "ELLE, {part}", options = {{ noise = 0.0{number} }} }}'
+        for number, part in enumerate(ELLE)
+    ),
+    *(f'{{ method = "ewc", name = "EWC, λ = {10**i}", options = {{ strength = {10**i} }} }}' for i in range(1, 7)),
+)
+SUITE = """
+title = "A thousand runs"
+methods = []
+seeds = [{seeds}]
+tables = [{tables}]
+domains = [{domains}]
+tasks = [{tasks}]
+rows = [{rows}]
+[tokenizer]
+vocabulary = 300
+[data]
+sequence_length = 16
+memory_tokens = 1000
+[model]
+ladder = [{ladder}]
+[training]
+batch_size = 16
+[budget]
+unit = "steps"
+amount = 100
+"""
+
+
+def write_suite(folder: Path) -> Path:
+    chosen = random.Random(0)
+    for name, _ in DOMAINS:
+        texts = [" ".join(chosen.choices(["the", "sea", "has", "waves", "and", "tides"], k=50)) for _ in range(200)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    quoted = ", ".join(f'"{name}"' for name in paper_tables.names())
+    file = folder / "thousand.toml"
+    file.write_text(
+        SUITE.format(
+            seeds=", ".join(map(str, range(50))),
+            tables=quoted,
+            domains=", ".join(f'{{ name = "{n}", title = "{t}", train = ["{folder}/{n}.jsonl"] }}' for n, t in DOMAINS),
+            tasks=", ".join(f'{{ name = "{task}", domain = "{d}", docstrings = {{}} }}' for d, task in TASKS.items()),
+            rows=", ".join(ROWS),
+            ladder=", ".join(f"{{ layers = {layers}, hidden_size = {width} }}" for layers, width, _ in LADDER),
+        )
+    )
+    return file
+
+
+def write_runs(file: Path, runs: Path, finished: float) -> None:
+    """Tokenise, and write what this share of the runs would have left; of the others half never started."""
+    configs = methods.runs(load_suite(str(file)))
+    corpus = corpus_of(configs[0], Store(runs))
+    chosen = random.Random(0)
+    for config in configs:
+        keys = stage_keys(config, methods.build(config.method, config.options), corpus.texts)
+        if chosen.random() < finished:
+            write_as(runs, config, keys, finished=len(keys))
+        elif chosen.random() < 0.5:
+            write_as(runs, config, keys, finished=2)
+
+
+def shortest(*arguments: str) -> str:
+    """Of several calls of `run_all.py`."""
+    found = []
+    for _ in range(TIMES):
+        began, used = time.perf_counter(), os.times()
+        subprocess.run([sys.executable, "run_all.py", *arguments], check=True, stdout=subprocess.DEVNULL)
+        wall, now = time.perf_counter() - began, os.times()
+        cores = now.children_user + now.children_system - used.children_user - used.children_system
+        found.append((wall, cores))
+    return "{:6.2f} s ({:.2f} s of one core)".format(*min(found))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = write_suite(folder)
+        print("--help                             ", shortest("--help"))
+        for share in (1.0, 0.6, 0.0):
+            runs = folder / f"runs-{share}"
+            write_runs(file, runs, share)
+            place = [str(file), "--runs", str(runs), "--out", str(folder / "report")]
+            print(f"of 1,000 runs {share:.0%} are done")
+            print("  status                           ", shortest("status", *place))
+            for executor in ("local", "slurm"):
+                print(
+                    f"  run --dry-run --executor {executor}   ",
+                    shortest("run", "--dry-run", "--executor", executor, *place),
+                )
+            if share:
+                reports = set()
+                for _ in range(2):
+                    print("  report                           ", shortest("report", *place))
+                    reports.add(b"".join(path.read_bytes() for path in sorted((folder / "report").rglob("*.*"))))
+                print("  the reports are", "the same" if len(reports) == 1 else "DIFFERENT")
+
+
+if __name__ == "__main__":
+    main()
