@@ -65,7 +65,8 @@ class ScoreTable(TableExhibit):
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         rows = []
         for label, scores, row, stage in lines:
-            cells = [_cell(scores, name if name in names else None) for name in titles] + [_average(scores, names)]
+            means = scores.groupby(["seed", "domain"])["test"].mean().unstack()
+            cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
             if view == "both":
                 beside = [printed.get((slug(row), stage, column), "") for column in [*titles.values(), AVERAGE]]
                 cells = [
@@ -156,19 +157,15 @@ def _split(scores: pd.DataFrame, column: str) -> dict[Any, pd.DataFrame]:
     return dict(list(scores.groupby(column, sort=False)))
 
 
-def _cell(scores: pd.DataFrame, domain: str | None) -> Cell:
-    """The score on a domain's task of each pre-training seed, a mean over its fine-tuning seeds."""
-    if domain is None:
-        return Cell()
-    values = tuple(100 * scores[scores["domain"] == domain].groupby("seed")["test"].mean())
+def _cell(means: pd.DataFrame, domain: str) -> Cell:
+    """The score on a domain's task of each pre-training seed; `means` over fine-tuning seeds, a column a domain."""
+    values = tuple(100 * means[domain].dropna()) if domain in means else ()
     return Cell(values, digits=1, missing=not values)
 
 
-def _average(scores: pd.DataFrame, domains: Sequence[str]) -> Cell:
-    """The mean over tasks of each pre-training seed that has them all, each a mean over its fine-tuning seeds."""
-    means = scores.groupby(["seed", "domain"])["test"].mean().unstack()
-    means = means.reindex(columns=list(domains)).dropna()
-    values = tuple(100 * means.mean(axis=1))
+def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
+    """The mean over tasks of each pre-training seed that has them all; `means` as for `_cell`."""
+    values = tuple(100 * means.reindex(columns=list(domains)).dropna().mean(axis=1))
     return Cell(values, digits=1, missing=not values)
 
 

@@ -48,7 +48,7 @@ class TrendFigure(Exhibit):
         """The evaluations of the rows that are shown."""
         chosen = {slug(row) for row in self.rows}
         points = study.evaluations[study.evaluations["suite"] == suite]
-        return points[np.array([not chosen or slug(row) in chosen for row in points["row"]], bool)]
+        return points[points["row"].isin([row for row in points["row"].unique() if not chosen or slug(row) in chosen])]
 
     def _draw(self, axis: Axes, study: Study, suite: str, metric: str, labels: Mapping[str, str]) -> None:
         name, scale = AXES[metric]

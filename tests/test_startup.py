@@ -38,11 +38,11 @@ def test_help_imports_no_settings() -> None:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Lab:
-    """A run that is trained and two that are not, of text that is tokenised: so that real keys are needed."""
+    """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys are needed."""
     folder = tmp_path_factory.mktemp("startup")
     write_texts(folder)
     lab = Lab(folder / "lab", folder).write('{ method = "naive" }', '{ method = "er" }', '{ method = "elle" }')
-    assert lab.call("run", "--methods", "naive") == 0
+    assert lab.call("run", "--methods", "naive,er") == 0
     return lab
 
 
@@ -61,8 +61,8 @@ def test_methods_import_nothing_before_they_compute() -> None:
     assert not heavy(each)
 
 
-@pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"]], ids=" ".join)
-def test_plans_open_each_file_of_records_once(lab: Lab, command: list[str], monkeypatch) -> None:
+@pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
+def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], monkeypatch) -> None:
     """Also that of a stage which runs share."""
     opened: Counter[Path] = Counter()
     read = Path.read_bytes
@@ -74,4 +74,4 @@ def test_plans_open_each_file_of_records_once(lab: Lab, command: list[str], monk
     monkeypatch.setattr(Path, "read_bytes", count)
     assert lab.call(*command) == 0
     kept = [path for kind in ("stages", "suites") for path in (lab.runs / kind).rglob("*.jsonl")]
-    assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == 3
+    assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == 5
