@@ -107,7 +107,7 @@ def attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
 
 
 def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
-    """For each head of a grown model the one it came from (GrowthRecord), in a model with `heads` heads a layer."""
+    """Return which head each head of a grown model came from (GrowthRecord), in a model with `heads` heads a layer."""
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
 

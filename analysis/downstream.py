@@ -181,7 +181,7 @@ def _as_printed(value: PrintedValue) -> Cell:
 
 
 def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
-    """Which task and metric stand for which domain, and over how many fine-tuning seeds."""
+    """Say which task and metric stand for which domain, and over how many fine-tuning seeds."""
     if scores.empty:
         return []
     tasks = scores.drop_duplicates("domain").set_index("domain")

@@ -76,7 +76,7 @@ class TableExhibit(Exhibit):
 
 
 def _over_seeds(blocks: Sequence[Block], most: int) -> list[str]:
-    """Over how many seeds the numbers of a table are; `most`: the largest number."""
+    """Say over how many seeds the numbers of a table are; `most`: the largest number."""
     few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
     fewer = ", or over n where it is said" if few - {1} else ""
     notes = [f"Mean ± standard deviation over {most} seeds{fewer}."] if most > 1 else []

@@ -127,7 +127,7 @@ def scales(axis: Axes, y: Literal["log", "symlog"]) -> None:
 
 
 def band(axis: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, index: int) -> None:
-    """From the lowest to the highest seed of the index-th row."""
+    """Shade what lies between the lowest and the highest seed of the index-th row."""
     axis.fill_between(x, low, high, color=line_style(index)["color"], alpha=0.15, linewidth=0)
 
 

@@ -58,7 +58,7 @@ def at_equal_cost(curves: dict[tuple[str, int], Curve]) -> pd.DataFrame:
 
 
 def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
-    """For each unit in which rows rank otherwise than in the budget's own: which, and how."""
+    """Say of each unit which rows rank otherwise in it than in the budget's own, and how."""
     found = []
     for other in ranks.columns if unit in ranks else []:
         moved = ranks[(ranks[other] != ranks[unit]) & ranks[[other, unit]].notna().all(axis=1)]

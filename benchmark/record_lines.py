@@ -206,7 +206,7 @@ class Score(TypedDict):
 
 
 class RecordedScore(Score):
-    """With the model."""
+    """A score, and the model that has it."""
 
     key: str
     stage_key: str
@@ -222,7 +222,7 @@ class Similarity(TypedDict):
 
 
 class SimilarityLine(Similarity):
-    """With the model."""
+    """A similarity, and the model and the domain that it was computed for."""
 
     kind: Literal["similarity"]
     key: str
@@ -241,7 +241,7 @@ class HeadAttention(TypedDict):
 
 
 class AttentionLine(HeadAttention):
-    """With the model."""
+    """What heads attend to, and the model and the domain that it was read from."""
 
     kind: Literal["attention"]
     key: str

@@ -145,7 +145,7 @@ class RunRecords:
 
     @property
     def matrix(self) -> list[dict[str, Measured]]:
-        """For each finished stage its last evaluation by domain or probe; empty for a stage that trained nothing."""
+        """The last evaluation of each finished stage, by domain or probe; empty for a stage that trained nothing."""
         ends = [[line for line in stage if line["kind"] == "evaluation"][-1:] for stage in self.stages[: self.finished]]
         return [{name: _measured(line, name) for line in end for name in line["perplexity"]} for end in ends]
 

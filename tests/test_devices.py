@@ -52,7 +52,7 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
 
 
 def elsewhere(folder: Path) -> dict[str, tuple[list[Waited], list[int]]]:
-    """For each method what its steps waited for. Raises AssertionError if a weight differs from the CPU's."""
+    """Return what the steps of each method waited for. Raises AssertionError if a weight differs from the CPU's."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)  # Adam amplifies rounding where gradients are tiny, as right after growth
     cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in methods.names()}

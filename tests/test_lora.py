@@ -31,7 +31,7 @@ def plain(architecture: str, dropout: float = 0.1) -> LanguageModel:
 
 
 def adapted(architecture: str, domains: int = 2, dropout: float = 0.1) -> LoraModel:
-    """With random adapters for the second domain and the `domains` - 1 after it."""
+    """A model with random adapters for the second domain and the `domains` - 1 after it."""
     model = LoraModel(plain(architecture, dropout))
     for _ in range(domains):
         model.add(rank=3)

@@ -63,7 +63,7 @@ def test_methods_import_nothing_before_they_compute() -> None:
 
 @pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
 def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], monkeypatch) -> None:
-    """Also that of a stage which runs share."""
+    """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
     opened: Counter[Path] = Counter()
     read = Path.read_bytes
 

@@ -91,7 +91,7 @@ def test_the_real_gpt2_files(tmp_path) -> None:
 
 
 def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> None:
-    """As RoBERTa's, whose ids 0 to 2 are ours. Oracle: the layout in benchmark/data/vocabulary.py."""
+    """Ids 0 to 2 of RoBERTa's vocabulary are ours. Oracle: the layout in benchmark/data/vocabulary.py."""
     folder = gpt2_files(tmp_path / "bpe")
     entries = list(json.loads((folder / "vocab.json").read_text(encoding="utf-8")))
     roberta = {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *entries, "<mask>"])}

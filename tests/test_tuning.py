@@ -33,7 +33,7 @@ def spaces() -> dict[str, tuning.Space]:
 
 @pytest.fixture(scope="module")
 def trials() -> tuple[tuning.Trial, ...]:
-    """Those of every method in the demo."""
+    """The trials of every method in the demo."""
     suite = load_suite("demo", {"methods": ["baselines", "controls"], "seeds": [3, 4]})
     return tuning.search(suite, methods.runs(suite), spaces(), 5, check).trials
 

@@ -73,7 +73,7 @@ def identity(domain: Domain, valid_share: float) -> str:
 
 
 class _Seen:
-    """Which hashes were there before. On disk, with a cache of 16 MiB, because there is one for every document."""
+    """The hashes that were there before, on disk, with a cache of 16 MiB, for there is one for every document."""
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")  # a temporary file that goes when it is closed

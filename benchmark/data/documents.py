@@ -77,5 +77,5 @@ class Sample(Generic[Item]):
             self.dropped += 1
 
     def items(self) -> list[Item]:
-        """In the order in which they came."""
+        """Return what was kept, in the order in which it came."""
         return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]

@@ -94,7 +94,7 @@ class Corpus:
 
     @property
     def texts(self) -> list[str]:
-        """For each domain a hash of its tokens and of the tokenizer that made them."""
+        """A hash for each domain, of its tokens and of the tokenizer that made them."""
         return [domain.key for domain in self.domains]
 
 

@@ -62,7 +62,7 @@ class SavedModel:
         self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}
 
     def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
-        """Those of the asked prompts that this model is scored with.
+        """Return those of the asked prompts that this model is scored with.
 
         "none" for a model that was trained without prompts. Before the last stage the right one only: the others tell
         something of the final models (the paper's table:table5), and would multiply the cost of every stage.

@@ -83,7 +83,7 @@ def balanced(
 
 
 def parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """For each source ("pandas.core.frame:DataFrame.join") the part of its package that it is from ("pandas.core").
+    """Name the part of its package that each source is from: "pandas.core" for "pandas.core.frame:DataFrame.join".
 
     The second level of a package, or the first of Python's library, which has no name of its own. A part with more
     than half of all is divided further ("pandas.core.arrays").

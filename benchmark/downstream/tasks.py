@@ -49,7 +49,7 @@ class TaskData:
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """For each example of test, whether its text (and pair) stands verbatim in train, whatever its label."""
+        """Whether the text (and pair) of each example of test stands verbatim in train, whatever its label."""
         known = {(example.text, example.text_pair) for example in self.train}
         return tuple((example.text, example.text_pair) in known for example in self.test)
 

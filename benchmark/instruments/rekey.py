@@ -114,7 +114,10 @@ def _move(run: Run, index: int, before: str) -> None:
 
 
 def _move_scores(run: Run, suite: Suite, tasks: Tasks, index: int, before: str) -> None:
-    """Those of the suite's tasks and settings. A domain that the model has not met is read with another prompt now."""
+    """Move a model's scores under the suite's tasks and settings, except those of domains that it has not met.
+
+    Such a domain is read with another prompt now.
+    """
     now, met = run.keys[index], {domain.name for domain in run.config.domains[: index + 1]}
     old, new = (run.store.root / "scores" / f"{key}.jsonl" for key in (before, now))
     if not old.exists():

@@ -149,7 +149,7 @@ class MatrixProduct:
         self._factor, self._out = (torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2))
 
     def flops_per_second(self) -> float:
-        """Over all processes, at the slowest one's pace."""
+        """Measure what all processes reach together, at the slowest one's pace."""
         self._world.synchronize()
         began = time.perf_counter()
         torch.mm(self._factor, self._factor, out=self._out)

@@ -89,7 +89,7 @@ class Architecture:
         return hidden
 
     def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
-        """That of a masked model's LM head."""
+        """The activation function of a masked model's LM head."""
         return F.gelu
 
     def classifier(self, config: Any) -> nn.Module:

@@ -8,5 +8,5 @@ SUITES = Path(__file__).parents[1] / "suites"
 
 
 def suite_names() -> list[str]:
-    """In alphabetical order."""
+    """The names of the suites that come with the project, in alphabetical order."""
     return sorted(path.stem for path in SUITES.glob("*.toml"))

@@ -36,7 +36,7 @@ class Loader:
         self._ahead: tuple[int, Future[Step]] | None = None
 
     def seed(self, step: int) -> int:
-        """For the random numbers that the step itself draws (dropout), different in each process."""
+        """The seed of the random numbers that a step itself draws (dropout), different in each process."""
         return int(random_bits(self._stream.seed, self._stage.index, self._phase_index, step, self._world.rank) >> 1)
 
     def get(self, step: int) -> Step:

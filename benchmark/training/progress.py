@@ -71,7 +71,7 @@ class ProgressLine:
 
 
 class Silent:
-    """For all processes of a run but the first."""
+    """Shows nothing: the progress of every process of a run but the first, which speaks for all."""
 
     def due(self) -> bool:
         return False

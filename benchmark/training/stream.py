@@ -131,7 +131,7 @@ class Stream:
 
     @cached_property
     def validation_keys(self) -> dict[str, str]:
-        """For each of `evaluated` by name a hash of its tokens, and of its masks where there are any."""
+        """A hash for each of `evaluated`, by name, of its tokens, and of its masks where there are any."""
         return {
             text.name: digest([text.key, self._mask_number(index) if self.masked else None])
             for index, text in enumerate(self.evaluated)

@@ -88,7 +88,7 @@ def contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
 
 
 def _data(names: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what Python itself keeps there."""
+    """The names that a program keeps there, without Python's own."""
     return {name: value for name, value in names.items() if not name.startswith("__")}
 
 

@@ -200,7 +200,7 @@ class Lab:
         return load_file(Store(self.runs).stage(self.keys(row)[-1]) / "model" / "model.safetensors")
 
     def wait_for_mid_stage(self, *rows: str) -> None:
-        """Until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
+        """Wait until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
         for row in rows:
             wait_until(lambda row=row: self.count(row, "evaluation") >= 3)  # type: ignore[misc]
             wait_until((Store(self.runs).stage(self.keys(row)[1]) / "checkpoint.pt").exists)

@@ -91,7 +91,7 @@ class Draws:
 
 
 def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
-    """So many cards of the most seeds; fewer seeds are the first of these."""
+    """Draw so many cards of the most seeds; fewer seeds are the first of these."""
     rng = np.random.default_rng([[*NOISE].index(noise), [*DIFFERENCES].index(difference)])
     values = NOISE[noise](rng, (SEEDS[-1], cards, card.values))
     ahead, behind = DIFFERENCES[difference]

@@ -49,7 +49,7 @@ WAYS: list[tuple[int, int, dict[str, Any]]] = [
 
 @dataclass
 class Figures:
-    """Over seeds: perplexity after over before, and the largest difference of a logit."""
+    """What growth did, seed by seed: perplexity after over before, and the largest difference of a logit."""
 
     case: str = ""
     ratios: list[float] = field(default_factory=list)

@@ -92,7 +92,7 @@ def write_runs(file: Path, runs: Path, finished: float) -> None:
 
 
 def shortest(*arguments: str) -> str:
-    """Of several calls of `run_all.py`."""
+    """Time several calls of `run_all.py` and describe the shortest."""
     found = []
     for _ in range(TIMES):
         began, used = time.perf_counter(), os.times()
