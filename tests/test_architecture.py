@@ -325,3 +325,10 @@ def test_no_two_nones_stand_side_by_side_in_a_call() -> None:
                 assert not any(one and other for one, other in pairwise(none)), (
                     f"{path}:{node.lineno}: {ast.unparse(node)}"
                 )
+
+
+def test_no_test_file_imports_another() -> None:
+    """What tests share stands in tests/support. Programs that a test holds as text count."""
+    for path in SOURCES:
+        found = re.findall(r"^ *(?:from|import) tests(?:\.| import )test_.*", path.read_text(encoding="utf-8"), re.M)
+        assert not found, f"{path}: {found}"

@@ -21,7 +21,7 @@ from benchmark.downstream.finetune import Trainer, length_bucketed, missing, sco
 from benchmark.downstream.tasks import TaskData
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning
-from tests.support.toy_task import SETTINGS, TASK, data_of, save
+from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ GRID = """
 import os, signal, sys
 from pathlib import Path
 from benchmark import records
-from tests.test_finetune import grid
+from tests.support.toy_task import grid
 
 append, count = records.append, 0
 def append_and_die(path, record):
@@ -176,19 +176,6 @@ def append_and_die(path, record):
 records.append = append_and_die
 grid(Path(sys.argv[1]), Path(sys.argv[2]))
 """
-
-
-def grid(folder: Path, path: Path, progress=lambda record, left: None) -> None:
-    """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
-    torch.set_num_threads(1)
-    data = data_of(32, 64, coin=True)
-    tasks = [
-        (TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}), data)
-        for name, rate in (("first", 3e-3), ("second", 1e-3))
-    ]
-    settings = Finetuning(seeds=2, prompts=("right", "none"))
-    score_all("stage", folder, tasks, settings, path, progress=progress)
-    assert not missing("stage", tasks, ("right", "none"), settings, path)
 
 
 def values(path: Path) -> list[tuple]:

@@ -5,7 +5,6 @@ import io
 import re
 import shutil
 import subprocess
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,16 +27,7 @@ from analysis.tables import (
 from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError
 from tests.support import synthetic
-
-
-def load(name: str) -> Any:
-    """A table or figure, of a kind that the test knows."""
-    return paper_tables.load(name)
-
-
-def study(tmp_path, **options) -> Study:
-    synthetic.write(tmp_path, "demo", **options)
-    return Study("demo", load_runs(tmp_path, "demo"))
+from tests.support.synthetic import load, study
 
 
 def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]:

@@ -13,8 +13,8 @@ from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write
-from tests.test_tables import load, study
 
 
 def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from typing import Any
 import paper_tables
 from analysis.render import render
 from analysis.study import Study
-from benchmark.records import RunRecords
+from benchmark.records import RunRecords, load_runs
 from benchmark.settings.config import RunConfig
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
@@ -82,6 +82,17 @@ def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, 
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
     run.keys, run.description = [*keys], config.description  # type: ignore[method-assign, assignment]
     run.write(runs, evaluations, finished, scores=True, similarities=True)
+
+
+def load(name: str) -> Any:
+    """A table or figure, of a kind that the test knows."""
+    return paper_tables.load(name)
+
+
+def study(runs: Path, **options: Any) -> Study:
+    """Write the suite `demo` with what `write` takes, and read it as tables do."""
+    write(runs, "demo", **options)
+    return Study("demo", load_runs(runs, "demo"))
 
 
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:

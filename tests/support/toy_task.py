@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,8 +11,10 @@ from tokenizers import Tokenizer
 
 from benchmark.data.bpe import train_bpe
 from benchmark.data.vocabulary import Vocabulary
+from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build
+from benchmark.record_lines import Score
 from benchmark.settings.task_settings import Finetuning, Task
 
 DOMAINS = ("one", "two", "three")
@@ -52,3 +55,16 @@ def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> t
 def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False) -> TaskData:
     splits = [examples(n, seed, coin, pair) for seed, n in enumerate((train, 40, test))]
     return TaskData(("l", "r"), *splits)
+
+
+def grid(folder: Path, path: Path, progress: Callable[[Score, int], None] = lambda record, left: None) -> None:
+    """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
+    torch.set_num_threads(1)
+    data = data_of(32, 64, coin=True)
+    tasks = [
+        (TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}), data)
+        for name, rate in (("first", 3e-3), ("second", 1e-3))
+    ]
+    settings = Finetuning(seeds=2, prompts=("right", "none"))
+    score_all("stage", folder, tasks, settings, path, progress=progress)
+    assert not missing("stage", tasks, ("right", "none"), settings, path)
