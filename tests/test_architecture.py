@@ -32,16 +32,14 @@ WITHOUT_TORCH = (
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.render", "paper_tables", "run_all"),
 )
-CLOCKS = {
-    "time": {"time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime"}
-    | {"localtime", "gmtime", "ctime", "asctime", "strftime"},
-    "datetime": {"now", "utcnow", "today"},
-    "pandas": {"now", "today"},
-    "numpy": {"datetime64"},
-    "os": {"times"},
-    "resource": {"getrusage"},
-    "timeit": {"timeit", "default_timer", "Timer"},
-    "torch": {"elapsed_time", "Event", "Timer"},
+# a module that has clocks -> what of it reads none; nothing else of it is taken without a word in READS_A_CLOCK
+NO_CLOCK: dict[str, set[str]] = {"time": {"sleep"}, "datetime": {"timedelta"}, "uuid": {"uuid4"}} | {
+    module: set() for module in ("resource", "timeit", "asyncio", "sched", "calendar", "psutil")
+}
+# what clocks of other modules are called, whatever they hang on
+CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime", "times", "getrusage"} | {
+    *("localtime", "gmtime", "ctime", "asctime", "strftime", "now", "utcnow", "today", "timeit", "default_timer"),
+    *("uuid1", "elapsed_time", "Event", "Timer"),
 }
 READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
@@ -194,27 +192,38 @@ def test_is_imported_without_torch(module: str) -> None:
 
 
 def clocks(tree: ast.AST) -> set[str]:
-    """The clocks that a file reads, under whatever name it imports them."""
-    aliases: dict[str, str] = {}  # name in the file -> the module it is, or comes from
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            aliases |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            aliases |= {alias.asname or alias.name: node.module for alias in node.names}
-        elif (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name)
-        ):
-            aliases[node.targets[0].id] = node.value.id
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = CLOCKS.get(node.module.partition(".")[0], set())
-            found |= {alias.name for alias in node.names if alias.name.removesuffix("_ns") in {*names, "*"} and names}
-        elif isinstance(node, ast.Attribute):
-            first = ast.unparse(node).partition(".")[0]
-            names = CLOCKS.get(aliases.get(first, first).partition(".")[0], set())
-            found |= {node.attr} if node.attr.removesuffix("_ns") in names else set()
-    return found
+    """What a file can read a clock with: modules that have some, in any use but a name of theirs that reads none;
+    clocks of others by their names; and the text that pandas and numpy take for the time."""
+    nodes = list(ast.walk(tree))
+    bound = {  # name in the file -> the module that it is, or comes from
+        alias.asname or alias.name.partition(".")[0]: alias.name if isinstance(node, ast.Import) else str(node.module)
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    innocent, found = set(), set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if node.attr in NO_CLOCK.get(bound.get(owner, ""), ()):
+                innocent.add(id(node.value))
+            if node.attr.removesuffix("_ns") in CLOCKS and (id(node) in called or owner in bound):
+                found.add(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            plain = NO_CLOCK.get(str(node.module))
+            found |= {name for name in names if name.removesuffix("_ns") in CLOCKS} if plain is None else names - plain
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            found |= {_dynamic(node.args[0], "a clock?")} & NO_CLOCK.keys()
+        elif isinstance(node, ast.Constant) and node.value in ("now", "today"):
+            found.add(node.value)
+    return found | {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and id(node) not in innocent
+        if node.id not in NO_CLOCK.get(bound.get(node.id, ""), {node.id})
+    }
 
 
 @pytest.mark.parametrize(
@@ -234,10 +243,39 @@ def clocks(tree: ast.AST) -> set[str]:
         "import time; time.strftime('%s')",
         "import pandas as pd; pd.Timestamp.now()",
         "import numpy as np; np.datetime64('now')",
+        "import pandas as pd; pd.to_datetime('now')",
+        "import datetime; D = datetime.datetime; D.now()",
+        "import time; a, t = 0, time; t.time()",
+        "import time; clock: object = time; clock.time()",
+        "import time; getattr(time, 'time')()",
+        "import time; vars(time)['time']()",
+        "import time\nclass A:\n    t = time\nA.t.time()",
+        "import importlib; importlib.import_module('time').time()",
+        "from importlib import import_module; clock = import_module('time')",
+        "import uuid; uuid.uuid1()",
+        "import asyncio; asyncio.new_event_loop()",
+        "loop.time()",
+        "import os; clock = os.times",
+        "from torch.cuda import Event",
     ],
 )
 def test_every_way_to_read_a_clock_is_seen(code: str) -> None:
     assert clocks(ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.sleep(1)",
+        "import datetime; datetime.timedelta(seconds=1)",
+        "from datetime import timedelta; timedelta(1)",
+        "import uuid; uuid.uuid4()",
+        "line['time'] > stage.time.wall + sum(self.times)",
+    ],
+)
+def test_what_reads_no_clock_is_let_be(code: str) -> None:
+    """A test that finds everything would be switched off."""
+    assert not clocks(ast.parse(code))
 
 
 def test_time_is_read_where_it_is_said() -> None:
