@@ -41,12 +41,12 @@ class AGEM(LifelongMethod):
         learner.record(steps=steps, conflicts=share + (conflicts - share) / steps)
 
 
-def project(gradient: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
-    """Project `gradient` in place if it conflicts with `reference`. Returns whether it does."""
-    product = inner_product(gradient, reference)
-    norm = inner_product(reference, reference) if product < 0 else 0.0
-    if norm > 0:  # it is 0 for a reference so small that its square vanishes
-        for g, r in zip(gradient, reference, strict=True):
+def project(gradient: Sequence[Tensor], memory_gradient: Sequence[Tensor]) -> bool:
+    """Project `gradient` in place if it conflicts with `memory_gradient`. Returns whether it does."""
+    product = inner_product(gradient, memory_gradient)
+    norm = inner_product(memory_gradient, memory_gradient) if product < 0 else 0.0
+    if norm > 0:  # it is 0 for a gradient so small that its square vanishes
+        for g, r in zip(gradient, memory_gradient, strict=True):
             g.sub_(r, alpha=product / norm)
     return product < 0
 

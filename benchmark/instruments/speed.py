@@ -232,8 +232,8 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     return "\n".join(lines)
 
 
-def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, reference: Path | None) -> None:
-    """Measure, print the table, and write the table of step times to `reference`, if there is one."""
+def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> None:
+    """Measure, print the table, and write the table of step times to `table_file`, if there is one."""
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
@@ -241,5 +241,5 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
     with join() as world:
         costs, rows = measure(configs, build, lambda one: corpus_of(one, store, say), world, pairs=pairs, say=say)
         print(table(costs, precision_of(configs[0].training, world), world.hardware()))
-        if reference:
-            step_times.write(reference, rows, world.hardware())
+        if table_file:
+            step_times.write(table_file, rows, world.hardware())

@@ -14,7 +14,7 @@ class Work:
     rows: int = 0  # of text that are trained on
     tokens: int = 0  # of text in these rows
     flops: float = 0.0
-    reference: float = 0.0  # seconds on the machine that the budget names
+    machine_seconds: float = 0.0  # seconds on the machine that the budget names
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ UNITS = {
             "reference",
             "Train wall time on the reference machine (s)",
             "steps times the seconds that such a step takes on the machine of the table `reference`",
-            lambda work: work.reference,
+            lambda work: work.machine_seconds,
             in_seconds=True,
             by_table=True,
         ),

@@ -119,7 +119,7 @@ class StageRun:
             clock.start()
             phases = list(method.phases(self.stage))
             clock.pause()
-        clock.count(Work(flops=flops, reference=self.times.set_up if self.times else 0.0))
+        clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
         clock.share = sum(phase.share for phase in phases) or 1.0
         return phases
 
