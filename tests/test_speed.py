@@ -13,7 +13,7 @@ import methods
 from benchmark import records
 from benchmark.instruments import speed, step_parts
 from benchmark.instruments.lab import ALONE, STEPS, Lab
-from benchmark.instruments.speed import Cost, measure, table
+from benchmark.instruments.speed import Cost, OverNaive, PhaseOfRun, measure, table
 from benchmark.instruments.step_parts import PARTS
 from benchmark.models import load
 from benchmark.settings.config import Budget, ConfigError, RunConfig
@@ -232,13 +232,14 @@ def test_costs_of_a_suite(tmp_path) -> None:
     said: list[str] = []
     corpus = lab.run(configs[0], "run").corpus
     costs, rows = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append)
-    phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
+    phases = [(cost.at.row, cost.at.stage, cost.at.phase) for cost in costs]
     assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]
     assert phases[6:9] == [("ewc", 0, "adapt"), ("ewc", 1, "importance"), ("ewc", 1, "adapt")]
-    assert len({cost.seconds for cost in costs if cost.stage == 0}) == 1  # measured once
+    assert len({cost.seconds for cost in costs if cost.at.stage == 0}) == 1  # measured once
     assert len(said) == 7
-    assert [round(cost.predicted, 2) for cost in costs[:6]] == [1, 1, 1, 1, 2, 2]
-    assert all(cost.measured > 0 and cost.domain == ("json", "email", "logging")[cost.stage] for cost in costs)
+    assert [round(cost.over_naive.predicted, 2) for cost in costs[:6]] == [1, 1, 1, 1, 2, 2]
+    assert all(cost.over_naive.measured > 0 for cost in costs)
+    assert all(cost.at.domain == ("json", "email", "logging")[cost.at.stage] for cost in costs)
     assert [set(times.phases) for times in rows[2].stages] == [
         {"adapt"},
         {"importance", "adapt"},
@@ -265,13 +266,9 @@ def test_all_rows_are_compiled(tmp_path) -> None:
 def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:
     parts = dict(zip(PARTS, (0.01, 0.4, 0.5, 0.02, 0.06, 0.01), strict=True))
     return Cost(
-        row=row,
-        stage=stage,
-        domain="ns",
-        phase=phase,
+        at=PhaseOfRun(row, stage, "ns", phase),
         seconds=seconds,
-        measured=measured,
-        predicted=predicted,
+        over_naive=OverNaive(measured, predicted),
         tokens=2000,
         flops=3e9,
         of_peak=0.45,

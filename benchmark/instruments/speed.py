@@ -40,26 +40,40 @@ TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
 WARM_UP = 2  # steps
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a step of one phase costs: seconds, and how many of Naive's steps in the same stage that is."""
+@dataclass(frozen=True)
+class PhaseOfRun:
+    """The phase that a step belongs to."""
 
     row: str
     stage: int
     domain: str
     phase: str
-    seconds: float
-    measured: float  # steps of Naive, median over pairs
-    predicted: float  # the same by FLOPs
-    tokens: int  # of text, over all processes
-    flops: float  # over all processes
-    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
-    parts: dict[str, float]  # of the time, by part (see step_parts)
+
+
+@dataclass(frozen=True)
+class OverNaive:
+    """How many of Naive's steps in the same stage a step is worth."""
+
+    measured: float  # median over pairs
+    predicted: float  # by FLOPs
 
     @property
     def off(self) -> float:
         """How much more it costs than predicted, as a share; NaN for a phase without matrix products."""
         return self.measured / self.predicted - 1 if self.predicted else math.nan
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step of one phase costs."""
+
+    at: PhaseOfRun
+    seconds: float
+    over_naive: OverNaive
+    tokens: int  # of text, over all processes
+    flops: float  # over all processes
+    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
+    parts: dict[str, float]  # of the time, by part (see step_parts)
 
 
 def seconds_of(stepper: Stepper, step: int) -> float:
@@ -95,7 +109,7 @@ def measure(
                 say(f"{config.row}, stage {one.inputs.stage.index + 1} of {len(config.domains)}")
                 known[key] = one.measure(pairs)
             shared, measured = known[key]
-            costs += [replace(cost, row=config.row) for cost in shared]
+            costs += [replace(cost, at=replace(cost.at, row=config.row)) for cost in shared]
             times.append(measured)
         rows.append(RowTimes(config.method, config.options, settings_of(config), tuple(times)))
     return costs, rows
@@ -117,17 +131,16 @@ class Prepared:
         for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
             one = Stepper(inputs, phase, number)
-            flops = one.flops()
+            flops, domain = one.flops(), stage.domains[stage.index]
             turns = _in_turns(one, naive, product, pairs)
             costs.append(
                 Cost(
-                    row=inputs.config.row,
-                    stage=stage.index,
-                    domain=stage.domains[stage.index],
-                    phase=phase.name,
+                    at=PhaseOfRun(inputs.config.row, stage.index, domain, phase.name),
                     seconds=statistics.median(turn.seconds for turn in turns),
-                    measured=statistics.median(turn.seconds / turn.naive for turn in turns),
-                    predicted=flops / naive.flops(),
+                    over_naive=OverNaive(
+                        measured=statistics.median(turn.seconds / turn.naive for turn in turns),
+                        predicted=flops / naive.flops(),
+                    ),
                     tokens=one.loader.tokens,
                     flops=flops,
                     of_peak=statistics.median(flops / turn.seconds / turn.peak for turn in turns),
@@ -136,7 +149,7 @@ class Prepared:
             )
             one.close()
         naive.close()
-        return costs, StageTimes(self.set_up, {cost.phase: cost.seconds for cost in costs})
+        return costs, StageTimes(self.set_up, {cost.at.phase: cost.seconds for cost in costs})
 
 
 class MatrixProduct:
@@ -205,20 +218,21 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
 
 def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
-    width = max([len("row"), *(len(cost.row) for cost in costs)])
-    names = max([len("phase"), *(len(cost.phase) for cost in costs)])
+    width = max([len("row"), *(len(cost.at.row) for cost in costs)])
+    names = max([len("phase"), *(len(cost.at.phase) for cost in costs)])
     lines = [
         f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
         f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join(PARTS)}"
     ]
     for cost in costs:
-        off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
-        mark = "!" if cost.off > TOLERANCE else " "
+        at, over = cost.at, cost.over_naive
+        off = f"{over.off:+6.0%}" if over.predicted else f"{'-':>6}"
+        mark = "!" if over.off > TOLERANCE else " "
         parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in PARTS)
         lines.append(
-            f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
+            f"{at.row:{width}}  {at.stage + 1:5}  {at.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
             f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
-            f"{cost.measured:8.2f}  {cost.predicted:8.2f}  {off} {mark}  {parts}"
+            f"{over.measured:8.2f}  {over.predicted:8.2f}  {off} {mark}  {parts}"
         )
     lines.append(
         f"{precision} on {machine['device']} ({machine['cpu']}, {machine['threads']} threads, "
@@ -227,7 +241,7 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     lines.append(
         "of peak: of what a large matrix product reaches, in turns; batches ... other: shares of a step's time"
     )
-    if any(cost.off > TOLERANCE for cost in costs):
+    if any(cost.over_naive.off > TOLERANCE for cost in costs):
         lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")
     return "\n".join(lines)
 
