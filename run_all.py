@@ -94,12 +94,13 @@ def tune(options: argparse.Namespace) -> int:
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     from benchmark.jobs.dry_run import describe
-    from benchmark.jobs.plan import Plan
+    from benchmark.jobs.plan import LaunchOptions, Plan
     from benchmark.jobs.status import watch
 
-    names = ("retry_failed", "parallel", "share_machine")
-    given = {name: getattr(options, name) for name in names}
-    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, **given)
+    how = LaunchOptions(
+        retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
+    )
+    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how)
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         print(describe(plan, executor))

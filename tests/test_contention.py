@@ -20,6 +20,7 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs import here
+from benchmark.jobs.plan import LaunchOptions
 from benchmark.settings.config import Budget
 from benchmark.store import Store
 from benchmark.training import contention, stage
@@ -140,8 +141,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     state = SimpleNamespace(config=config)
     plan: Any = SimpleNamespace(
         wanted=[state],
-        parallel=1,
-        share_machine=bool(share),
+        options=LaunchOptions(parallel=1, share_machine=bool(share)),
         store=Store(tmp_path),
         build=lambda name, options: methods.build("none"),
     )

@@ -59,9 +59,9 @@ def work_through(plan: Plan) -> int:
 def _train(plan: Plan, machine: BaseFileLock) -> list[RunConfig]:
     """Train what is wanted, with the machine's lock if that needs it. Returns the runs that failed."""
     runs, wanted = plan.store.root, [state.config for state in plan.wanted]
-    slots = slots_for(wanted, plan.parallel)
+    slots = slots_for(wanted, plan.options.parallel)
     timed = any(UNITS[config.budget.unit].is_wall_time for config in wanted)
-    alone = machine if timed and not plan.share_machine else None
+    alone = machine if timed and not plan.options.share_machine else None
     if len(slots) == 1:
         return train_here(wanted, plan.build, runs, alone)
     if alone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -52,6 +52,15 @@ class Tables:
     out: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How a plan is carried out, as the command line says it."""
+
+    retry_failed: bool = False
+    parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
+    share_machine: bool = False  # do not wait for other runs under a budget of wall time here
+
+
 @dataclass(frozen=True)
 class Plan:
     """What an executor is given. `states` are those of all runs that the tables show."""
@@ -61,10 +70,7 @@ class Plan:
     build: Build
     store: Store
     tables: Tables
-    _: KW_ONLY
-    retry_failed: bool = False
-    parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
-    share_machine: bool = False  # do not wait for other runs under a budget of wall time here
+    options: LaunchOptions = LaunchOptions()
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:
@@ -73,12 +79,12 @@ class Plan:
     @property
     def wanted(self) -> list[RunState]:
         """The runs to train."""
-        return to_train(self.states, self.retry_failed)
+        return to_train(self.states, self.options.retry_failed)
 
     @property
     def left_out(self) -> int:
         """How many failed runs are left as they are."""
-        return 0 if self.retry_failed else sum(state.state == "failed" for state in self.states)
+        return 0 if self.options.retry_failed else sum(state.state == "failed" for state in self.states)
 
     @cached_property
     def segments(self) -> list[Segment]:
@@ -179,7 +185,7 @@ class Plan:
         same = [job for job in known if job.key == key]
         since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"] if same else 0.0
         over = [job for job in same if (job.history.ended or 0) > since]
-        return any(job.state == "done" or not self.retry_failed for job in over)
+        return any(job.state == "done" or not self.options.retry_failed for job in over)
 
 
 AT_THE_ENDS = ("data", "report")  # what begins the keys of jobs that a report does not wait for

@@ -18,7 +18,7 @@ class LocalExecutor:
         self.suite, self.store = suite, store
 
     def describe(self, plan: Plan) -> list[str]:
-        slots = slots_for([state.config for state in plan.wanted], plan.parallel)
+        slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
         return [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 else []
 
     def execute(self, plan: Plan) -> int:

@@ -56,9 +56,9 @@ class SlurmExecutor:
 
     def execute(self, plan: Plan) -> int:
         """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
-        if plan.parallel is not None:
+        if plan.options.parallel is not None:
             raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
-        if plan.share_machine:
+        if plan.options.share_machine:
             raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
         self._check([state.config for state in plan.wanted])
         self.folder.mkdir(parents=True, exist_ok=True)
