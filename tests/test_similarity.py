@@ -64,7 +64,6 @@ def one_row(positions: int, classes: int) -> Any:
         domains=row[:, 0],
         positions=row,
         targets=row,
-        memory=row[:, 0] > 0,
         rows=1,
         memory_share=0.0,
         memory_rows=0,

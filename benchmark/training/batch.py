@@ -18,10 +18,15 @@ class Batch:
     domains: Tensor  # (B,) int64, index in the stream of each row's domain
     positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
     targets: Tensor  # (B, K) int64
-    memory: Tensor  # (B,) bool, rows from the memory of earlier domains; they come last
     rows: int  # of the whole batch, over all micro-batches and processes
     memory_share: float  # of those rows
-    memory_rows: int  # of this part; they come last
+    memory_rows: int  # of this part, from the memory of earlier domains; they come last
+
+    @property
+    def memory(self) -> Tensor:
+        """(B,) bool, which rows come from the memory."""
+        rows = len(self.tokens)
+        return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
 
     def to(self, device: torch.device) -> Batch:
         tensors: dict[str, Any] = {

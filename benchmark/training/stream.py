@@ -88,7 +88,6 @@ class Stream:
         batch = self._to_batch(text, domains, random_bits(*key, step, rows))
         return replace(
             batch,
-            memory=torch.from_numpy(is_memory),
             rows=batch_size,
             memory_share=from_memory / batch_size,
             memory_rows=int(is_memory.sum()),
@@ -202,7 +201,6 @@ class Stream:
             domains=torch.from_numpy(np.ascontiguousarray(domains)),
             positions=torch.from_numpy(positions),
             targets=torch.from_numpy(targets),
-            memory=torch.zeros(len(text), dtype=torch.bool),
             rows=len(text),
             memory_share=0.0,
             memory_rows=0,
