@@ -75,7 +75,6 @@ class Outlook:
 class Stage:
     """What a method may know of the stage that begins: nothing of later ones, but for controls in `outlook`."""
 
-    index: int  # 0 for the first domain
     domains: tuple[str, ...]  # so far, the new one last
     ladder: tuple[Size, ...]  # so far, one size a domain
     budget: float  # of this stage, in the budget's unit
@@ -83,6 +82,11 @@ class Stage:
     build: Callable[[Size], LanguageModel]  # a new model with random weights
     memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
     outlook: Outlook
+
+    @property
+    def index(self) -> int:
+        """0 for the first domain."""
+        return len(self.domains) - 1
 
     @property
     def first(self) -> bool:

@@ -33,7 +33,6 @@ def stage_of(config: RunConfig, index: int) -> Stage:
         raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
 
     return Stage(
-        index=index,
         domains=domains[: index + 1],
         ladder=ladder[: index + 1],
         budget=amounts[index],

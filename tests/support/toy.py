@@ -51,14 +51,12 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
     """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a batch of `of`."""
     tokens, targets = (torch.tensor(pairs[name]).unsqueeze(1) for name in ("tokens", "targets"))
     rows = len(tokens)
-    memory = torch.arange(rows) >= rows - memory_rows
     zeros = torch.zeros(rows, dtype=torch.long)
     return Batch(
         tokens=tokens,
         domains=zeros,
         positions=zeros.unsqueeze(1),
         targets=targets,
-        memory=memory,
         rows=of or rows,
         memory_share=memory_rows / (of or rows),
         memory_rows=memory_rows,
@@ -83,7 +81,6 @@ def stage(index: int) -> Stage:
         raise AssertionError("a method that does not grow needs no new model, and no memory before its first step")
 
     return Stage(
-        index=index,
         domains=("a", "b", "c")[: index + 1],
         ladder=(size,) * (index + 1),
         budget=1.0,
