@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 ZERO = "0"  # stands for a row whose values are all zero
 PAPER = ("Naive", "EWC", "MAS", "A-GEM", "ER", "Logit-KD", "PNN", "ELLE")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Criterion:
+    """What "better" means in a claim.
+
+    `metric`: a key of `analysis.verdicts.METRICS`. `stages`: after the "last", or after "each" from the second on.
+    `columns`: on the "average" of the tasks or on "each". `by`: better by more than this; negative: at most this much
+    worse. `within`: instead, the same up to this much.
+    """
+
+    metric: str = "AP"
+    stages: Literal["last", "each"] = "last"
+    columns: Literal["average", "each"] = "average"
+    by: float = 0.0
+    within: float | None = None
+
+
 @dataclass(frozen=True)
 class Claim:
     """`rows` are better than each row of `than` (empty: than all other methods of the paper).
 
-    `metric`: a key of `analysis.verdicts.METRICS`. `stages`: after the "last", or after "each" from the second on.
-    `columns`: on the "average" of the tasks or on "each". `by`: better by more than this; negative: at most this much
-    worse. `within`: instead, the same up to this much. `table`: where the paper's numbers are.
+    `table`: where the paper's numbers are.
     """
 
     topic: str
     text: str
     rows: tuple[str, ...]
     than: tuple[str, ...] = ()
-    _: KW_ONLY
-    metric: str = "AP"
-    stages: Literal["last", "each"] = "last"
-    columns: Literal["average", "each"] = "average"
-    by: float = 0.0
-    within: float | None = None
+    criterion: Criterion = Criterion()
     table: str = "main_pretraining"
 
 
-def _main(text: str, *rows: str, **rest: Any) -> Claim:
-    return Claim("Pre-training", text, rows, **rest)
+def _main(text: str, *rows: str, than: tuple[str, ...] = (), **better: Any) -> Claim:
+    return Claim("Pre-training", text, rows, than, Criterion(**better))
 
 
-def _tasks(text: str, *rows: str, **rest: Any) -> Claim:
-    return Claim("Downstream", text, rows, **{"metric": "score", "table": "main_downstream", **rest})
+def _tasks(text: str, *rows: str, than: tuple[str, ...] = (), table: str = "main_downstream", **better: Any) -> Claim:
+    return Claim("Downstream", text, rows, than, Criterion(metric="score", **better), table)
 
 
-def _part(text: str, row: str, *than: str, **rest: Any) -> Claim:
-    return Claim("Parts of ELLE", text, (row,), than, **{"table": "ablation_pretraining", **rest})
+def _part(text: str, row: str, *than: str, table: str = "ablation_pretraining", **better: Any) -> Claim:
+    return Claim("Parts of ELLE", text, (row,), than, Criterion(**better), table)
 
 
-def _alike(text: str, *rows: str, **rest: Any) -> Claim:
-    return Claim("Similarity of a stream's models", text, rows, **{"metric": "ARS", **rest})
+def _alike(text: str, *rows: str, than: tuple[str, ...], metric: str = "ARS", **better: Any) -> Claim:
+    return Claim("Similarity of a stream's models", text, rows, than, Criterion(metric=metric, **better))
 
 
 _COMPARED = ("Naive", "MAS", "ER", "Logit-KD", "ELLE")  # whose ARS the paper draws; it prints no number of it

@@ -76,7 +76,7 @@ def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tup
 
 
 def _row(verdict: Verdict, ours: Measurements) -> TableRow:
-    one, metric = verdict.weakest, METRICS[verdict.claim.metric]
+    one, metric = verdict.weakest, METRICS[verdict.claim.criterion.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     from_ = verdict.decidable_from
     texts = (
@@ -92,7 +92,7 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
 
 def _details(verdict: Verdict, ours: Measurements) -> Table:
     """Every comparison of a claim, and the same in the paper's numbers where it prints as many."""
-    show = METRICS[verdict.claim.metric].show
+    show = METRICS[verdict.claim.criterion.metric].show
     count = len(verdict.comparisons)
     printed = verdict.printed if len(verdict.printed) == count else [None] * count
     rows = []

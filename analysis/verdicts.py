@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.claims import PAPER, ZERO, Claim
+from analysis.claims import PAPER, ZERO, Claim, Criterion
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.measurements import AVERAGE, Key, Measurements
 from analysis.metrics import Floats
@@ -147,26 +147,27 @@ def weakest(comparisons: Sequence[Comparison]) -> Comparison:
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have; none where none has any."""
-    stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
-    tasks = list(values.tasks) if claim.columns == "each" else [AVERAGE]
-    columns = tasks if claim.metric == "score" else [""]
+    criterion = claim.criterion
+    stages = range(1, len(values.stages)) if criterion.stages == "each" else [values.last]
+    tasks = list(values.tasks) if criterion.columns == "each" else [AVERAGE]
+    columns = tasks if criterion.metric == "score" else [""]
     than = claim.than or [row for row in PAPER if row not in claim.rows]
     pairs = product(claim.rows, than, stages, columns)
-    comparisons = tuple(_compare(claim, values, *pair) for pair in pairs)
+    comparisons = tuple(_compare(criterion, values, *pair) for pair in pairs)
     return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
-def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
-    ours = values.get(Key(claim.metric, slug(row), stage, column))
-    theirs = values.get(Key(claim.metric, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
+def _compare(criterion: Criterion, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
+    name, metric = criterion.metric, METRICS[criterion.metric]
+    ours = values.get(Key(name, slug(row), stage, column))
+    theirs = values.get(Key(name, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
     seeds = sorted(set(ours) & set(theirs))
-    metric = METRICS[claim.metric]
     with np.errstate(invalid="ignore"):  # two runs that diverged
         changes = metric.change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
-    if claim.within is not None:
-        excess = np.array([changes - metric.step(-claim.within), metric.step(claim.within) - changes])
+    if criterion.within is not None:
+        excess = np.array([changes - metric.step(-criterion.within), metric.step(criterion.within) - changes])
     else:
-        excess = np.array([(-changes if metric.lower else changes) - metric.step(claim.by)])
+        excess = np.array([(-changes if metric.lower else changes) - metric.step(criterion.by)])
     return Comparison(row, other, stage, column, changes, excess)
 
 

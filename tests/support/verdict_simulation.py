@@ -68,7 +68,7 @@ def main_card() -> Card:
         if compared and all(one.changes.size for one in compared):
             for one in compared:
                 keys: list[tuple[Any, ...]] = [
-                    (claim.metric, slug(row), one.stage, one.column) for row in (one.row, one.other)
+                    (claim.criterion.metric, slug(row), one.stage, one.column) for row in (one.row, one.other)
                 ]
                 keys = [(keys[0], key) if key[1] == ZERO else key for key in keys]
                 here, there = (index.setdefault(key, len(index)) for key in keys)
