@@ -310,48 +310,51 @@ def test_docstrings_are_sentences() -> None:
                 assert not re.match(NO_SENTENCE, text), f"{path}: {text}"
 
 
-MOST_UNNAMED = 7  # arguments of a constructor that a caller may leave without their names
+MOST_ARGUMENTS = 7  # of a constructor
+TAKE_MORE = {
+    "ELLE": "its fields are the options of the method, and a suite names those that it sets",
+    "Layer": "the parts of a transformer layer, one field each",
+    "PrintedValue": "the columns of a file of printed numbers, one field each",
+    "RunRecords": "the fields of a run's line and what was recorded of it; only `benchmark.records` makes one",
+}
 
 
-def unnamed(declared: ast.ClassDef) -> int:
-    """How many arguments the constructor that a class writes, or has as a dataclass, takes by their places."""
+def arguments(declared: ast.ClassDef) -> int:
+    """How many arguments the constructor takes that a class writes, or has as a dataclass."""
     for statement in declared.body:
         if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-            return len(statement.args.posonlyargs + statement.args.args) - 1
+            of = statement.args
+            return len(of.posonlyargs + of.args + of.kwonlyargs) - 1
     how = " ".join(map(ast.unparse, [*declared.decorator_list, *declared.bases]))
-    if not ("dataclass" in how or "NamedTuple" in how) or "kw_only=True" in how:
+    if not ("dataclass" in how or "NamedTuple" in how):
         return 0
-    count = 0
-    for statement in declared.body:
-        if isinstance(statement, ast.AnnAssign):
-            if ast.unparse(statement.annotation) == "KW_ONLY":
-                break
-            count += not {"ClassVar", "init=False", "kw_only=True"} & set(re.split(r"[^\w=]+", ast.unparse(statement)))
-    return count
+    fields = [ast.unparse(statement) for statement in declared.body if isinstance(statement, ast.AnnAssign)]
+    return sum(not {"ClassVar", "init=False", "KW_ONLY"} & set(re.split(r"[^\w=]+", one)) for one in fields)
 
 
-def test_constructors_take_few_arguments_by_their_places() -> None:
-    """What has more columns takes them by name. A method's fields are its options, which are always named."""
-    for path, tree in SOURCES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and "methods" not in path.parts:
-                assert unnamed(node) <= MOST_UNNAMED, f"{path}: {node.name} takes {unnamed(node)}"
+def test_constructors_take_few_arguments() -> None:
+    """What belongs together is a record of its own. Settings and lines of records, which declare what a file holds,
+    are read and not constructed. Each exception is needed."""
+    classes = [node for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    many = {node.name: arguments(node) for node in classes if arguments(node) > MOST_ARGUMENTS}
+    assert set(many) == set(TAKE_MORE), many
 
 
 @pytest.mark.parametrize(
     ("code", "count"),
     [
-        ("class A:\n    def __init__(self, a, b=1, *, c): ...", 2),
+        ("class A:\n    def __init__(self, a, b=1, *, c): ...", 3),
         ("@dataclass(frozen=True)\nclass A:\n    a: int\n    b: ClassVar[int]\n    c: int = field(init=False)", 1),
-        ("@dataclass\nclass A:\n    a: int\n    _: KW_ONLY\n    b: int\n    c: int", 1),
-        ("@dataclass(kw_only=True)\nclass A:\n    a: int", 0),
+        ("@dataclass\nclass A:\n    a: int\n    _: KW_ONLY\n    b: int\n    c: int", 3),
+        ("@dataclass(kw_only=True)\nclass A:\n    a: int", 1),
         ("class A(NamedTuple):\n    a: int\n    b: int", 2),
+        ("class A(TypedDict):\n    a: int\n    b: int", 0),
     ],
 )
-def test_arguments_by_place_are_counted(code: str, count: int) -> None:
-    """Oracle: what `inspect.signature` would say."""
+def test_arguments_are_counted(code: str, count: int) -> None:
+    """Oracle: what `inspect.signature` would say; nothing is said of a dictionary."""
     declared = ast.parse(code).body[0]
-    assert isinstance(declared, ast.ClassDef) and unnamed(declared) == count
+    assert isinstance(declared, ast.ClassDef) and arguments(declared) == count
 
 
 def test_no_two_nones_stand_side_by_side_in_a_call() -> None:
