@@ -304,6 +304,14 @@ def test_files_and_functions_fit_on_few_screens() -> None:
                 assert lines <= MOST_LINES["function"], f"{path}: {node.name} has {lines} lines"
 
 
+def test_the_step_is_read_at_a_glance() -> None:
+    """The loop, the warm-up and `speed` share it, so whoever compares methods reads it first. Oracle: 25 lines."""
+    nodes = [node for node in ast.walk(TREES["benchmark.training.step"]) if isinstance(node, ast.ClassDef)]
+    (stepper,) = (node for node in nodes if node.name == "Stepper")
+    (step,) = (node for node in stepper.body if isinstance(node, ast.FunctionDef) and node.name == "step")
+    assert (step.end_lineno or 0) - step.lineno < 25
+
+
 NO_SENTENCE = (
     r"(Of|As|Likewise|With|Without|Those|That of|For (all|each|the)|From the|Over|Also|Until|Nor|In \w+ order)\b"
 )
