@@ -22,7 +22,7 @@ class LocalExecutor:
         return [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 else []
 
     def execute(self, plan: Plan) -> int:
-        from benchmark.jobs.here import work_through  # torch, which `describe` and `jobs` need not wait for
+        from benchmark.jobs.local_work import work_through  # torch, which `describe` and `jobs` need not wait for
 
         return work_through(plan)
 
