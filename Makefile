@@ -7,8 +7,12 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 
 .PHONY: demo test test-slurm check slurm-demo chaos
+
+# Its runs go side by side, each on a physical core or a GPU of its own: four at most.
+SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.slots import physical_cores, visible_gpus; \
+	print(min(4, len(visible_gpus() or physical_cores())))")
 demo: $(VENV)/installed
-	$(RUN) run_all.py
+	$(RUN) run_all.py run demo --parallel $(SIDE_BY_SIDE)
 
 # Coverage is measured where Python 3.12 makes that cheap (before, the tests would take twice as long); setup.cfg holds
 # its floor.

@@ -66,7 +66,7 @@ class TrainRun:
             run = Run(config, method, store, world, line, asked_to_stop)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
             if done:
-                line.finish("done before")
+                line.finish(f"done before{run.outcome()}")
                 return
             run.train(self.last_stage)
         except Stopped:
@@ -76,7 +76,7 @@ class TrainRun:
             line.finish(f"failed: {error}")
             raise
         crowded = f"; something ran beside it: {', '.join(found)}" if (found := run.crowded()) else ""
-        line.finish(("done" if self.last_stage is None else "shared stages done") + crowded)
+        line.finish((f"done{run.outcome()}" if self.last_stage is None else "shared stages done") + crowded)
 
 
 @dataclass(frozen=True)
