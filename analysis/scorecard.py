@@ -131,11 +131,11 @@ def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     titles = dict.fromkeys(title for one in ours.values() for title in one.stages[1:])
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "
-        f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in at most "
-        f"{ERRORS:.0%} of cases (docs/statistics.md). Effect, interval and seeds are those of the weakest comparison, "
-        "paired by pre-training seed and not corrected; Paper is the weakest one in the printed numbers. Decidable "
-        "from: the true distance from the claim's bound that these seeds would have decided with probability "
-        f"{POWER:.0%}.",
+        f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
+        f"{'about' if claims == 1 else 'at most'} {ERRORS:.0%} of cases (docs/statistics.md). Effect, interval and "
+        "seeds are those of the weakest comparison, paired by pre-training seed and not corrected; Paper is the "
+        "weakest one in the printed numbers. Decidable from: the true distance from the claim's bound that these "
+        f"seeds would have decided with probability {POWER:.0%}.",
         f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}; after every domain or stage means "
         f"after {', '.join(titles)}.",
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from benchmark.training.method import LifelongMethod, NotNegative, Phase, Stage
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @dataclass
 class AGEM(LifelongMethod):
     title = "A-GEM"
+    space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 
     reference: NotNegative = 1.0  # rows from memory that r is taken of, as a share of the batch
 

@@ -117,6 +117,33 @@ class KeepsNumbersOnTheModel(LifelongMethod):
         return loss
 
 
+class Slot:
+    __slots__ = ("work",)
+
+
+@dataclass
+class KeepsWorkElsewhere(LifelongMethod):
+    """Keeps a forward pass of the warm-up in one of the places that a method can reach."""
+
+    where: ClassVar[str]
+
+    def start_stage(self, model, stage):
+        self.slot = Slot()
+        return model
+
+    def loss(self, learner, batch):
+        place = {
+            "learner": learner,
+            "parameter": learner.parameters[0],
+            "slot": self.slot,
+            "function": KeepsWorkElsewhere.loss,
+            "base": LifelongMethod,
+        }[self.where]
+        if not hasattr(place, "work"):
+            place.work = learner.model(batch.tokens, batch.domains, batch.positions).detach()
+        return super().loss(learner, batch)
+
+
 @dataclass
 class RepeatsOldBatches(LifelongMethod):
     state = ("kept",)
@@ -231,9 +258,32 @@ def charged(run, stage: int = 0) -> dict[str, float]:
     return records.read(run.store.stage(run.keys[stage]) / "records.jsonl")[-1]["charged"]
 
 
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [
+        ("learner", "the learner.work"),
+        ("parameter", r"the model.*\.work"),
+        ("slot", r"\.slot\.work"),
+        ("function", r"loss\.work"),
+        ("base", "class LifelongMethod.work"),
+    ],
+)
+def test_a_run_refuses_work_kept_anywhere(where: str, place: str, tmp_path, monkeypatch) -> None:
+    """Oracle: the name of the place."""
+    monkeypatch.setattr(KeepsWorkElsewhere, "where", where, raising=False)
+    lab = Lab("cheat", lambda name, options: KeepsWorkElsewhere(), tmp_path)
+    try:
+        with pytest.raises(SideEffect, match=f"the warm-up step of KeepsWorkElsewhere has changed .*{place}"):
+            lab.run(lab.config(), "run").train(last_stage=0)
+    finally:
+        for shared in (KeepsWorkElsewhere.loss, LifelongMethod):
+            if "work" in vars(shared):
+                del shared.work
+
+
 def test_the_clock_charges_a_larger_batch(tmp_path) -> None:
     """Oracle: three forward passes for one, and no more backward passes than one of the rows themselves: between 5/3
-    and 3 of Naive's FLOPs. What is charged counts under every budget."""
+    and 3 of Naive's FLOPs, and of seconds as many; steps and tokens count what the loop hands out."""
     lab = Lab("cheat", lambda name, options: TakesALargerBatch(), tmp_path)
     naive = Lab("naive", methods.build, tmp_path)
     runs = lab.run(lab.config(), "cheat"), naive.run(naive.config(), "naive")

@@ -382,6 +382,6 @@ def test_a_finished_run_says_its_ap(tmp_path) -> None:
         for line in records.read_stage(run.store.stage(run.keys[2]) / "records.jsonl")
         if line["kind"] == "evaluation" and line["fraction"] == 1
     ]
-    values = [last["perplexity"][name] for name in ("json", "email", "logging")]
+    values = [float(last["perplexity"][name] or math.nan) for name in ("json", "email", "logging")]
     each = f"json {values[0]:,.1f}, email {values[1]:,.1f}, logging {values[2]:,.1f}"
     assert run.outcome() == f": AP {sum(values) / 3:,.1f} ({each})"

@@ -15,7 +15,7 @@ from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.instruments.rekey import old_stage_keys, rekey
 from benchmark.models import load
 from benchmark.models.prompts import meet
-from benchmark.settings.config import digest
+from benchmark.settings.config import Budget, digest
 from benchmark.settings.suite_files import load_suite
 from benchmark.training.run import Run
 from tests.support.tiny_suite import write
@@ -95,3 +95,13 @@ def test_what_was_trained_on_other_text_stays_and_is_named(tmp_path: Path) -> No
         said == "naive, seed 3: stages 3 not to be found; 3 have other text or settings than the suite, and could "
         "not be moved"
     )
+
+
+def test_a_budget_whose_meaning_changed_moves_nothing(tmp_path: Path) -> None:
+    """Oracle: FLOPs of a stage's start were not charged by that version, so its stages are others."""
+    suite = load_suite(str(write(tmp_path)))
+    run = Lab("naive", methods.build, tmp_path).run(tiny_config("naive"), "store")
+    flops = run.config.model_copy(update={"budget": Budget(unit="flops", amount=1e6, reference=None)})
+    assert list(rekey(suite, [flops], methods.build, run.store, ALONE)) == [
+        "naive, seed 3: not moved: a budget in FLOPs includes a stage's start now"
+    ]

@@ -45,11 +45,11 @@ UNITS = {
     unit.name: unit
     for unit in (
         Unit("seconds", "Train wall time (s)", "train wall time (the paper's)", None, in_seconds=True),
-        Unit("steps", "Training steps", "optimizer steps", lambda work: work.steps),
+        Unit("steps", "Training steps", "optimizer steps, whatever a method does in one", lambda work: work.steps),
         Unit(
             "tokens",
             "Training tokens",
-            "text tokens of all rows seen, A-GEM's memory batch included",
+            "text tokens of all rows that the loop hands to a method, A-GEM's memory batch included",
             lambda work: work.tokens,
         ),
         Unit(

@@ -60,7 +60,7 @@ class Stepper:
         """
         model, device = self.inputs.model, self.inputs.world.device
         tensors = [*model.parameters(), *model.buffers()]
-        with unchanged("the warm-up step", self.method, model), kept_random_numbers(device):
+        with unchanged("the warm-up step", self.method, model, self.learner), kept_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
@@ -72,7 +72,7 @@ class Stepper:
                 for tensor, before in zip(tensors, saved, strict=True):
                     tensor.copy_(before)
                     tensor.grad = None
-        self.learner.metrics = {}
+            self.learner.metrics = {}
         self.close()
         self._begin()
         return flops

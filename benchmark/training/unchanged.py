@@ -1,7 +1,8 @@
 """Proof that code had no effect: what a method and its model hold is compared before and after.
 
 A method could else do its work where the clock stands still. What cannot be seen from the method is not compared:
-memory that only a closure or a compiled extension holds, files, other processes.
+memory that only a closure, a cache, a generator or a compiled extension holds, files, other processes. A module of the
+method's own in the network is called in evaluation; that it leaves nothing behind is all that is proven of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from benchmark.errors import UserError
 from benchmark.training.method import LifelongMethod, get_state
 
+PLUMBING = {"autocast", "objective", "_no_sync"}  # of a learner: torch's, and what is compiled
 OWN_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial)
 
 
@@ -29,11 +31,11 @@ class SideEffect(UserError):
 
 
 @contextmanager
-def unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    """Raise SideEffect unless method and model hold at the end of the block what they held at its beginning."""
-    before = contents(method, model)
+def unchanged(where: str, method: LifelongMethod, model: nn.Module, learner: object | None = None) -> Iterator[None]:
+    """Raise SideEffect unless they all hold at the end of the block what they held at its beginning."""
+    before = contents(method, model, learner)
     yield
-    after = contents(method, model)
+    after = contents(method, model, learner)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if changed:
         raise SideEffect(
@@ -71,17 +73,20 @@ def _is_ours(value: object) -> bool:
     return isinstance(value, partial) and str(getattr(value.func, "__module__", "")).startswith("benchmark.models.")
 
 
-def contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
-    """All that a method and its model hold, by place: attributes, those of its classes, data in their modules.
+def contents(method: LifelongMethod, model: nn.Module, learner: object | None = None) -> dict[str, object]:
+    """All that a method, its model and its learner hold, by place: attributes, those of classes, data in modules.
 
     Of tensors and arrays a hash stands for the content.
     """
     found: dict[str, object] = {}
     seen: dict[int, tuple[str, object]] = {}  # by id, and alive, or another could have its id
     _add("the model", model, found, seen)
+    if learner is not None:
+        held = {name: id(value) if name in PLUMBING else value for name, value in vars(learner).items()}
+        _add("the learner", held, found, seen)
     _add(type(method).__name__, {**vars(method), **get_state(method)}, found, seen)
     for kind in type(method).__mro__:
-        if issubclass(kind, LifelongMethod) and kind is not LifelongMethod:
+        if issubclass(kind, LifelongMethod):
             _add(f"class {kind.__name__}", _data(vars(kind)), found, seen)
             _add(f"module {kind.__module__}", _data(vars(sys.modules[kind.__module__])), found, seen)
     return found
@@ -98,14 +103,19 @@ def _add(place: str, value: Any, found: dict[str, object], seen: dict[int, tuple
         found[place] = seen[id(value)][0]
         return
     leaf = _leaf(value)
-    if leaf is None or isinstance(value, Tensor | np.ndarray):
+    if leaf is None or isinstance(value, Tensor | np.ndarray | FunctionType):
         seen[id(value)] = place, value
-    if leaf is not None:
-        found[place] = leaf
-        return
-    found[place] = type(value)
-    for name, part in _parts(value):
+    found[place] = type(value) if leaf is None else leaf
+    for name, part in _parts(value) if leaf is None else _attached(value):
         _add(f"{place}.{name}", part, found, seen)
+
+
+def _attached(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that somebody gave a tensor or a function, but for the marks of torch's compiler."""
+    if isinstance(value, Tensor | FunctionType):
+        for name, part in vars(value).items():
+            if not (name.startswith(("_dynamo", "_torchdynamo")) and isinstance(part, str | bool)):
+                yield name, part
 
 
 def _leaf(value: Any) -> object:
@@ -122,9 +132,16 @@ def _leaf(value: Any) -> object:
         return repr(value)
     if isinstance(value, OWN_CODE):
         return value
-    if isinstance(value, Mapping | Set | Sequence) or hasattr(value, "__dict__"):
+    if isinstance(value, Mapping | Set | Sequence) or hasattr(value, "__dict__") or _slots(value):
         return None
     return id(value)
+
+
+def _slots(value: object) -> list[str]:
+    """The names of its attributes that are in no `__dict__`; Python's own classes keep caches there."""
+    kinds = [kind for kind in type(value).__mro__ if kind.__module__.partition(".")[0] not in sys.stdlib_module_names]
+    names = (kind.__dict__.get("__slots__", ()) for kind in kinds)
+    return [name for each in names for name in ([each] if isinstance(each, str) else each) if hasattr(value, name)]
 
 
 def _parts(value: Any) -> Iterator[tuple[object, Any]]:
@@ -138,7 +155,8 @@ def _parts(value: Any) -> Iterator[tuple[object, Any]]:
     elif isinstance(value, Sequence):
         yield from enumerate(value)
     else:
-        yield from vars(value).items()
+        yield from getattr(value, "__dict__", {}).items()
+        yield from ((name, getattr(value, name)) for name in _slots(value) if name != "__dict__")
 
 
 def _hash(array: np.ndarray) -> str:
