@@ -56,7 +56,7 @@ def test_forward_passes_of_any_size_give_the_same_weights(folders):
         torch.manual_seed(0)
         model = checkpoint.classifier(data.labels, "two")
         task = TASK.model_copy(update={"max_epochs": 1})
-        Trainer(model, task, Finetuning(forward_tokens=columns), 0).fit(rows["train"], lambda: 1.0)
+        Trainer(model, task, Finetuning(forward_tokens=columns, precision="fp32"), 0).fit(rows["train"], lambda: 1.0)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     # in relation to how far Adam moves a weight in these three steps
     torch.testing.assert_close(*weights, atol=1e-3 * TASK.learning_rate, rtol=0)
@@ -82,7 +82,7 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
         weights.append(model.table.weight.detach().clone())
         return next(script)
 
-    best, scores = Trainer(model, TASK, Finetuning(patience=3), 0).fit(rows, dev_score)
+    best, scores = Trainer(model, TASK, Finetuning(patience=3, precision="fp32"), 0).fit(rows, dev_score)
     assert (best, scores) == (0.6, [0.3, 0.6, 0.5, 0.6, 0.1])
     assert torch.equal(model.table.weight, weights[1])
     assert not torch.equal(weights[1], weights[3])
@@ -212,7 +212,7 @@ def test_a_score_is_a_record_that_the_reader_takes(folders, tmp_path, monkeypatc
 
 def test_prompts_cannot_be_picked_without_a_discriminator_and_that_shows_at_once(folders, tmp_path):
     """Oracle: the message, and that nothing was trained before it."""
-    settings = Finetuning(prompts=("right", "picked"))
+    settings = Finetuning(prompts=("right", "picked"), precision="fp32")
     with pytest.raises(ConfigError, match=r"domain_discriminator\.json"):
         score_all("a", folders["gpt"], [(TASK, data_of(4, 4))], settings, tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()

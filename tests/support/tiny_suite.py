@@ -24,6 +24,7 @@ ladder = [{{ layers = 1, hidden_size = 16 }}, {{ layers = 2, hidden_size = 32 }}
 [training]
 batch_size = 10
 learning_rate = 3e-3
+precision = "fp32"  # the same numbers on every machine
 [budget]
 unit = "steps"
 amount = 6.0

@@ -20,7 +20,7 @@ from benchmark.settings.task_settings import Finetuning, Task
 DOMAINS = ("one", "two", "three")
 WORDS = ["and", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 LENGTH = 16
-SETTINGS = Finetuning(seeds=2, patience=10)
+SETTINGS = Finetuning(seeds=2, patience=10, precision="fp32")
 TASK = Task(name="toy", domain="two", docstrings={}, metric="accuracy", batch_size=16, learning_rate=3e-3)
 
 
@@ -65,6 +65,6 @@ def grid(folder: Path, path: Path, progress: Callable[[Score, int], None] = lamb
         (TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}), data)
         for name, rate in (("first", 3e-3), ("second", 1e-3))
     ]
-    settings = Finetuning(seeds=2, prompts=("right", "none"))
+    settings = Finetuning(seeds=2, prompts=("right", "none"), precision="fp32")
     score_all("stage", folder, tasks, settings, path, progress=progress)
     assert not missing("stage", tasks, ("right", "none"), settings, path)
