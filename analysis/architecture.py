@@ -89,9 +89,7 @@ class ArchitectureTable(TableExhibit):
         rows = []
         for i in range(len(runs[0].domains)):
             found = _properties(runs, i, stages[stages["stage"] == i])
-            printed = {
-                v.column: v.corrected or v.printed for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")
-            }
+            printed = {v.column: v.number.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
             beside = printed if view == "both" else {}
             is_one_seed = sum(end(run.stages[i]) is not None for run in runs) == 1
             cells = [
@@ -110,7 +108,7 @@ class ArchitectureTable(TableExhibit):
     def _printed(self) -> list[Block]:
         blocks = []
         for block, heading in self.blocks.items():
-            cells = {(v.row, v.column): v.corrected or v.printed for v in self.printed if v.block == block}
+            cells = {(v.row, v.column): v.number.text for v in self.printed if v.block == block}
             rows = [
                 TableRow((row,), tuple(Cell(text=cells.get((row, name), "")) for name in self.properties))
                 for row in self.printed_rows(block)
@@ -165,7 +163,7 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        printed = {(v.row, v.column): v.printed for v in self.printed}
+        printed = {(v.row, v.column): v.number.printed for v in self.printed}
         if view == "printed":
             titles = list(dict.fromkeys(v.column for v in self.printed))
             rows = [TableRow((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]

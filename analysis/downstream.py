@@ -61,7 +61,7 @@ class ScoreTable(TableExhibit):
         self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
     ) -> list[TableRow]:
         block = self.printed_block(study, suite)
-        printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
+        printed = {(slug(v.row), v.stage, v.column): v.number.printed for v in self.printed if v.block == block}
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         rows = []
         for label, scores, row, stage in lines:
@@ -176,8 +176,8 @@ def _baselines(study: Study, scores: pd.DataFrame) -> list[ScoreLine]:
 
 
 def _as_printed(value: PrintedValue) -> Cell:
-    assert value.value is not None, value
-    return Cell((value.value,), digits=len((value.corrected or value.printed).partition(".")[2]))
+    assert value.number.value is not None, value
+    return Cell((value.number.value,), digits=len(value.number.text.partition(".")[2]))
 
 
 def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:

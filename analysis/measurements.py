@@ -69,7 +69,7 @@ def measured(study: Study, suite: str) -> Measurements:
 
 def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
-    chosen = [(v, v.value) for v in values if v.block == block and v.stage]
+    chosen = [(v, v.number.value) for v in values if v.block == block and v.stage]
     titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
     found = Measurements(list(titles), titles)
     for v, value in chosen:

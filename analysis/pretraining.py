@@ -63,7 +63,7 @@ class PerplexityTable(TableExhibit):
 
     def _values(self, block: str) -> dict[tuple[str, int, str], float]:
         """What the paper prints in a block, by slug of the row, stage (from 0) and metric."""
-        values = {(slug(v.row), int(v.stage) - 1, v.metric): v.value for v in self.printed if v.block == block}
+        values = {(slug(v.row), int(v.stage) - 1, v.metric): v.number.value for v in self.printed if v.block == block}
         return {key: value for key, value in values.items() if value is not None}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -19,22 +19,34 @@ _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrintedNumber:
+    printed: str
+    corrected: str = ""
+    flag: str = ""
+
+    @property
+    def text(self) -> str:
+        """The corrected number, or the printed one."""
+        return self.corrected or self.printed
+
+    @property
+    def value(self) -> float | None:
+        """What `text` says; None for a word."""
+        match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.text)
+        return float(match[1]) * _SUFFIX[match[2]] if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrintedValue:
+    """A number and its place in the paper."""
+
     table: str
     block: str
     row: str
     stage: str
     column: str
     metric: str
-    printed: str
-    corrected: str
-    flag: str
-
-    @property
-    def value(self) -> float | None:
-        """The corrected number, or the printed one; None for a word."""
-        match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.corrected or self.printed)
-        return float(match[1]) * _SUFFIX[match[2]] if match else None
+    number: PrintedNumber
 
 
 def read_printed(path: Path) -> tuple[PrintedValue, ...]:
@@ -42,7 +54,12 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
     if not path.exists():
         return ()
     with path.open(encoding="utf-8", newline="") as file:
-        return tuple(PrintedValue(**line) for line in csv.DictReader(file, strict=True))
+        return tuple(map(_value, csv.DictReader(file, strict=True)))
+
+
+def _value(line: dict[str, str]) -> PrintedValue:
+    number = PrintedNumber(**{field.name: line.pop(field.name) for field in fields(PrintedNumber)})
+    return PrintedValue(**line, number=number)
 
 
 @cache
@@ -54,7 +71,7 @@ def slug(label: str) -> str:
 def corrections(printed: Iterable[PrintedValue]) -> list[str]:
     """Footnotes on numbers that the paper printed and that cannot be right."""
     return [
-        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {v.printed}; {v.flag}."
+        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {number.printed}; {number.flag}."
         for v in printed
-        if v.corrected
+        if (number := v.number).corrected
     ]

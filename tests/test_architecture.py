@@ -330,7 +330,6 @@ MOST_ARGUMENTS = 7  # of a constructor
 TAKE_MORE = {
     "ELLE": "its fields are the options of the method, and a suite names those that it sets",
     "Layer": "the parts of a transformer layer, one field each",
-    "PrintedValue": "the columns of a file of printed numbers, one field each",
     "RunRecords": "the fields of a run's line and what was recorded of it; only `benchmark.records` makes one",
 }
 

@@ -238,7 +238,9 @@ def test_every_comparison_of_a_claim_can_be_opened(demo):
     mean = np.log(ends["ELLE"] / ends["MAS"]).mean()
     effect, _, seeds, _, paper = lines["ELLE against MAS after CS"]
     assert float(effect.rstrip("%").replace("−", "-")) == pytest.approx(100 * math.expm1(mean), abs=0.05)
-    final = {v.row: v.value for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == FINAL_AP}
+    final = {
+        v.row: v.number.value for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == FINAL_AP
+    }
     assert seeds == "6" and paper == f"{100 * (final['ELLE'] / final['MAS'] - 1):+.1f}%".replace("-", "−")
 
 
@@ -256,7 +258,9 @@ def test_a_card_that_nothing_can_decide_says_so_in_one_line(tmp_path, seeds):
 def test_the_order_of_methods_is_that_of_scipy(demo):
     """Oracle: scipy.stats.kendalltau on each seed's final APs and table 1's, and Student's interval of their mean."""
     ends = demo.ends[demo.ends["stage"] == 4].set_index(["seed", "row"])["ap"]
-    printed = {v.row: v.value for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == FINAL_AP}
+    printed = {
+        v.row: v.number.value for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == FINAL_AP
+    }
     taus = [
         scipy.stats.kendalltau([ends[seed, row] for row in PAPER], [printed[row] for row in PAPER]).statistic
         for seed in range(6)

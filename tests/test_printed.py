@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import paper_tables
-from analysis.printed import COLUMNS, PrintedValue, read_printed
+from analysis.printed import COLUMNS, PrintedNumber, PrintedValue, read_printed
 
 FOLDER = Path(paper_tables.__file__).parent / "printed"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.csv"))
@@ -26,7 +26,11 @@ def values(name: str) -> tuple[PrintedValue, ...]:
 
 def numbers(name: str) -> dict[tuple[str, str, str, str], float]:
     """(block, row, stage, column + metric) to the corrected number."""
-    return {(v.block, v.row, v.stage, v.column + v.metric): v.value for v in values(name) if v.value is not None}
+    return {
+        (v.block, v.row, v.stage, v.column + v.metric): v.number.value
+        for v in values(name)
+        if v.number.value is not None
+    }
 
 
 # ------------------------------------------------------------------------------------------ against the paper's LaTeX
@@ -112,7 +116,7 @@ def test_every_number_of_the_paper_is_transcribed_and_nothing_else(name):
     """Oracle: the paper's LaTeX, cell by cell, in reading order."""
     rows = [v for v in values(name) if v.row != "total"]
     (label,) = {v.table for v in rows}
-    ours = [(v.block, v.row, v.stage, v.column, v.metric, v.printed) for v in rows]
+    ours = [(v.block, v.row, v.stage, v.column, v.metric, v.number.printed) for v in rows]
     assert ours == transcribe(name, label)
 
 
@@ -122,7 +126,7 @@ def test_the_totals_are_those_of_the_caption():
     caption = re.search(r"total train wall time consumed.*respectively", ELLE_TEX.read_text(encoding="utf-8"))
     assert caption
     printed = [f"{a}e{b}" for a, b in re.findall(r"\$([\d.]+) \\times 10\^(\d)\$", caption[0])]
-    assert [v.printed for v in values("architectures") if v.row == "total"] == printed
+    assert [v.number.printed for v in values("architectures") if v.row == "total"] == printed
 
 
 @pytest.mark.skipif(not ELLE_TEX.exists(), reason="no ../shared/paper/elle.tex beside this checkout")
@@ -145,7 +149,7 @@ def test_files_are_well_formed(name):
     keys = [(v.block, v.row, v.stage, v.column, v.metric) for v in values(name)]
     assert len(set(keys)) == len(keys)
     for v in values(name):
-        assert v.printed and (v.flag or not v.corrected) and v.corrected != v.printed
+        assert v.number.printed and (v.number.flag or not v.number.corrected) and v.number.corrected != v.number.printed
 
 
 def close(a: float, b: float, rounding: float) -> bool:
@@ -162,7 +166,7 @@ def test_averages_are_the_means_of_their_rows(name):
     assert averages
     for (block, row, stage, _), average in averages.items():
         # a cell corrected from a table of one decimal, or from the average itself, is known to 0.05
-        coarse = any(v.corrected and "." in v.corrected and len(v.corrected.split(".")[1]) == 1
+        coarse = any(v.number.corrected and "." in v.number.corrected and len(v.number.corrected.split(".")[1]) == 1
                      for v in values(name) if (v.block, v.row, v.stage) == (block, row, stage))  # fmt: skip
         mean = sum(cells[block, row, stage, f"{domain}F1"] for domain in DOMAINS) / 5
         assert close(mean, average, 2 * half + (0.01 if coarse else 0)), (block, row, stage, mean, average)
@@ -171,12 +175,12 @@ def test_averages_are_the_means_of_their_rows(name):
 def test_slips_are_found_by_the_check_of_averages():
     """Oracle: the same check on the numbers as printed fails exactly where a correction is noted."""
     name, broken = "downstream_by_stage", set()
-    printed = {(v.row, v.stage, v.column): float(v.printed.replace(",", ".")) for v in values(name)}
+    printed = {(v.row, v.stage, v.column): float(v.number.printed.replace(",", ".")) for v in values(name)}
     for row, stage in {(v.row, v.stage) for v in values(name)}:
         mean = sum(printed[row, stage, domain] for domain in DOMAINS) / 5
         if not close(mean, printed[row, stage, "AVG"], 0.01):
             broken.add((row, stage))
-    noted = {(v.row, v.stage) for v in values(name) if v.corrected}
+    noted = {(v.row, v.stage) for v in values(name) if v.number.corrected}
     assert noted - broken == {("EWC", "3"), ("ELLE", "2")}, "a comma, and a slip that its own average shares"
     assert broken <= noted
 
@@ -235,14 +239,9 @@ def test_wall_times_add_up_to_the_totals():
         assert close(sum(times), cells[block, "total", "", "train wall time"], rounding + 500)
 
 
-def printed(text: str, corrected: str = "") -> PrintedValue:
-    """A number without a place."""
-    return PrintedValue(**{**dict.fromkeys(COLUMNS, ""), "printed": text, "corrected": corrected})
-
-
 def test_printed_notations_are_read():
     """Oracle: by hand."""
-    values = [printed(text).value for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]]
+    values = [PrintedNumber(printed=text).value for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]]
     assert values == pytest.approx([62_500, 0.08, 30.3e6, 5e-4, -0.2])
-    assert printed("Linear").value is None
-    assert printed("77,11", corrected="77.11").value == 77.11
+    assert PrintedNumber(printed="Linear").value is None
+    assert PrintedNumber(printed="77,11", corrected="77.11").value == 77.11

@@ -264,11 +264,11 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
 def test_every_printed_number_is_shown_where_the_paper_has_it(tmp_path, name):
     """Oracle: the transcription, in the views "printed" and "both", corrected, with the slip in a footnote."""
     exhibit = load(name)
-    expected = sorted((v.corrected or v.printed).replace("-", "−") for v in exhibit.printed)
+    expected = sorted(v.number.text.replace("-", "−") for v in exhibit.printed)
     table = exhibit.build(Study("none", []), "printed")
     shown = [cell.number for block in table.blocks for row in block.rows for cell in row.cells if cell.number]
     assert sorted(text.replace("-", "−") for text in shown) == expected
-    assert len(table.notes) == sum(bool(v.corrected) for v in exhibit.printed)
+    assert len(table.notes) == sum(bool(v.number.corrected) for v in exhibit.printed)
 
 
 def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_path):
