@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,16 @@ def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
     index = record.layer_is_copy.index(True)
     source, made = places(old).layers[record.layer_sources[index]], places(new).layers[index]
     u = F.layer_norm(torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), (16,))
-    for name, norm in (("query", source.ffn_norm), ("value", source.ffn_norm), ("up", source.attention_norm)):
-        wanted = getattr(source, name).module(u * norm.module.weight + norm.module.bias)
-        torch.testing.assert_close(getattr(made, name).module(u), wanted)
+    for name, norm in (
+        ("attention.query", source.ffn.norm),
+        ("attention.value", source.ffn.norm),
+        ("ffn.up", source.attention.norm),
+    ):
+        part = attrgetter(name)
+        wanted = part(source).module(u * norm.module.weight + norm.module.bias)
+        torch.testing.assert_close(part(made).module(u), wanted)
     with torch.no_grad():
-        assert made.output.module(u).abs().max() == made.down.module(u.repeat(1, 3)).abs().max() == 0
+        assert made.attention.output.module(u).abs().max() == made.ffn.down.module(u.repeat(1, 3)).abs().max() == 0
 
 
 def hidden_error(old: Any, new: Any) -> float:

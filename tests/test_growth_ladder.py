@@ -76,13 +76,13 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         if step == 0:
             written = moved(found.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
             for is_copy, layer in zip(record.layer_is_copy, found.layers, strict=True):
-                output, down = (gradient(place) for place in (layer.output, layer.down))
+                output, down = (gradient(place) for place in (layer.attention.output, layer.ffn.down))
                 assert output.any() and down.any()
                 written |= output.any(1) | down.any(1)
                 small = before.layers[0]
                 if not is_copy:
-                    assert output[:, small.output.read().weight.shape[1] :].any(0).all()
-                    assert down[:, small.down.read().weight.shape[1] :].any(0).all()
+                    assert output[:, small.attention.output.read().weight.shape[1] :].any(0).all()
+                    assert down[:, small.ffn.down.read().weight.shape[1] :].any(0).all()
             assert written[16:].all()
         optimizer.step()
     for name, parameter in new.named_parameters():

@@ -136,8 +136,8 @@ def test_heads_are_copied_whole(family: str, mode: Any) -> None:
         if record.layer_is_copy[layer] or record.layer_is_copy[layer + 1 : layer + 2] == [True]:
             continue  # exact growth of a post-LN network moves gains into these
         for name in ("query", "key", "value"):
-            small = getattr(before.layers[source], name).read().weight
-            wide = getattr(after.layers[layer], name).read().weight[:, : len(origin)]
+            small = getattr(before.layers[source].attention, name).read().weight
+            wide = getattr(after.layers[layer].attention, name).read().weight[:, : len(origin)]
             summed = torch.zeros(24, 16, dtype=wide.dtype).index_add(1, origin, wide)
             for head, old_head in enumerate(record.head_sources[layer]):
                 rows, old_rows = slice(4 * head, 4 * head + 4), slice(4 * old_head, 4 * old_head + 4)
@@ -171,9 +171,9 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
     assert split.sum() == 8
     before, quiet, loud = places(old), places(plain), places(noisy)
     for small, without, with_noise in zip(before.layers, quiet.layers, loud.layers, strict=True):
-        noise = with_noise.up.read().weight - without.up.read().weight
+        noise = with_noise.ffn.up.read().weight - without.ffn.up.read().weight
         assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
-        scale = small.up.read().weight.std().item() if noise_scale == "relative" else 1.0
+        scale = small.ffn.up.read().weight.std().item() if noise_scale == "relative" else 1.0
         assert noise[:, split].std().item() == pytest.approx(0.5 * scale, rel=0.15)
         for one, other in zip(with_noise.parts(), without.parts(), strict=True):
             if one.read().weight.dim() == 1:  # a norm

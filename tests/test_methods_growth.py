@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from benchmark.models.growth import grow
 from benchmark.models.growth_layout import places
 from benchmark.models.layout import Place
 
-LINEARS = ("query", "key", "value", "output", "up", "down")
+LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")
 
 
 def network(architecture: str, layers: int):
@@ -60,14 +61,14 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
     grown = read(aki)
     for number, layer in enumerate(grown.layers):
         for name in LINEARS:
-            new, low, high = (getattr(each, name) for each in (layer, own.layers[number], upper.layers[number]))
-            kept = 128 if name == "up" else 32
+            new, low, high = (attrgetter(name)(each) for each in (layer, own.layers[number], upper.layers[number]))
+            kept = 128 if name == "ffn.up" else 32
             for kind in ("weight", "bias"):
                 expected = torch.cat([getattr(low, kind)[:kept], getattr(high, kind)[kept:]])
                 assert torch.equal(getattr(new, kind), expected), (number, name)
             assert torch.equal(new.weight, low.weight) == (number == 2)  # the top layer has none above
-        for name in ("attention_norm", "ffn_norm"):
-            assert torch.equal(getattr(layer, name).weight, getattr(own.layers[number], name).weight)
+        for name in ("attention.norm", "ffn.norm"):
+            assert torch.equal(attrgetter(name)(layer).weight, attrgetter(name)(own.layers[number]).weight)
     assert torch.equal(grown.tables[0].weight, own.tables[0].weight)
 
 

@@ -27,10 +27,12 @@ class Aki(Fpi):
         if above is not None:
             self.generator.set_state(maps)
             upper, _ = super().layer(above)
-            for name in ("query", "key", "value", "output", "up", "down", "gate"):
-                small = getattr(layer, name)
-                if small is not None:
-                    setattr(wide, name, _joined(getattr(wide, name), getattr(upper, name), len(small.weight)))
+            for half, names in (("attention", ("query", "key", "value", "output")), ("ffn", ("up", "down", "gate"))):
+                small, own, other = (getattr(each, half) for each in (layer, wide, upper))
+                for name in names:
+                    if getattr(small, name) is not None:
+                        old = len(getattr(small, name).weight)
+                        setattr(own, name, _joined(getattr(own, name), getattr(other, name), old))
         return wide, heads
 
 

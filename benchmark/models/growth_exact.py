@@ -16,7 +16,7 @@ they are fitted to keep that LayerNorm's mean and variance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -179,12 +179,12 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
 
 def silence_copies(layers: list[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> list[Layer[Affine]]:
     """Make the copies of a plan add nothing to the residual stream."""
-    layers = [replace(layer) for layer in layers]
+    layers = [layer.map(lambda part: part) for layer in layers]  # a change of these leaves the given ones alone
     for index, is_copy in enumerate(plan.is_copy):
         if not is_copy:
             continue
         copy, previous = layers[index], layers[index - 1]
-        copy.output, copy.down = _zero(copy.output), _zero(copy.down)
+        copy.attention.output, copy.ffn.down = _zero(copy.attention.output), _zero(copy.ffn.down)
         if post_norm:
             _pass_on(previous, copy)
     return layers
@@ -197,12 +197,14 @@ def _pass_on(previous: Layer[Affine], copy: Layer[Affine]) -> None:
     normalised vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the layer
     before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
     """
-    norm = previous.ffn_norm
-    copy.query, copy.key, copy.value = (_absorb(norm, linear) for linear in (copy.query, copy.key, copy.value))
-    if copy.attention_norm is not None:
-        copy.up = _absorb(copy.attention_norm, copy.up)
-    copy.ffn_norm = norm
-    copy.attention_norm = previous.ffn_norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
+    norm, attention = previous.ffn.norm, copy.attention
+    attention.query = _absorb(norm, attention.query)
+    attention.key = _absorb(norm, attention.key)
+    attention.value = _absorb(norm, attention.value)
+    if attention.norm is not None:
+        copy.ffn.up = _absorb(attention.norm, copy.ffn.up)
+    copy.ffn.norm = norm
+    attention.norm = previous.ffn.norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
 
 
 def _absorb(norm: Affine, linear: Affine) -> Affine:

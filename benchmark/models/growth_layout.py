@@ -44,9 +44,9 @@ def write(weights: Network[Affine], network: PreTrainedModel) -> None:
     """Put weights where they stand in a network of their size."""
     found = places(network)
     for into, layer in zip(found.layers, weights.layers, strict=True):
-        if into.attention_norm is not None and layer.attention_norm is None:  # a copy of ModernBERT's first layer
+        if into.attention.norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
             size = network.config.hidden_size
-            layer.attention_norm = Affine(torch.ones(size), torch.zeros(size))
+            layer.attention.norm = Affine(torch.ones(size), torch.zeros(size))
     for place, affine in zip(found.parts(), weights.parts(), strict=True):
         place.write(affine)
 

@@ -36,10 +36,11 @@ class Padding(Width):
 
     def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
         wide, heads = super().layer(layer)
-        if layer.query_norm is not None:
-            wide.query = Affine(self.eta * wide.query.weight, self.eta * wide.query.bias)
-        if layer.key_norm is not None:
-            wide.key = Affine(self.eta * wide.key.weight, self.eta * wide.key.bias)
+        attention = wide.attention
+        if attention.query_norm is not None:
+            attention.query = Affine(self.eta * attention.query.weight, self.eta * attention.query.bias)
+        if attention.key_norm is not None:
+            attention.key = Affine(self.eta * attention.key.weight, self.eta * attention.key.bias)
         return wide, heads
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmark.models.growth_maps import blocks, counts, expansion
-from benchmark.models.layout import Affine, Layer, Network
+from benchmark.models.layout import Affine, Attention, FeedForward, Layer, Network
 
 NoiseScale = Literal["absolute", "relative"]
 
@@ -68,23 +68,28 @@ class Width:
         return wide, list(heads)
 
     def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
-        inner, size = layer.up.weight.shape[0], self.heads.size
+        attention, ffn = layer.attention, layer.ffn
+        inner, size = ffn.up.weight.shape[0], self.heads.size
         groups = expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
         heads = blocks(groups, self.heads.ratio)
         query, key = blocks(heads, size), blocks(groups, size)
-        ffn = expansion(inner, inner * self.new // self.old, self.generator)
+        units = expansion(inner, inner * self.new // self.old, self.generator)
         wide = Layer(
-            attention_norm=layer.attention_norm and self.norm(layer.attention_norm),
-            query=self.reading(layer.query, query),
-            key=self.reading(layer.key, key),
-            value=self.reading(layer.value, key),
-            output=self.writing(layer.output, query),
-            ffn_norm=self.norm(layer.ffn_norm),
-            up=self.reading(layer.up, ffn),
-            down=self.writing(layer.down, ffn),
-            gate=layer.gate and self.reading(layer.gate, ffn),
-            query_norm=layer.query_norm,
-            key_norm=layer.key_norm,
+            attention=Attention(
+                norm=attention.norm and self.norm(attention.norm),
+                query=self.reading(attention.query, query),
+                key=self.reading(attention.key, key),
+                value=self.reading(attention.value, key),
+                output=self.writing(attention.output, query),
+                query_norm=attention.query_norm,
+                key_norm=attention.key_norm,
+            ),
+            ffn=FeedForward(
+                norm=self.norm(ffn.norm),
+                up=self.reading(ffn.up, units),
+                down=self.writing(ffn.down, units),
+                gate=ffn.gate and self.reading(ffn.gate, units),
+            ),
         )
         return wide, heads.tolist()
 

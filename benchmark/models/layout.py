@@ -19,32 +19,52 @@ U = TypeVar("U")
 
 
 @dataclass(kw_only=True)
-class Layer(Generic[T]):
-    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums.
+class Attention(Generic[T]):
+    """The attention of a layer. What an architecture does not have is None."""
 
-    What an architecture does not have is None.
-    """
-
-    attention_norm: T | None = None
+    norm: T | None = None
     query: T
     key: T
     value: T
     output: T
-    ffn_norm: T
-    up: T  # (F, D)
-    down: T  # (D, F)
-    gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
     query_norm: T | None = None  # of each head
     key_norm: T | None = None
 
+    def map(self, function: Callable[[T], U]) -> Attention[U]:
+        return Attention(**_mapped(self, function))
+
+
+@dataclass(kw_only=True)
+class FeedForward(Generic[T]):
+    """The FFN of a layer. What an architecture does not have is None."""
+
+    norm: T
+    up: T  # (F, D)
+    down: T  # (D, F)
+    gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+
+    def map(self, function: Callable[[T], U]) -> FeedForward[U]:
+        return FeedForward(**_mapped(self, function))
+
+
+@dataclass(kw_only=True)
+class Layer(Generic[T]):
+    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums."""
+
+    attention: Attention[T]
+    ffn: FeedForward[T]
+
     def map(self, function: Callable[[T], U]) -> Layer[U]:
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        mapped: dict[str, Any] = {name: part and function(part) for name, part in parts.items()}
-        return Layer(**mapped)
+        return Layer(attention=self.attention.map(function), ffn=self.ffn.map(function))
 
     def parts(self) -> Iterator[T]:
-        parts = (getattr(self, field.name) for field in fields(self))
+        parts = (getattr(half, field.name) for half in (self.attention, self.ffn) for field in fields(half))
         return (part for part in parts if part is not None)
+
+
+def _mapped(half: Attention[T] | FeedForward[T], function: Callable[[T], U]) -> dict[str, Any]:
+    parts = {field.name: getattr(half, field.name) for field in fields(half)}
+    return {name: part and function(part) for name, part in parts.items()}
 
 
 @dataclass(kw_only=True)

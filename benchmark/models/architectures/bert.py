@@ -13,7 +13,7 @@ from transformers.models.roberta.modeling_roberta import RobertaClassificationHe
 
 from benchmark.data.vocabulary import PAD
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
 
 
 class Bert(Architecture):
@@ -72,14 +72,14 @@ class Bert(Architecture):
     def layer(self, layer: Any) -> Layer[Any]:
         """The modules of a layer."""
         return Layer(
-            attention_norm=layer.attention.output.LayerNorm,
-            query=layer.attention.self.query,
-            key=layer.attention.self.key,
-            value=layer.attention.self.value,
-            output=layer.attention.output.dense,
-            ffn_norm=layer.output.LayerNorm,
-            up=layer.intermediate.dense,
-            down=layer.output.dense,
+            attention=Attention(
+                norm=layer.attention.output.LayerNorm,
+                query=layer.attention.self.query,
+                key=layer.attention.self.key,
+                value=layer.attention.self.value,
+                output=layer.attention.output.dense,
+            ),
+            ffn=FeedForward(norm=layer.output.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense),
         )
 
     def classifier(self, config: Any) -> nn.Module:

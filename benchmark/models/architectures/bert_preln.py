@@ -8,7 +8,7 @@ from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormForMasked
 
 from benchmark.models.architecture import Shape
 from benchmark.models.architectures.bert import Bert
-from benchmark.models.layout import Layer
+from benchmark.models.layout import Attention, FeedForward, Layer
 
 
 class PreNormBert(Bert):
@@ -20,14 +20,14 @@ class PreNormBert(Bert):
 
     def layer(self, layer: Any) -> Layer[Any]:
         return Layer(
-            attention_norm=layer.attention.LayerNorm,
-            query=layer.attention.self.query,
-            key=layer.attention.self.key,
-            value=layer.attention.self.value,
-            output=layer.attention.output.dense,
-            ffn_norm=layer.intermediate.LayerNorm,
-            up=layer.intermediate.dense,
-            down=layer.output.dense,
+            attention=Attention(
+                norm=layer.attention.LayerNorm,
+                query=layer.attention.self.query,
+                key=layer.attention.self.key,
+                value=layer.attention.self.value,
+                output=layer.attention.output.dense,
+            ),
+            ffn=FeedForward(norm=layer.intermediate.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense),
         )
 
 

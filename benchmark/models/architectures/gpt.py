@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place, stacked
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place, stacked
 
 
 class Gpt(Architecture):
@@ -42,14 +42,14 @@ class Gpt(Architecture):
             query, key, value = stacked(block.attn.c_attn, 3)
             layers.append(
                 Layer(
-                    attention_norm=Place(block.ln_1),
-                    query=query,
-                    key=key,
-                    value=value,
-                    output=Place(block.attn.c_proj),
-                    ffn_norm=Place(block.ln_2),
-                    up=Place(block.mlp.c_fc),
-                    down=Place(block.mlp.c_proj),
+                    attention=Attention(
+                        norm=Place(block.ln_1),
+                        query=query,
+                        key=key,
+                        value=value,
+                        output=Place(block.attn.c_proj),
+                    ),
+                    ffn=FeedForward(norm=Place(block.ln_2), up=Place(block.mlp.c_fc), down=Place(block.mlp.c_proj)),
                 )
             )
         tables = [Place(body.wte), Place(body.wpe)]

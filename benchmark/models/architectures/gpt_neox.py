@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
 
 
 class GptNeoX(Architecture):
@@ -44,14 +44,18 @@ class GptNeoX(Architecture):
             query, key, value = (Place(fused, rows[:, part].flatten()) for part in range(3))
             layers.append(
                 Layer(
-                    attention_norm=Place(layer.input_layernorm),
-                    query=query,
-                    key=key,
-                    value=value,
-                    output=Place(layer.attention.dense),
-                    ffn_norm=Place(layer.post_attention_layernorm),
-                    up=Place(layer.mlp.dense_h_to_4h),
-                    down=Place(layer.mlp.dense_4h_to_h),
+                    attention=Attention(
+                        norm=Place(layer.input_layernorm),
+                        query=query,
+                        key=key,
+                        value=value,
+                        output=Place(layer.attention.dense),
+                    ),
+                    ffn=FeedForward(
+                        norm=Place(layer.post_attention_layernorm),
+                        up=Place(layer.mlp.dense_h_to_4h),
+                        down=Place(layer.mlp.dense_4h_to_h),
+                    ),
                 )
             )
         tables = [Place(body.embed_in)]

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
 
 
 class Llama(Architecture):
@@ -51,17 +51,21 @@ class Llama(Architecture):
         body = network.model
         layers = [
             Layer[Any](
-                attention_norm=layer.input_layernorm,
-                query=layer.self_attn.q_proj,
-                key=layer.self_attn.k_proj,
-                value=layer.self_attn.v_proj,
-                output=layer.self_attn.o_proj,
-                ffn_norm=layer.post_attention_layernorm,
-                up=layer.mlp.up_proj,
-                down=layer.mlp.down_proj,
-                gate=layer.mlp.gate_proj,
-                query_norm=getattr(layer.self_attn, "q_norm", None),
-                key_norm=getattr(layer.self_attn, "k_norm", None),
+                attention=Attention(
+                    norm=layer.input_layernorm,
+                    query=layer.self_attn.q_proj,
+                    key=layer.self_attn.k_proj,
+                    value=layer.self_attn.v_proj,
+                    output=layer.self_attn.o_proj,
+                    query_norm=getattr(layer.self_attn, "q_norm", None),
+                    key_norm=getattr(layer.self_attn, "k_norm", None),
+                ),
+                ffn=FeedForward(
+                    norm=layer.post_attention_layernorm,
+                    up=layer.mlp.up_proj,
+                    down=layer.mlp.down_proj,
+                    gate=layer.mlp.gate_proj,
+                ),
             )
             for layer in body.layers
         ]

@@ -17,7 +17,7 @@ from transformers.models.modernbert.modeling_modernbert import ModernBertPredict
 
 from benchmark.data.vocabulary import BOS, EOS
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place, stacked
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place, stacked
 
 
 class MeanOrFirstHead(nn.Module):
@@ -90,15 +90,14 @@ def _layer(layer: Any) -> Layer[Place]:
     query, key, value = stacked(layer.attn.Wqkv, 3)
     up, gate = stacked(layer.mlp.Wi, 2)
     return Layer(
-        attention_norm=None if isinstance(layer.attn_norm, nn.Identity) else Place(layer.attn_norm),
-        query=query,
-        key=key,
-        value=value,
-        output=Place(layer.attn.Wo),
-        ffn_norm=Place(layer.mlp_norm),
-        up=up,
-        down=Place(layer.mlp.Wo),
-        gate=gate,
+        attention=Attention(
+            norm=None if isinstance(layer.attn_norm, nn.Identity) else Place(layer.attn_norm),
+            query=query,
+            key=key,
+            value=value,
+            output=Place(layer.attn.Wo),
+        ),
+        ffn=FeedForward(norm=Place(layer.mlp_norm), up=up, down=Place(layer.mlp.Wo), gate=gate),
     )
 
 

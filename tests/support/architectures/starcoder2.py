@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Layer, Network, Place
+from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
 
 
 class Starcoder2(Architecture):
@@ -42,14 +42,14 @@ class Starcoder2(Architecture):
         body = network.model
         layers = [
             Layer[Any](
-                attention_norm=layer.input_layernorm,
-                query=layer.self_attn.q_proj,
-                key=layer.self_attn.k_proj,
-                value=layer.self_attn.v_proj,
-                output=layer.self_attn.o_proj,
-                ffn_norm=layer.post_attention_layernorm,
-                up=layer.mlp.c_fc,
-                down=layer.mlp.c_proj,
+                attention=Attention(
+                    norm=layer.input_layernorm,
+                    query=layer.self_attn.q_proj,
+                    key=layer.self_attn.k_proj,
+                    value=layer.self_attn.v_proj,
+                    output=layer.self_attn.o_proj,
+                ),
+                ffn=FeedForward(norm=layer.post_attention_layernorm, up=layer.mlp.c_fc, down=layer.mlp.c_proj),
             )
             for layer in body.layers
         ]
