@@ -119,7 +119,7 @@ class ArchitectureTable(TableExhibit):
 
 def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
     """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
-    config = runs[0].config
+    config = runs[0].line["config"]
     rung = config["model"]["ladder"][index]
     done = [line for run in runs if (line := end(run.stages[index]))]
     steps = [{phase["name"]: phase["steps"] for phase in line["phases"]} for line in done]
@@ -169,7 +169,7 @@ class HyperparameterTable(TableExhibit):
             rows = [TableRow((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
             heading = next(iter(self.blocks.values()))
             return self.table([Column(title) for title in titles], [Block(heading, tuple(rows))], [], view, "Setting")
-        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].tasks]
+        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line["tasks"]]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(

@@ -33,7 +33,7 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     """How the options of a suite's rows were chosen, where `run_all.py tune` chose them."""
     ways: dict[str, list[str]] = {}
     for run in runs:
-        if way := run.config.get("tuned"):
+        if way := run.line["config"].get("tuned"):
             charged = "is part of" if way["charged"] else "comes on top of"
             text = f"the best of {way['configurations']} configurations, whose search {charged} the budget"
             ways.setdefault(text, []).append(run.row)

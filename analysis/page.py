@@ -176,4 +176,7 @@ def _settings(study: Study) -> list[tuple[str, str]]:
     """The full settings of each row, of its first seed."""
     first = {(run.suite, run.row): run for run in reversed(study.runs)}
     runs = [first[key] for key in dict.fromkeys((run.suite, run.row) for run in study.runs)]
-    return [(run.row, json.dumps({"options": run.options, **run.config}, indent=2, ensure_ascii=False)) for run in runs]
+    return [
+        (run.row, json.dumps({"options": run.line["options"], **run.line["config"]}, indent=2, ensure_ascii=False))
+        for run in runs
+    ]

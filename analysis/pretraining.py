@@ -97,7 +97,11 @@ def _cell(
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
-    by_seed = {run.seed: [run.unigram[d["name"]] for d in run.domains] for run in study.of(suite) if run.unigram}
+    by_seed = {
+        run.seed: [run.line["unigram"][d["name"]] for d in run.domains]
+        for run in study.of(suite)
+        if run.line["unigram"]
+    }
     orders = list(by_seed.values())
     if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
         orders = orders[:1]

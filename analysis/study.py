@@ -127,7 +127,7 @@ class Study:
 
     def unigram(self, suite: str) -> dict[str, float]:
         """The unigram perplexity of each domain; empty before a run of the suite has started."""
-        return next((run.unigram for run in self.of(suite) if run.unigram), {})
+        return next((run.line["unigram"] for run in self.of(suite) if run.line["unigram"]), {})
 
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric", "dev", "test", "seed"]
@@ -136,7 +136,7 @@ _STAGE += ["layers", "hidden_size", "cores", "done"]
 
 
 def _run(run: RunRecords) -> tuple[Any, ...]:
-    return run.suite, run.row, run.row_index, run.method, run.id, run.seed
+    return run.suite, run.row, run.line["row_index"], run.line["method"], run.id, run.seed
 
 
 def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:

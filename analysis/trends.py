@@ -55,7 +55,7 @@ class TrendFigure(Exhibit):
         points = self._points(study, suite)
         points = points[np.isfinite(points[metric])]
         axis.set_ylabel(name)
-        axis.set_xlabel(UNITS[study.of(suite)[0].config["budget"]["unit"]].label)
+        axis.set_xlabel(UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]].label)
         if points.empty:
             axis.text(0.5, 0.5, "no evaluation yet", ha="center", transform=axis.transAxes)
             return

@@ -32,7 +32,7 @@ class UnitTable(TableExhibit):
             rows = list(dict.fromkeys(run.row for run in study.of(suite)))
             lines = [TableRow((row,), tuple(_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns))
-            turns += turning_points(ranks, study.of(suite)[0].config["budget"]["unit"])
+            turns += turning_points(ranks, study.of(suite)[0].line["config"]["budget"]["unit"])
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
         below = [about, *turns, *notes.missing(blocks, suites)]
         return self.table(columns, blocks, below, view)

@@ -64,7 +64,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmark.errors import UserError
 from benchmark.record_lines import (
@@ -77,10 +77,9 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
-from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, Titled
+from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
-ByStage = Mapping[str, list[Any]]  # lines by the key of a stage
 
 _REQUIRED = """
 stage key index domain provenance parameters trainable layers hidden_size phases budget data
@@ -115,6 +114,7 @@ _log = logging.getLogger(__name__)
 class RunRecords:
     """All records of one run.
 
+    `line` is the run's own; what one of an earlier version does not say is empty in it.
     `stages[i]` holds the lines of the i-th stage in the order of training, without what a resume took back;
     it is empty for a stage that has not started. `scores[i]` are the downstream scores of that stage's model,
     `baselines` those that need no model. Of two scores with the same task, prompt and seed the last one counts.
@@ -122,26 +122,33 @@ class RunRecords:
     `similarities[i]` are the last lines of kind "similarity" and "attention" of that stage's model.
     """
 
-    id: str
-    suite: str
-    row: str
-    row_index: int
-    title: str
-    method: str
-    options: Mapping[str, Any]
-    seed: int
-    config: ConfigRecord
-    domains: list[Titled]
-    unigram: dict[str, float]
-    stage_keys: list[str]
+    line: RunLine
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[RecordedScore]] = field(default_factory=list)
     similarities: list[list[SimilarityLine | AttentionLine]] = field(default_factory=list)
     baselines: list[Baseline] = field(default_factory=list)
-    tasks: list[TaskRecord] = field(default_factory=list)
-    probes: list[Titled] = field(default_factory=list)
     start: dict[str, Measured] = field(default_factory=dict)
     failure: FailedLine | None = None
+
+    @property
+    def id(self) -> str:
+        return self.line["id"]
+
+    @property
+    def suite(self) -> str:
+        return self.line["suite"]
+
+    @property
+    def row(self) -> str:
+        return self.line["row"]
+
+    @property
+    def seed(self) -> int:
+        return self.line["seed"]
+
+    @property
+    def domains(self) -> list[Titled]:
+        return self.line["domains"]
 
     @property
     def matrix(self) -> list[dict[str, Measured]]:
@@ -272,18 +279,24 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
                 scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
                 similarities[key] = _last(_if_there(runs / "similarity" / f"{key}.jsonl", read), "kind")
-        loaded.append(_assemble(run, failure, stages, scores, similarities, baselines))
-        loaded[-1].start = _of_start(runs, run)
-    return sorted(loaded, key=lambda run: (run.row_index, run.seed, run.id))
+        loaded.append(
+            RunRecords(
+                line=run,
+                stages=[_on_texts_of(run, stages[key]) for key in run["stages"]],
+                scores=[scores[key] for key in run["stages"]],
+                similarities=[similarities[key] for key in run["stages"]],
+                baselines=baselines,
+                start=_of_start(runs, run),
+                failure=failure,
+            )
+        )
+    return sorted(loaded, key=lambda run: (run.line["row_index"], run.seed, run.id))
 
 
 def not_started(description: RunDescription) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
-    run = {**description, "stages": [], "unigram": {}}
-    empty = _assemble(run, None, {}, {}, {}, [])
-    empty.stages = [[] for _ in empty.domains]
-    empty.scores = [[] for _ in empty.domains]
-    return empty
+    line: RunLine = {**description, "stages": [], "unigram": {}, "texts": {}, "start": ""}
+    return RunRecords(line=line, stages=[[] for _ in line["domains"]], scores=[[] for _ in line["domains"]])
 
 
 def _encode(record: Mapping[str, Any]) -> str:
@@ -321,40 +334,19 @@ def _last(records: Sequence[Record], *keys: str) -> list[Any]:
     return list({tuple(record[key] for key in keys): record for record in records}.values())
 
 
-def _head(path: Path) -> tuple[Record | None, Any]:
+def _head(path: Path) -> tuple[RunLine | None, Any]:
     """The run's line, and its failure unless it was started again or finished since."""
+    older: Record = {"tasks": [], "probes": [], "texts": {}, "start": ""}
     run, failure = None, None
     for record in read(path):
         failure = record if record["kind"] == "failed" else None
-        run = record if record["kind"] == "run" else run
+        run = cast(RunLine, {**older, **record}) if record["kind"] == "run" else run
     return run, failure
 
 
-def _assemble(
-    run: Record,
-    failure: FailedLine | None,
-    stages: ByStage,
-    scores: ByStage,
-    similarities: ByStage,
-    baselines: list[Baseline],
-) -> RunRecords:
-    names = ("id", "suite", "row", "row_index", "title", "method", "options", "seed", "config", "domains", "unigram")
-    return RunRecords(
-        **{name: run[name] for name in names},
-        stage_keys=run["stages"],
-        stages=[_on_texts_of(run, stages[key]) for key in run["stages"]],
-        scores=[scores[key] for key in run["stages"]],
-        similarities=[similarities[key] for key in run["stages"]],
-        baselines=baselines,
-        tasks=run.get("tasks", []),
-        probes=run.get("probes", []),
-        failure=failure,
-    )
-
-
-def _on_texts_of(run: Record, stage: list[Any]) -> list[LineOfStage]:
+def _on_texts_of(run: RunLine, stage: list[Any]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
-    texts, later = run.get("texts", {}), [line for line in stage if line["kind"] == "later"]
+    texts, later = run["texts"], [line for line in stage if line["kind"] == "later"]
     known = next((line.get("texts") for line in stage if line["kind"] == "stage"), None) or texts
     if known == texts and not later:
         return stage
@@ -371,8 +363,8 @@ def _on_texts_of(run: Record, stage: list[Any]) -> list[LineOfStage]:
     return lines
 
 
-def _of_start(runs: Path, run: Record) -> dict[str, Measured]:
-    lines = _if_there(runs / "starts" / f"{run.get('start', '')}.jsonl", read)
+def _of_start(runs: Path, run: RunLine) -> dict[str, Measured]:
+    lines = _if_there(runs / "starts" / f"{run['start']}.jsonl", read)
     mine = [line for line in lines if run["texts"].get(line["domain"]) == line["text"]]
     return {
         line["domain"]: Measured(perplexity=line["perplexity"], bits_per_byte=line["bits_per_byte"]) for line in mine

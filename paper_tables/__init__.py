@@ -105,5 +105,5 @@ def _records(suites: Suites, runs: Path) -> list[RunRecords]:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         for config in configs:
             run = known.get(config.id) or not_started(config.description())
-            chosen.append(dataclasses.replace(run, row_index=config.row_index))
+            chosen.append(dataclasses.replace(run, line={**run.line, "row_index": config.row_index}))
     return chosen

@@ -329,7 +329,6 @@ def test_docstrings_are_sentences() -> None:
 MOST_ARGUMENTS = 7  # of a constructor
 TAKE_MORE = {
     "ELLE": "its fields are the options of the method, and a suite names those that it sets",
-    "RunRecords": "the fields of a run's line and what was recorded of it; only `benchmark.records` makes one",
 }
 
 

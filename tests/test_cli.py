@@ -97,7 +97,7 @@ def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
     cli("run", "--parallel", 1)
-    key = records.load_runs(place / "runs", "tiny")[0].stage_keys[0]
+    key = records.load_runs(place / "runs", "tiny")[0].line["stages"][0]
     checkpoint = place / "runs" / "stages" / key / "model"
     assert run_all.main(["evaluate", str(checkpoint), "--text", str(place / "a.jsonl"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -155,7 +155,7 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     probed = without.model_copy(update={"probes": (probe,)})
     plain, run, later = (trained(lab, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
-    assert records_of(run).probes == [{"name": probe.name, "title": probe.name}]
+    assert records_of(run).line["probes"] == [{"name": probe.name, "title": probe.name}]
     matrices = [records_of(one).matrix for one in (run, later, plain)]
     for found, again, bare in zip(*matrices, strict=True):
         assert list(found) == [*bare, probe.name] and {name: found[name] for name in bare} == bare

@@ -82,9 +82,9 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
     runs = load_runs(tmp_path, "orders")
     assert Study("orders", runs).stage_titles("orders") == ["WB", "Ns", "Rev"]
     for run in runs:
-        run.unigram = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
+        run.line["unigram"] = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
         if run.seed == 1:
-            run.domains = [run.domains[place] for place in (1, 0, 2)]
+            run.line["domains"] = [run.domains[place] for place in (1, 0, 2)]
     study = Study("orders", runs)
     assert study.stage_titles("orders") == ["Domain 1", "Domain 2", "Domain 3"]
     entry: Any = paper_tables.load("main_pretraining")

@@ -22,12 +22,12 @@ def test_notes_say_how_options_were_chosen(tmp_path, charged):
     assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.catalogue()).notes
     way = TunedRecord(configurations=5, spent=60.0, unit="seconds", charged=charged)
     assert way == Tuned(**way).model_dump()
-    runs[0].config["tuned"] = way
+    runs[0].line["config"]["tuned"] = way
     place = "is part of" if charged else "comes on top of"
     assert tuned(runs) == [
         f"Options are tuned: the best of 5 configurations, whose search {place} the budget ({runs[0].row})."
     ]
-    runs[1].config["tuned"] = way
+    runs[1].line["config"]["tuned"] = way
     [note] = tuned(runs)
     assert note.endswith("the budget.")
     found = scorecard(Study("demo", runs), paper_tables.catalogue()).notes

@@ -129,10 +129,10 @@ def test_runs_take_what_was_chosen(lab: Lab, chosen: Path) -> None:
     assert [run.row for run in runs] == ["Naive", "ER"] and all(run.finished == 2 for run in runs)
     for run in runs:
         choice = content["rows"][run.row]
-        rate = run.config["training"]["learning_rate"]
+        rate = run.line["config"]["training"]["learning_rate"]
         assert rate == lab.config(run.row).training.learning_rate * choice["rate"]
-        assert run.options == {**lab.config(run.row).options, **choice["options"]}
-        assert run.config["tuned"] == {"configurations": 2, "spent": 24.0, "unit": "steps", "charged": False}
+        assert run.line["options"] == {**lab.config(run.row).options, **choice["options"]}
+        assert run.line["config"]["tuned"] == {"configurations": 2, "spent": 24.0, "unit": "steps", "charged": False}
     assert (lab.folder / "report" / "tiny-tuned" / "main_pretraining.md").exists()
     assert not (lab.runs / "suites" / "tiny").exists()
 
