@@ -143,7 +143,8 @@ class SlurmCluster:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
         with (logs / "supervisor.log").open("w") as log:
             self._supervisor = subprocess.Popen(
-                [sys.executable, __file__, str(self.folder), *self._options],
+                [sys.executable, "-m", "tests.support.slurm_cluster", str(self.folder.absolute()), *self._options],
+                cwd=Path(__file__).parents[2],  # where `tests` is found
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
