@@ -59,6 +59,7 @@ seeds = 1
 [training]
 batch_size = 8
 evaluations = 20
+precision = "fp32"
 checkpoint_seconds = 0.2
 [budget]
 unit = "steps"
