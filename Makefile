@@ -43,6 +43,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[test]
 	touch $@
 
-$(VENV)/installed-check: $(VENV)/installed
+$(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[test,check]
-	touch $@
+	touch $(VENV)/installed $@

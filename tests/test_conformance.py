@@ -44,8 +44,9 @@ def test_conforms(name: str, tmp_path) -> None:
 
 
 def test_two_processes_equal_one(tmp_path) -> None:
-    """Oracle: the weights of one process. One pair of processes trains every method."""
-    conformance.compare_two_processes([Lab(name, methods.build, tmp_path / name) for name in methods.names()])
+    """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
+    names = sorted(COMPILED | {"agem", "er", "mas", "derpp", "merge"})
+    conformance.compare_two_processes([Lab(name, methods.build, tmp_path / name) for name in names])
 
 
 def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
