@@ -86,7 +86,7 @@ def _parents(models: RunModels, index: int) -> list[int]:
     growth, model, before = models.growth(index), models.after(index), models.after(index - 1)
     if growth is None:
         return list(range(_heads(model) * model.layers))
-    return parents(growth.layer_sources, growth.head_sources, _heads(before))
+    return parents(growth["layer_sources"], growth["head_sources"], _heads(before))
 
 
 def _heads(model: LanguageModel) -> int:

@@ -126,24 +126,24 @@ class LaterLine(Measured):
     text: str
 
 
-class RecordedGrowth(TypedDict):
-    """What a growth says of itself: `benchmark.models.growth.GrowthRecord`."""
+class GrowthRecord(TypedDict):
+    """What a growth did."""
 
-    layer_sources: list[int]
-    layer_is_copy: list[bool]
-    head_sources: list[list[int]]
-    copied: list[int]
-    case: Literal["exact", "closest", "approximate"]
-    note: str
+    layer_sources: list[int]  # old index of each new layer
+    layer_is_copy: list[bool]  # whether a new layer is an inserted copy
+    head_sources: list[list[int]]  # for each new layer the old head of each new head
+    copied: list[int]  # layers of the grown model that count as copied before; the next growth is given it
+    case: Literal["exact", "closest", "approximate"]  # same function up to rounding; as near as can be; the paper's way
+    note: str  # why
 
 
 class CoreShare(TypedDict):
-    """`benchmark.training.contention.Contention`."""
+    """What a stage had of its cores while the clock ran."""
 
-    wall: float
-    cpu: float
-    others: float | None
-    share: float | None
+    wall: float  # seconds, the longest of its processes
+    cpu: float  # seconds, of all its processes
+    others: float | None  # cores that other programs kept busy, on average, where most; None: cannot be told
+    share: float | None  # of the cores that its processes wanted, that others left them, where least
 
 
 class StageEnd(TypedDict):
@@ -151,7 +151,7 @@ class StageEnd(TypedDict):
 
     charged: Spent
     phases: list[PhaseSpending]
-    growth: RecordedGrowth | None
+    growth: GrowthRecord | None
     cores: NotRequired[CoreShare]
 
 

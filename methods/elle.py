@@ -71,7 +71,7 @@ class ELLE(AdaptiveReplay):
             calibration=stage.memory_rows(32),
         )
         model.set_network(network)
-        self.growth, self.copied = record, list(record.copied)
+        self.growth, self.copied = record, list(record["copied"])
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:

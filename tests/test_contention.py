@@ -21,10 +21,11 @@ from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs import local_work
 from benchmark.jobs.plan import LaunchOptions
+from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
 from benchmark.store import Store
 from benchmark.training import contention, stage
-from benchmark.training.contention import Contention, CoreMeter, CoreTime, CoreUse, others_and_share
+from benchmark.training.contention import CoreMeter, CoreTime, CoreUse, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
@@ -79,7 +80,7 @@ def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch)
     meter = CoreMeter()
     meter.total = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
     found = contention.contention(meter, ALONE)
-    assert (found.cpu, found.others, found.share) == (0.5, None, None)
+    assert (found["cpu"], found["others"], found["share"]) == (0.5, None, None)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,9 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
     and what was counted before a stop still counts."""
     totals = []
 
-    def found(meter: CoreMeter, world: World) -> Contention:
+    def found(meter: CoreMeter, world: World) -> CoreShare:
         totals.append(meter.total.wall)
-        return Contention(10.0, 5.0, 0.4, 0.8)
+        return CoreShare(wall=10.0, cpu=5.0, others=0.4, share=0.8)
 
     monkeypatch.setattr(stage, "contention", found)
     lab = Lab("naive", methods.build, tmp_path)

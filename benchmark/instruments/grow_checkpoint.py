@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from benchmark.atomic import whole_folder
 from benchmark.data import corpus
 from benchmark.downstream import discriminator
 from benchmark.models import architectures, lora, progressive
-from benchmark.models.growth import GrowthRecord, Mode, grow
+from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import load_network
+from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError, Domain
 
 ROWS, COLUMNS = 64, 128  # at most, of the text that measures and calibrates
@@ -40,7 +41,7 @@ class GrownCheckpoint:
         nearness = {"max_logit_difference": self.max_logit_difference}
         if self.perplexity:
             nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity
-        return {**asdict(self.growth), **nearness}
+        return {**self.growth, **nearness}
 
 
 def grow_checkpoint(

@@ -16,8 +16,7 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
-from benchmark.models.growth import GrowthRecord
-from benchmark.record_lines import LineOfStage
+from benchmark.record_lines import GrowthRecord, LineOfStage
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
 from benchmark.training.batch import Batch
@@ -61,8 +60,7 @@ class RunModels:
 
     def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        growth = next(line["growth"] for line in reversed(self._stage(index)) if line["kind"] == "done")
-        return GrowthRecord(**growth) if growth else None
+        return next(line["growth"] for line in reversed(self._stage(index)) if line["kind"] == "done")
 
     def _stage(self, index: int) -> list[LineOfStage]:
         return records.read_stage(self.store.stage(self.keys[index]) / "records.jsonl")

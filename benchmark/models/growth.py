@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -18,32 +17,11 @@ from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_padding import Padding
 from benchmark.models.growth_width import Fpi, NoiseScale, Width
 from benchmark.models.layout import Place
+from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]
 _CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time
-
-
-@dataclass(frozen=True)
-class GrowthRecord:
-    """What a growth did.
-
-    Attributes:
-        layer_sources: old index of each new layer.
-        layer_is_copy: whether a new layer is an inserted copy.
-        head_sources: for each new layer the old head of each new head.
-        copied: layers of the grown model that count as copied before; pass it to the next growth.
-        case: "exact" (the same function up to rounding), "closest" (nearly; as near as the architecture lets us) or
-            "approximate" (the paper's way).
-        note: why.
-    """
-
-    layer_sources: list[int]
-    layer_is_copy: list[bool]
-    head_sources: list[list[int]]
-    copied: list[int]
-    case: Literal["exact", "closest", "approximate"]
-    note: str
 
 
 @torch.no_grad()
@@ -73,13 +51,12 @@ def grow(
         noise_scale: whether `noise` is "absolute", or "relative" to the standard deviation of each matrix.
         copy: which layers to copy: "new" those never copied before, always the "first" or the "last", or "stack"
             the whole stack on itself.
-        copied: layers of `network` that were copied before (GrowthRecord.copied of its last growth).
+        copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its last growth).
         calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
             multiples of its width fits the LM head's extra units.
 
     Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
     """
-    found = places(network)
     _check(network, layers, hidden_size, mode, noise, copy, copied)
     generator = torch.Generator().manual_seed(seed)
     plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
@@ -93,14 +70,21 @@ def grow(
     else:
         width = Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
 
-    weights, head_sources = width.network(found.map(Place.read), plan.sources)
+    weights, head_sources = width.network(places(network).map(Place.read), plan.sources)
     if mode == "exact":
         weights.layers = silence_copies(weights.layers, plan, architecture_of(network).post_norm)
     grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance)
     write(weights, grown)
 
     case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
-    return grown, GrowthRecord(plan.sources, plan.is_copy, head_sources, plan.copied, case, note)
+    return grown, GrowthRecord(
+        layer_sources=plan.sources,
+        layer_is_copy=plan.is_copy,
+        head_sources=head_sources,
+        copied=plan.copied,
+        case=case,
+        note=note,
+    )
 
 
 def _calibration(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Calibration | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import filelock
 import torch
 
+from benchmark.record_lines import CoreShare
 from benchmark.training.processes import World, node
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
@@ -55,26 +56,17 @@ class CoreUse:
     time: CoreTime
 
 
-@dataclass(frozen=True)
-class Contention:
-    """What the records say of a stage."""
-
-    wall: float  # seconds, the longest of its processes
-    cpu: float  # seconds, of all its processes
-    others: float | None  # cores that other programs kept busy, on average, where most; None: cannot be told
-    share: float | None  # of the cores that its processes wanted, that others left them, where least
-
-
-def contention(meter: CoreMeter, world: World) -> Contention:
+def contention(meter: CoreMeter, world: World) -> CoreShare:
     """Ask every process of the run, all of which must call this at once."""
     mine = CoreUse(node(), cores(), torch.get_num_threads(), meter.total)
     uses: list[CoreUse] = world.gather(mine)
     wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
     if wall < MEASURABLE or not STAT.exists():
-        return Contention(wall, cpu, others=None, share=None)
+        return CoreShare(wall=wall, cpu=cpu, others=None, share=None)
     places = {(use.machine, use.cores) for use in uses}
     found = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
-    return Contention(wall, cpu, max(others for others, _ in found), min(share for _, share in found))
+    others, share = max(others for others, _ in found), min(share for _, share in found)
+    return CoreShare(wall=wall, cpu=cpu, others=others, share=share)
 
 
 def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:

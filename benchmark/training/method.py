@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmark.models import LanguageModel
-    from benchmark.models.growth import GrowthRecord
+    from benchmark.record_lines import GrowthRecord
     from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
 

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 
 from benchmark.models import LanguageModel
-from benchmark.record_lines import CoreShare, RecordedGrowth, StageEnd
+from benchmark.record_lines import StageEnd
 from benchmark.settings.config import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
@@ -105,8 +105,8 @@ class StageRun:
         return StageEnd(
             charged=self.clock.charged(),
             phases=[phase.flat() for phase in self.position.phases],
-            growth=cast(RecordedGrowth, asdict(self.method.growth)) if self.method.growth else None,
-            cores=cast(CoreShare, asdict(contention(self.clock.cores, self.world))),
+            growth=self.method.growth,
+            cores=contention(self.clock.cores, self.world),
         )
 
     def _begin(self) -> list[Phase]:

@@ -97,7 +97,7 @@ def measure(
         with torch.no_grad():
             difference = (model.network(tokens).logits - network(tokens).logits).abs().max().item()
         figures = table[model.architecture, layers, width, label(model, width, options)]
-        figures.case = record.case
+        figures.case = record["case"]
         figures.ratios.append(perplexity(grown, stream, 0, WORLD) / before)
         figures.differences.append(difference)
     return before
