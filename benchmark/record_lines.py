@@ -142,7 +142,7 @@ class CoreShare(TypedDict):
 
     wall: float  # seconds, the longest of its processes
     cpu: float  # seconds, of all its processes
-    others: float | None  # cores that other programs kept busy, on average, where most; None: cannot be told
+    others: float | None  # cores that other programs or a quota kept, on average, where most; None: cannot be told
     share: float | None  # of the cores that its processes wanted, that others left them, where least
 
 

@@ -73,6 +73,24 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
     assert meter.total.busy == pytest.approx(51 / tick)
 
 
+@pytest.mark.parametrize(
+    ("counters", "key", "unit"),
+    [("nr_periods 9\n{key} {now}\n", "throttled_usec", 1e6), ("{key} {now}\n", "throttled_time", 1e9)],
+)
+def test_a_quota_takes_cores_like_another_program(counters: str, key: str, unit: float, tmp_path, monkeypatch) -> None:
+    """Oracle: the kernel's documentation of cgroups: throttled time is in microseconds (version 2) or nanoseconds."""
+    stat, quota = tmp_path / "stat", tmp_path / "cpu.stat"
+    stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
+    monkeypatch.setattr(contention, "STAT", stat)
+    monkeypatch.setattr(contention, "QUOTAS", {tmp_path / "none": ("", 0.0), quota: (key, 1 / unit)})
+    meter = CoreMeter()
+    quota.write_text(counters.format(key=key, now=int(5 * unit)))
+    meter.start()
+    quota.write_text(counters.format(key=key, now=int(7.5 * unit)))
+    meter.pause()
+    assert meter.total.busy == pytest.approx(2.5)
+
+
 @pytest.mark.parametrize("missing", ["seconds", "counters"])
 def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch) -> None:
     """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""

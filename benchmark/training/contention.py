@@ -18,6 +18,11 @@ from benchmark.record_lines import CoreShare
 from benchmark.training.processes import World, node
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
+# where it counts how long the quota of a container held its processes back: cgroups of version 2 and 1
+QUOTAS = {
+    Path("/sys/fs/cgroup/cpu.stat"): ("throttled_usec", 1e-6),
+    Path("/sys/fs/cgroup/cpu/cpu.stat"): ("throttled_time", 1e-9),
+}
 LOCK = Path("/tmp/lifelong-pretraining.lock")  # one place for all users, whatever their TMPDIR
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 
@@ -28,7 +33,7 @@ class CoreTime:
 
     wall: float = 0.0
     cpu: float = 0.0  # of all threads of this process
-    busy: float = 0.0  # of all processes on these cores, added up over the cores
+    busy: float = 0.0  # of all processes on these cores, added up over the cores, and what a quota kept from this one
 
 
 class CoreMeter:
@@ -86,7 +91,8 @@ def cores() -> tuple[int, ...]:
 
 
 def _now() -> CoreTime:
-    return CoreTime(time.perf_counter(), time.process_time(), _busy(cores()) if STAT.exists() else 0.0)
+    busy = _busy(cores()) + _held_back() if STAT.exists() else 0.0
+    return CoreTime(time.perf_counter(), time.process_time(), busy)
 
 
 def _busy(numbers: Sequence[int]) -> float:
@@ -98,6 +104,15 @@ def _busy(numbers: Sequence[int]) -> float:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _held_back() -> float:
+    """Core-seconds that a CPU quota has kept from the processes of this container, since it started."""
+    for file, (key, seconds) in QUOTAS.items():
+        if file.exists():
+            counters = dict(line.split() for line in file.read_text(encoding="ascii").splitlines())
+            return int(counters.get(key, 0)) * seconds
+    return 0.0
 
 
 def machine_lock() -> filelock.BaseFileLock:
