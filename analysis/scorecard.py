@@ -40,7 +40,7 @@ def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
     judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
     seeds = max((verdict.seeds for verdict in verdicts), default=0)
     if seeds < fewest_seeds(2 * len(verdicts) or 1):
-        blocks, below = _undecidable(len(verdicts), seeds), []
+        blocks, below = _undecidable([(verdict, ours[suite]) for suite, verdict in judged], seeds), []
     else:
         blocks, below = list(_blocks(study, ours, judged)), _about(ours, len(verdicts))
     for suite in study.suites:
@@ -56,14 +56,15 @@ def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
     )
 
 
-def _undecidable(claims: int, seeds: int) -> list[Block]:
-    """One line in the place of all claims."""
-    text = "No run has finished what a claim is about."
-    if claims:
-        fewest = fewest_seeds(2 * claims)
+def _undecidable(verdicts: Sequence[tuple[Verdict, Measurements]], seeds: int) -> list[Block]:
+    """One line in the place of all claims; their comparisons can be opened below it."""
+    text, details = "No run has finished what a claim is about.", None
+    if verdicts:
+        fewest = fewest_seeds(2 * len(verdicts))
         have = "one seed" if seeds == 1 else f"{seeds} seeds"
-        text = f"None of {claims} claims can be decided with {have}; together they need at least {fewest}."
-    return [Block("", (TableRow((text,), tuple(Cell() for _ in COLUMNS)),))]
+        text = f"None of {len(verdicts)} claims can be decided with {have}; together they need at least {fewest}."
+        details = _details(verdicts)
+    return [Block("", (TableRow((text,), tuple(Cell() for _ in COLUMNS), details=details),))]
 
 
 def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tuple[str, Verdict]]) -> Iterator[Block]:
@@ -87,20 +88,28 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
         _printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
     )
-    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts), details=_details(verdict, ours))
+    return TableRow(
+        (verdict.claim.text,), tuple(Cell(text=text) for text in texts), details=_details([(verdict, ours)])
+    )
 
 
-def _details(verdict: Verdict, ours: Measurements) -> Table:
-    """Every comparison of a claim, and the same in the paper's numbers where it prints as many."""
-    show = METRICS[verdict.claim.criterion.metric].show
-    count = len(verdict.comparisons)
-    printed = verdict.printed if len(verdict.printed) == count else [None] * count
-    rows = []
-    for one, theirs in zip(verdict.comparisons, printed, strict=True):
-        texts = (*_numbers(one, show), _p(min(one.p_values())) if len(one.changes) > 1 else "", _printed(theirs, show))
-        rows.append(TableRow((_name(one, ours),), tuple(Cell(text=text) for text in texts)))
+def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
+    """Every comparison of the claims, a block a claim, and the same in the paper's numbers where it prints as many."""
+    blocks = []
+    for verdict, ours in verdicts:
+        show = METRICS[verdict.claim.criterion.metric].show
+        printed = (
+            verdict.printed if len(verdict.printed) == len(verdict.comparisons) else [None] * len(verdict.comparisons)
+        )
+        rows = []
+        for one, theirs in zip(verdict.comparisons, printed, strict=True):
+            p = _p(min(one.p_values())) if len(one.changes) > 1 else ""
+            texts = (*_numbers(one, show), p, _printed(theirs, show))
+            rows.append(TableRow((_name(one, ours),), tuple(Cell(text=text) for text in texts)))
+        blocks.append(Block(verdict.claim.text if len(verdicts) > 1 else "", tuple(rows)))
+    count = sum(len(block.rows) for block in blocks)
     caption = f"{count} comparison{'s' * (count > 1)}"
-    return Table("", "", caption, ("Comparison",), tuple(map(Column, DETAILS)), (Block("", tuple(rows)),))
+    return Table("", "", caption, ("Comparison",), tuple(map(Column, DETAILS)), tuple(blocks))
 
 
 def _name(one: Comparison, ours: Measurements) -> str:

@@ -246,13 +246,16 @@ def test_every_comparison_of_a_claim_can_be_opened(demo):
 
 @pytest.mark.parametrize("seeds", [1, 4])
 def test_a_card_that_nothing_can_decide_says_so_in_one_line(tmp_path, seeds):
-    """Oracle: 24 claims about the paper's methods, two ways each, need five seeds: 48 / 4**5 < 0.05 < 48 / 4**4."""
+    """Oracle: 24 claims about the paper's methods, two ways each, need five seeds: 48 / 4**5 < 0.05 < 48 / 4**4. What
+    they would be about can be opened all the same."""
     synthetic.write(tmp_path, "demo", seeds=seeds)
     table = scorecard(Study("demo", load_runs(tmp_path, "demo")), EXHIBITS)
     ((row,),) = (block.rows for block in table.blocks)
     have = "one seed" if seeds == 1 else "4 seeds"
     assert row.stub[0] == f"None of 24 claims can be decided with {have}; together they need at least 5."
     assert not any(cell.number for cell in row.cells)
+    opened = {block.title: block.rows for block in row.details.blocks}
+    assert len(opened) == 24 and len(opened[CLAIMS[0].text]) == 7 * 4  # rows and stages, as on a card that decides
 
 
 def test_the_order_of_methods_is_that_of_scipy(demo):
