@@ -2,7 +2,8 @@
 
 A method could else do its work where the clock stands still. What cannot be seen from the method is not compared:
 memory that only a closure, a cache, a generator or a compiled extension holds, files, other processes. A module of the
-method's own in the network is called in evaluation; that it leaves nothing behind is all that is proven of it.
+method's own in the network is called in evaluation; that it leaves nothing behind is proven here, and that it does no
+more there than in training, which is charged, by the check `evaluation_is_a_forward_pass`.
 """
 
 from __future__ import annotations
