@@ -159,6 +159,7 @@ class DoneLine(StageEnd):
     """How a stage ends."""
 
     kind: Literal["done"]
+    weights: NotRequired[str]  # a hash of its model's
 
 
 LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine

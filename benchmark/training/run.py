@@ -24,6 +24,7 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.models import architectures, load
 from benchmark.models.start_model import load_start
+from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
@@ -184,7 +185,7 @@ class Run:
         if self.world.leads:
             model.save(folder / "model", self.corpus.tokenizer)
             checkpoint.save(folder / "method.pt", get_state(method))
-            record("done", **summary)
+            record("done", **summary, weights=weights_hash(model))
             (folder / "checkpoint.pt").unlink(missing_ok=True)
 
     def _record_failure(self, stage: int, error: Exception) -> None:
