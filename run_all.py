@@ -9,19 +9,19 @@ python run_all.py report SUITE          tables and figures from the records that
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import signal
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError
+from benchmark.instruments.commands import evaluate, grow
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line
 from benchmark.store import Store
 
 if TYPE_CHECKING:
-    from benchmark.jobs.plan import Tables
     from benchmark.jobs.survey import Survey
     from benchmark.settings.config import RunConfig, Suite
 
@@ -58,6 +58,16 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     return tuning.tuned(suite, runs, options.options, options.charge_search) if options.options else (suite, runs)
 
 
+def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
+    return [read_suite(options, str(path)) for path in sorted(options.study.glob("*.toml"))]
+
+
+def say(lines: Iterable[str]) -> int:
+    for line in lines:
+        print(line)
+    return 0
+
+
 def survey_of(options: argparse.Namespace) -> Survey:
     import methods
     from benchmark.jobs.survey import Survey
@@ -68,6 +78,7 @@ def survey_of(options: argparse.Namespace) -> Survey:
 
 def run(options: argparse.Namespace) -> int:
     import paper_tables
+    from benchmark.jobs.execution import execute
     from benchmark.jobs.plan import Tables
 
     survey = survey_of(options)
@@ -78,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
+    from benchmark.jobs.execution import execute
     from benchmark.jobs.plan import Tables
     from benchmark.jobs.survey import Survey
     from benchmark.training.stage_keys import check_memory_shares
@@ -92,32 +104,11 @@ def tune(options: argparse.Namespace) -> int:
     return execute(survey, Tables((), search.write, options.out), options)
 
 
-def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
-    from benchmark.jobs.dry_run import describe
-    from benchmark.jobs.plan import LaunchOptions, Plan
-    from benchmark.jobs.status import watch
-
-    how = LaunchOptions(
-        retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
-    )
-    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how)
-    executor = executors.find(options.executor)(survey.suite, survey.store)
-    if options.dry_run:
-        print(describe(plan, executor))
-        return 0
-    if plan.left_out:
-        print(f"{plan.left_out} failed runs are left as they are; --retry-failed tries them again", file=sys.stderr)
-    code = executor.execute(plan)
-    return watch(survey) if options.wait else code
-
-
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
     suite, configs = read_suite(options, options.suite)
-    for line in preparation.prepare(suite, configs[0], Store(options.runs)):
-        print(line)
-    return 0
+    return say(preparation.prepare(suite, configs[0], Store(options.runs)))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -160,9 +151,7 @@ def rekey(options: argparse.Namespace) -> int:
 
     suite, configs = read_suite(options, options.suite)
     with join() as alone:
-        for line in move(suite, configs, methods.build, Store(options.runs), alone):
-            print(line)
-    return 0
+        return say(move(suite, configs, methods.build, Store(options.runs), alone))
 
 
 def check(options: argparse.Namespace) -> int:
@@ -173,26 +162,26 @@ def check(options: argparse.Namespace) -> int:
     return 0 if run_checks(options.method, methods.build, print) else 1
 
 
-def evaluate(options: argparse.Namespace) -> int:
-    from benchmark.instruments.evaluate_text import evaluate_text
+def collect(options: argparse.Namespace) -> int:
+    from benchmark.jobs import results
+    from paper_tables import write_report
 
-    result = evaluate_text(options.checkpoint, options.text, options.domain)
-    print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
-    return 0
-
-
-def grow(options: argparse.Namespace) -> int:
-    from benchmark.instruments.grow_checkpoint import grow_checkpoint
-
-    size = {"layers": options.layers, "hidden_size": options.width}
-    grown = grow_checkpoint(
-        options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed
-    )
-    print(json.dumps(grown.flat()))
-    return 0
+    results.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
+    return say(results.render(options.study, suites_of_study(options), write_report))
 
 
-SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey)
+def verify(options: argparse.Namespace) -> int:
+    import methods
+    from benchmark.jobs import results
+    from paper_tables import write_report
+
+    suites = suites_of_study(options)
+    if options.stage:
+        return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
+    return say(results.verify(options.study, suites, write_report))
+
+
+SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
 COMMANDS = {command.__name__: command for command in (*SUITE_COMMANDS, check, evaluate, grow)}
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from analysis.printed import read_printed
 from benchmark.records import RunRecords, load_runs, not_started
-from benchmark.settings.config import ConfigError, RunConfig, Suite
+from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
 from benchmark.store import Store
 
 if TYPE_CHECKING:
@@ -74,9 +74,6 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     """
     needed = dict.fromkeys(READS_MODELS.get(_known(name), "") for name in suite.tables)
     return tuple(ModelMeasure(name) for name in needed if name)
-
-
-Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]
 
 
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:

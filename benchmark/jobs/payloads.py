@@ -6,20 +6,20 @@ What a job works with is imported when it begins: plans are made of payloads, an
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from benchmark.data.run_corpus import corpus_of
-from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
 
 if TYPE_CHECKING:
     from benchmark.training.processes import World
 
-RenderReport = Callable[[Sequence[tuple[Suite, Sequence[RunConfig]]], Path, Path], None]  # suites, runs, out
+RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
 class Measure(Protocol):

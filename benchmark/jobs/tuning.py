@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from benchmark import records
 from benchmark.atomic import write_json
-from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Tuned, digest, per_stage
+from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
 
 DOMAINS = 2  # that configurations are tried on
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)  # factors of the suite's learning rate, for every method
@@ -70,7 +70,7 @@ class Search:
     suite: Suite
     trials: tuple[Trial, ...]
 
-    def write(self, suites: Sequence[tuple[Suite, Sequence[RunConfig]]], runs: Path, out: Path) -> None:
+    def write(self, suites: Suites, runs: Path, out: Path) -> None:
         """Write what was chosen to `out/SUITE-tune/options.json`, once all trials have ended; else say what is left."""
         known = {run.id: run for run in records.load_runs(runs, self.suite.name)}
         rows: dict[str, Chosen] = {}

@@ -369,6 +369,9 @@ class RunConfig(Settings):
         }
 
 
+Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
+
+
 def per_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0)."""
     return value[stage] if isinstance(value, tuple) else value

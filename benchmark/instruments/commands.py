@@ -1,0 +1,27 @@
+"""The commands of `run_all.py` that work on one model's folder. What they need is imported when they are called."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print the perplexity of a checkpoint on a text."""
+    from benchmark.instruments.evaluate_text import evaluate_text
+
+    result = evaluate_text(options.checkpoint, options.text, options.domain)
+    print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+    return 0
+
+
+def grow(options: argparse.Namespace) -> int:
+    """Write a larger model of the same function, and print what was kept."""
+    from benchmark.instruments.grow_checkpoint import grow_checkpoint
+
+    size = {"layers": options.layers, "hidden_size": options.width}
+    grown = grow_checkpoint(
+        options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed
+    )
+    print(json.dumps(grown.flat()))
+    return 0

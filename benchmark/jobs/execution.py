@@ -1,0 +1,28 @@
+"""Carry out what `run` and `tune` ask for: a plan, told or handed to an executor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmark.jobs import executors
+from benchmark.jobs.dry_run import describe
+from benchmark.jobs.plan import LaunchOptions, Plan, Tables
+from benchmark.jobs.status import watch
+from benchmark.jobs.survey import Survey
+
+
+def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
+    """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+    how = LaunchOptions(
+        retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
+    )
+    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how)
+    executor = executors.find(options.executor)(survey.suite, survey.store)
+    if options.dry_run:
+        print(describe(plan, executor))
+        return 0
+    if plan.left_out:
+        print(f"{plan.left_out} failed runs are left as they are; --retry-failed tries them again", file=sys.stderr)
+    code = executor.execute(plan)
+    return watch(survey) if options.wait else code

@@ -1,0 +1,226 @@
+"""A study's folder, with all that others need to check it: suites, records of finished runs, and the report on them.
+
+    FOLDER/SUITE.toml                  its suites
+    FOLDER/records/SUITE-sSEED.tar.gz  the records of the finished runs of one seed, laid out as below `--runs`
+    FOLDER/report/                     what `report` renders from these records
+
+The text itself is not there: records hold its sha256. Archives of the same records are the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmark import records
+from benchmark.atomic import whole_file
+from benchmark.errors import UserError
+from benchmark.jobs.payloads import RenderReport, TrainRun
+from benchmark.record_lines import DoneLine, StageLine
+from benchmark.records import RunRecords, load_runs
+from benchmark.settings.config import RunConfig, Suite, Suites, per_stage
+from benchmark.settings.units import UNITS
+from benchmark.store import Store, recorded_stages
+from benchmark.training.method import Build
+
+RECORDS, REPORT = "records", "report"
+RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
+
+
+class ResultsError(UserError):
+    """A study's folder that does not hold what it says."""
+
+
+def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Path) -> None:
+    """Add the records of the suite's finished runs to the study in `folder`.
+
+    What an archive holds already stays as it is. Raises ResultsError where a stage was trained again and came to other
+    weights than those recorded.
+    """
+    for seed in sorted({config.seed for config in configs}):
+        archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
+        held = _members(archive) if archive.exists() else {}
+        found = dict(held)
+        for config in configs:
+            if config.seed == seed and records.last(store.run_file(config), "done") is not None:
+                for path in _files(config, store):
+                    name = path.relative_to(store.root).as_posix()
+                    _refuse_other_weights(name, held, path)
+                    found.setdefault(name, path.read_bytes())
+        if found != held:
+            _write(archive, found)
+
+
+def unpack(folder: Path, into: Path) -> Store:
+    """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
+    for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
+        for name, content in _members(archive).items():
+            path = into / name
+            if into.resolve() not in path.resolve().parents:
+                raise ResultsError(f"{archive}: {name!r} would leave the folder; such an archive is not ours")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return Store(into)
+
+
+def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
+    """Render the report of each of the study's suites from its records, and say what these hold."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store = unpack(folder, Path(scratch))
+        _render(suites, store, folder / REPORT, write_report)
+        for suite, configs in suites:
+            yield f"{suite.name}: {len(load_runs(store.root, suite.name))} of {len(configs)} runs"
+
+
+def verify(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
+    """Check a study, and say line by line what was checked.
+
+    Every run has what its budget allows, ended on a machine that its records name, and has a hash of its weights; the
+    report is what these records give. Raises ResultsError for the first that is not so.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        store = unpack(folder, Path(scratch) / "runs")
+        for suite, configs in suites:
+            runs = load_runs(store.root, suite.name)
+            for run in runs:
+                _check_run(run)
+            wanted = {config.id for config in configs}
+            foreign = [run.id for run in runs if run.id not in wanted]
+            if foreign:
+                raise ResultsError(f"{folder}: {foreign[0]} is no run of suite {suite.name} as it is written there")
+            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {_machines(runs)}"
+        out = Path(scratch) / REPORT
+        _render(suites, store, out, write_report)
+        compared = _compare(folder / REPORT, out)
+        yield f"report: {compared} tables rendered again from the records are the same"
+
+
+def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: Store) -> Iterator[str]:
+    """Train the stages of a run up to the one of `key` again below `store`, and compare its weights.
+
+    Raises ResultsError where they are others, or where no run of the study has such a stage.
+    """
+    from benchmark.training.processes import join  # torch: not for a report alone
+
+    with tempfile.TemporaryDirectory() as scratch:
+        recorded = unpack(folder, Path(scratch))
+        for config in (config for _, configs in suites for config in configs):
+            keys = recorded_stages(config, recorded)
+            if key in keys:
+                with join() as alone:
+                    TrainRun(config, build, store.root, keys.index(key))(alone, lambda: False)
+                expected, actual = _done(recorded, key).get("weights"), _done(store, key).get("weights")
+                if not store.stage_done(key):
+                    raise ResultsError(f"{config.id}: that stage has another key here: text or settings differ")
+                if actual != expected:
+                    raise ResultsError(f"stage {key} of {config.id} came to weights {actual}, recorded are {expected}")
+                yield f"stage {key} of {config.id}: the same weights, {expected}"
+                return
+    raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
+
+
+def _files(config: RunConfig, store: Store) -> Iterator[Path]:
+    """All that is recorded of a run."""
+    keys = recorded_stages(config, store)
+    places = [
+        store.run_file(config),
+        *(store.stage(key) / "records.jsonl" for key in keys),
+        *(store.root / kind / f"{key}.jsonl" for kind in ("scores", "similarity") for key in keys),
+        store.root / "scores" / "baselines.jsonl",
+    ]
+    return (path for path in places if path.is_file())
+
+
+def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None:
+    if name in held and name.startswith("stages/"):
+        before, now = (_weights(content) for content in (held[name], path.read_bytes()))
+        if before != now:
+            raise ResultsError(f"{path}: the stage came to weights {now}, the study holds a record with {before}")
+
+
+def _weights(content: bytes) -> str | None:
+    lines = [json.loads(line) for line in content.splitlines() if line.strip()]
+    return next((line.get("weights") for line in reversed(lines) if line["kind"] == "done"), None)
+
+
+def _check_run(run: RunRecords) -> None:
+    amount = run.line["config"]["budget"]["amount"]
+    amounts = tuple(amount) if isinstance(amount, list) else amount
+    for index, lines in enumerate(run.stages):
+        done = [line for line in lines if line["kind"] == "done"]
+        start = [line for line in lines if line["kind"] == "stage"]
+        if not done or not start:
+            raise ResultsError(f"{run.id}: its stage {index} did not end")
+        _check_stage(f"{run.id}, stage {index}", start[-1], done[-1], per_stage(amounts, index))
+
+
+def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> None:
+    unit, spent = start["budget"]["unit"], done["charged"]
+    if start["budget"]["amount"] != amount:
+        raise ResultsError(f"{name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}")
+    step = spent[unit] / max(spent["steps"], 1.0)
+    if spent[unit] > amount + 4 * step:  # one step of its dearest phase
+        raise ResultsError(f"{name}: {spent[unit]:g} {UNITS[unit].name} charged of {amount:g}")
+    if "weights" not in done:
+        raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it")
+
+
+def _machines(runs: Sequence[RunRecords]) -> str:
+    found = {
+        f"{line['provenance']['hardware']['device']} ({line['provenance']['hardware']['cpu']})"
+        for run in runs
+        for stage in run.stages
+        for line in stage
+        if line["kind"] == "stage"
+    }
+    return ", ".join(sorted(found)) or "no machine yet"
+
+
+def _compare(committed: Path, rendered: Path) -> int:
+    """Raises ResultsError for the first table that differs; returns how many there are."""
+    ours, theirs = (
+        {path.relative_to(root): path for path in sorted(root.rglob("*")) if path.suffix in RENDERED}
+        for root in (committed, rendered)
+    )
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in ours or name not in theirs:
+            raise ResultsError(f"{committed / name}: {'is not what records give' if name in ours else 'is missing'}")
+        if ours[name].read_bytes() != theirs[name].read_bytes():
+            raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
+    return len(ours)
+
+
+def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
+        for suite, configs in suites:
+            write_report([(suite, configs)], store.root, out)
+
+
+def _done(store: Store, key: str) -> dict[str, str]:
+    return records.last(store.stage(key) / "records.jsonl", "done") or {}
+
+
+def _members(archive: Path) -> dict[str, bytes]:
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            files = ((one.name, tar.extractfile(one)) for one in tar.getmembers())
+            return {name: file.read() for name, file in files if file is not None}
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise ResultsError(f"{archive} is no archive of records ({error})") from None
+
+
+def _write(archive: Path, members: dict[str, bytes]) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, content in sorted(members.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    with whole_file(archive) as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="") as packed:
+        packed.write(plain.getvalue())

@@ -1,0 +1,183 @@
+"""A study's folder: what is collected into it, and what `verify` finds in one that does not hold what it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.instruments.lab import Lab
+from benchmark.jobs import results
+from benchmark.jobs.results import ResultsError
+from benchmark.models import load
+from benchmark.models.weights import weights_hash
+from benchmark.settings.config import Suites
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store, recorded_stages
+from paper_tables import write_report
+from run_all import main
+from tests.support.tiny_suite import write
+
+ROOT = Path(__file__).parent.parent
+ARCHIVE = "records/tiny-s0.tar.gz"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder with a trained suite, in `runs`, and a study of it, in `study`."""
+    folder = tmp_path_factory.mktemp("results")
+    suite = write(folder)
+    suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
+    places = ["--runs", str(folder / "runs")]
+    assert main(["run", str(suite), "--out", str(folder / "out"), "--parallel", "1", *places]) == 0
+    (folder / "study").mkdir()
+    shutil.copy(suite, folder / "study")
+    assert main(["collect", str(suite), "--study", str(folder / "study"), *places]) == 0
+    return folder
+
+
+@pytest.fixture
+def study(trained: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(trained / "study", tmp_path / "study"))
+
+
+def suites_of(study: Path) -> Suites:
+    suite = load_suite(str(study / "tiny.toml"))
+    return [(suite, methods.runs(suite))]
+
+
+def check(study: Path) -> list[str]:
+    return list(results.verify(study, suites_of(study), write_report))
+
+
+def spoil(study: Path, change: Callable[[dict], None]) -> None:
+    """Change the lines of all stages in the archive."""
+    members = results._members(study / ARCHIVE)
+    for name, content in members.items():
+        if name.startswith("stages/"):
+            lines = [json.loads(line) for line in content.splitlines()]
+            for line in lines:
+                change(line)
+            members[name] = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    results._write(study / ARCHIVE, members)
+
+
+def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
+    """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number changes it."""
+    lab = Lab("naive", methods.build, tmp_path)
+    run = lab.run(lab.config(), "run")
+    run.train(last_stage=0)
+    folder = run.store.stage(run.keys[0])
+    [done] = [line for line in records.read(folder / "records.jsonl") if line["kind"] == "done"]
+    model = load(folder / "model")
+    assert done["weights"] == weights_hash(model)
+    last = [*model.parameters()][-1].data.view(torch.int32)
+    last[0] ^= 1
+    assert done["weights"] != weights_hash(model)
+    last[0] ^= 1
+    assert done["weights"] == weights_hash(model)
+
+
+def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
+    """Oracle: the report that `run` rendered from the runs themselves, byte for byte, and two runs."""
+    table = "main_pretraining.csv"
+    assert (study / "report/tiny" / table).read_bytes() == (trained / "out/tiny" / table).read_bytes()
+    runs, report = check(study)
+    assert runs.startswith("tiny: 2 of 2 runs, each within its budget; on CPU")
+    assert report == "report: 6 tables rendered again from the records are the same"
+    before = (study / ARCHIVE).read_bytes()
+    results.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+    assert (study / ARCHIVE).read_bytes() == before
+
+
+def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
+    """Oracle: the archive that was made first."""
+    results.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
+    assert (tmp_path / ARCHIVE).read_bytes() == (trained / "study" / ARCHIVE).read_bytes()
+
+
+def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: Path, capsys) -> None:
+    """Oracle: a steps budget on a CPU is deterministic, so the second stage's hash is the recorded one."""
+    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
+    key = recorded_stages(er, Store(trained / "runs"))[1]
+    arguments = ["verify", str(study), "--stage", key, "--runs"]
+    assert main([*arguments, str(study / "again")]) == 0
+    assert f"stage {key} of {er.id}: the same weights, " in capsys.readouterr().out
+    spoil(study, lambda line: line.update(weights="0" * 64) if line["kind"] == "done" else None)
+    assert main([*arguments, str(study / "again")]) == 2
+    assert f"recorded are {'0' * 64}" in capsys.readouterr().err
+    with pytest.raises(ResultsError, match="came to weights .*, the study holds a record with 0000"):
+        results.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+    assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
+    assert "no run has a stage 'nonsense'" in capsys.readouterr().err
+
+
+def more_steps(line: dict) -> None:
+    if line["kind"] == "done":
+        line["charged"]["steps"] += 6.0
+
+
+def never_ended(line: dict) -> None:
+    if line["kind"] == "done":
+        line.update(kind="metrics", phase="adapt", step=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (more_steps, r"stage 0: 12 steps charged of 6"),
+        (lambda line: line.pop("weights", None), "no hash of its weights"),
+        (lambda line: line.get("budget", {}).update(amount=7.0), "trained with 7 steps, the suite says 6"),
+        (
+            lambda line: line.update(kind="metrics", phase="adapt", step=1) if line["kind"] == "done" else None,
+            "not end",
+        ),
+        (lambda line: line.get("perplexity", {}).update(a=1.0), "the records give another table"),
+    ],
+)
+def test_records_that_do_not_hold_are_refused(change: Callable[[dict], None], message: str, study: Path) -> None:
+    """Oracle: what was changed in the records."""
+    spoil(study, change)
+    with pytest.raises(ResultsError, match=message):
+        check(study)
+
+
+def test_a_report_that_was_edited_is_refused(study: Path) -> None:
+    """Oracle: a digit more, a file less, and one that no record gives."""
+    table = study / "report/tiny/main_pretraining.csv"
+    text = table.read_text()
+    table.write_text(text + "1")
+    with pytest.raises(ResultsError, match="the records give another table"):
+        check(study)
+    table.unlink()
+    with pytest.raises(ResultsError, match="is missing"):
+        check(study)
+    table.write_text(text)
+    (study / "report/tiny/better.csv").write_text(text)
+    with pytest.raises(ResultsError, match="is not what records give"):
+        check(study)
+
+
+def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> None:
+    """Oracle: the folder beside, and a file that is no archive."""
+    members = results._members(study / ARCHIVE)
+    results._write(study / ARCHIVE, {**members, "../../escaped": b"x"})
+    with pytest.raises(ResultsError, match="would leave the folder"):
+        results.unpack(study, tmp_path / "a" / "b")
+    assert not (tmp_path / "escaped").exists()
+    (study / ARCHIVE).write_bytes(b"no gzip")
+    with pytest.raises(ResultsError, match="no archive of records"):
+        check(study)
+
+
+@pytest.mark.parametrize("study", sorted((ROOT / "results").glob("*/records")), ids=lambda path: path.parent.name)
+def test_the_projects_own_studies_hold(study: Path, capsys) -> None:
+    """Oracle: `verify`: the committed report is what the committed records give."""
+    assert main(["verify", str(study.parent)]) == 0
