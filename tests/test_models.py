@@ -11,10 +11,11 @@ from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
     MistralConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
 )
 
-from benchmark.data.vocabulary import BOS, MASK, SPECIAL_TOKENS, Vocabulary
+from benchmark.data.vocabulary import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures, transformer
 from benchmark.models.transformer import build, load
 from benchmark.settings.architecture_names import names
@@ -191,7 +192,9 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     saved = AutoTokenizer.from_pretrained(folder)
     assert saved.convert_tokens_to_ids([*SPECIAL_TOKENS, "<domain:news>"]) == [0, 1, 2, 3, model.vocabulary.text + 1]
     assert saved.mask_token_id == MASK
-    assert saved("five six").input_ids == tokenizer.encode("five six").ids
+    ids = tokenizer.encode("five six").ids
+    assert saved("five six", add_special_tokens=False).input_ids == ids
+    assert saved("five six").input_ids == [BOS, *ids, *[EOS] * model.masked]
 
 
 def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +206,7 @@ def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, mon
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(transformer.PreTrainedTokenizerFast, "save_pretrained", fail)  # type: ignore[attr-defined]
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
     torch.nn.init.zeros_(model.network.transformer.ln_f.weight)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="disk full"):
         model.save(tmp_path / "model", tokenizer)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from benchmark.atomic import whole_folder
@@ -25,6 +25,7 @@ from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
+from benchmark.models.saved_tokenizer import with_prompts, wrapped
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -168,14 +169,15 @@ class LanguageModel(nn.Module):
             self._write(beside, tokenizer)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        wrapped = _with_prompts(tokenizer, self.vocabulary)
+        text_and_prompts = with_prompts(tokenizer, self.vocabulary)
+        saved = wrapped(text_and_prompts, self.vocabulary.special, self.sequence_length, self.masked)
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
         if self.vocabulary.special != Special():
             config.special_tokens = list(astuple(self.vocabulary.special))
         self.network.save_pretrained(folder)
-        wrapped.save_pretrained(folder)
+        saved.save_pretrained(folder)
 
 
 def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
@@ -253,24 +255,3 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     return family.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
-
-
-def _with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """The tokenizer of a saved model: that of the text with the prompts as further special tokens.
-
-    Raises ValueError when a prompt would not get the id of its row.
-    """
-    tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    if vocabulary.special != Special():  # a published model may have rows without a token
-        tokenizer.add_special_tokens([f"<unused:{i}>" for i in range(tokenizer.get_vocab_size(), vocabulary.text)])
-    tokenizer.add_special_tokens(list(vocabulary.prompt_tokens))
-    ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]
-    names = {name: tokenizer.id_to_token(i) for name, i in vars(vocabulary.special).items() if i >= 0}
-    if ids != list(range(vocabulary.text, vocabulary.size)) or None in names.values():
-        raise ValueError(
-            f"the tokenizer does not fit a model with {vocabulary.text} text ids: the prompts would be {ids}, special "
-            f"tokens are {names}"
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}
-    )
