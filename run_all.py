@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError
-from benchmark.instruments.commands import evaluate, grow
+from benchmark.instruments.commands import evaluate, export, grow
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line
 from benchmark.store import Store
@@ -182,7 +182,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
-COMMANDS = {command.__name__: command for command in (*SUITE_COMMANDS, check, evaluate, grow)}
+COMMANDS = {command.__name__: command for command in (*SUITE_COMMANDS, check, evaluate, export, grow)}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

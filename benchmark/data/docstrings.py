@@ -63,6 +63,19 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def licenses(packages: Iterable[str]) -> dict[str, str]:
+    """{distribution: its licence as an SPDX expression} of packages, as far as they say it so."""
+    found = {}
+    for name in packages:
+        if name == STDLIB:
+            found["python"] = "PSF-2.0"
+        else:
+            for dist in _distributions(name):
+                if said := importlib.metadata.metadata(dist).get_all("License-Expression"):
+                    found[dist] = said[0]
+    return found
+
+
 @lru_cache(maxsize=16)
 def _distributions(package: str) -> tuple[str, ...]:
     try:

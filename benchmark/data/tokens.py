@@ -61,6 +61,7 @@ class DomainInfo(TypedDict, total=False):
     skipped: dict[str, int]  # by reason
     complete: bool  # False: the rest was not read
     versions: dict[str, str]  # by package
+    licenses: dict[str, str]  # by package, of those that say theirs
     source: dict[str, Any]
     unigram_perplexity: float
 
@@ -205,6 +206,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": docstrings.versions(domain.packages),
+        "licenses": docstrings.licenses(domain.packages),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -12,6 +13,17 @@ def evaluate(options: argparse.Namespace) -> int:
 
     result = evaluate_text(options.checkpoint, options.text, options.domain)
     print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
+    from benchmark.instruments.export_model import export_model
+
+    done = export_model(Path(options.stage), options.out, options.prompt, options.push)
+    print(f"{options.out}: {f'reads texts as those of {done.domain}' if done.domain else 'reads all texts alike'}")
+    if done.url:
+        print(done.url)
     return 0
 
 

@@ -10,7 +10,7 @@ Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
@@ -137,14 +138,21 @@ def load(folder: Path | str) -> LoraModel:
     return model.eval()
 
 
-class MergedEncoder(nn.Module):
-    """The network with a domain's adapters added into its weights, to be fine-tuned: (B, T) ids, mask -> (B, T, D)."""
-
-    def __init__(self, model: LoraModel, adapters: Iterable[Any]) -> None:
-        super().__init__()
-        for module, adapter in zip(linear_maps(model), adapters, strict=False):
+def merged(model: LoraModel, domain: int) -> PreTrainedModel:
+    """The network with the adapters of a domain added into its weights, the newest for one that has none."""
+    if index := min(domain, len(model.adapters)):
+        adapters: Any = model.adapters[index - 1]
+        for module, adapter in zip(linear_maps(model), adapters, strict=True):
             adapter.merge(module)
-        self.network = model.network.requires_grad_()
+    return model.network
+
+
+class MergedEncoder(nn.Module):
+    """A network with a domain's adapters in its weights, to be fine-tuned: (B, T) ids, mask -> (B, T, D)."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network.requires_grad_()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         body: Any = self.network.base_model
@@ -153,10 +161,7 @@ class MergedEncoder(nn.Module):
 
 def load_column(folder: Path | str, domain: str) -> MergedEncoder:
     """The network with the adapters of `domain`, the newest for a domain that has none."""
-    model = load(folder)
-    index = min(domain_index(Path(folder), domain), len(model.adapters))
-    adapters: Any = model.adapters[index - 1] if index else []
-    return MergedEncoder(model, adapters)
+    return MergedEncoder(merged(load(folder), domain_index(Path(folder), domain)))
 
 
 def _sizes(module: Any) -> tuple[int, int]:

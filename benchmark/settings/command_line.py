@@ -80,16 +80,27 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
 def _commands_of_methods_and_models(add: Add) -> None:
     sub = add("check", "does a method in methods/ keep the promises of the interface?")
     sub.add_argument("method")
-    sub = add("evaluate", "perplexity of a checkpoint on your text")
-    sub.add_argument("checkpoint", type=Path, help="a folder written by a run: runs/stages/KEY/model")
+    sub = add("evaluate", "perplexity of a model on your text")
+    sub.add_argument("checkpoint", type=Path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument("--domain", help="whose prompt or column to use; 'auto' picks one (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
+    sub = add("export", "a stage's model as a plain Hugging Face folder, with tokenizer and card")
+    sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
+    sub.add_argument("out", type=Path, metavar="DIR", help="the new folder")
+    sub.add_argument(
+        "--prompt",
+        metavar="DOMAIN",
+        help="whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt",
+    )
+    sub.add_argument("--push", metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
     sub.add_argument("checkpoint", type=Path, help="a BERT, RoBERTa or GPT-2 type Hugging Face folder")
     sub.add_argument("--layers", type=int, required=True)
     sub.add_argument("--width", type=int, required=True, help="the new hidden size")
     sub.add_argument("--out", type=Path, required=True)
     sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
-    sub.add_argument("--text", type=Path, help="fits what cannot be exact to this text")
+    sub.add_argument(
+        "--text", type=Path, help="measures the perplexity on this text, and fits what cannot be exact to it"
+    )
     sub.add_argument("--seed", type=int, default=0)

@@ -1,0 +1,135 @@
+"""The card of an exported model: what the records say of how it came to be, in the form that the Hub reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from benchmark import records
+from benchmark.models import LanguageModel
+from benchmark.models.lora import LoraModel
+from benchmark.record_lines import DoneLine, EvaluationLine, StageLine
+from benchmark.run_description import RunLine
+from benchmark.store import Store
+
+TEMPLATE = Path(__file__).with_name("model_card.md")
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class TrainedStage:
+    """What the records of a finished stage say."""
+
+    begin: StageLine
+    last: EvaluationLine | None  # None: it trained nothing
+    end: DoneLine
+
+
+@dataclass(frozen=True)
+class ModelHistory:
+    """How the model in a run's folder was trained: the runs that it belongs to, and its stages up to its own."""
+
+    runs: list[RunLine]
+    stages: list[TrainedStage]
+
+    @classmethod
+    def of(cls, stage: Path) -> ModelHistory:
+        """What the records around the folder of a stage say; nothing of one that lies elsewhere."""
+        store = Store(stage.parent.parent)
+        lines = [records.last(path, "run") for path in sorted(store.root.glob("suites/*/*.jsonl"))]
+        runs = [cast(RunLine, line) for line in lines if line and stage.name in line["stages"]]
+        if not runs or not store.stage_done(stage.name):
+            return cls([], [])
+        keys = runs[0]["stages"]
+        return cls(runs, [_trained(store, key) for key in keys[: keys.index(stage.name) + 1]])
+
+
+def _trained(store: Store, key: str) -> TrainedStage:
+    lines: dict[str, Any] = {line["kind"]: line for line in records.read_stage(store.stage(key) / "records.jsonl")}
+    return TrainedStage(lines["stage"], lines.get("evaluation"), lines["done"])
+
+
+def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: str | None) -> ModelCard:
+    """The card of a model that was exported with the prompt, or the adapters, of `domain`, if any."""
+    run = history.runs[0] if history.runs else None
+    titles = {one["name"]: one["title"] for one in (*run["domains"], *run["probes"])} if run else {}
+    measured = _measured(history, titles)
+    adapted = isinstance(model, LoraModel)
+    alike = not (model.prompts or adapted)  # then what was measured in training holds for the exported model, too
+    task = "fill-mask" if model.masked else "text-generation"
+    results = [
+        EvalResult(task, one["name"], one["title"], "perplexity", round(one["perplexity"], 4), dataset_split="valid")
+        for one in measured
+        if one["perplexity"] is not None and (alike or one["name"] == domain)
+    ]
+    texts = _texts(history, titles)
+    license, license_name = _license([one["license"] for one in texts])
+    about = ModelCardData(
+        model_name=name,
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=["lifelong-pre-training", *sorted({one["method"] for one in history.runs})],
+        license=license,
+        license_name=license_name,
+        eval_results=results or None,
+    )
+    facts: dict[str, Any] = {
+        "name": name,
+        "model": model,
+        "runs": history.runs,
+        "stages": history.stages,
+        "texts": texts,
+    }
+    facts |= {
+        "measured": measured,
+        "domain": domain,
+        "alike": alike,
+        "adapted": adapted,
+        "titles": titles,
+        "cell": _cell,
+    }
+    return cast(ModelCard, ModelCard.from_template(about, template_path=str(TEMPLATE), **facts))
+
+
+def _measured(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The final perplexity, and bits per byte, on each text."""
+    last = history.stages[-1].last if history.stages else None
+    if last is None:
+        return []
+    bits = last.get("bits_per_byte", {})
+    return [
+        {"name": name, "title": titles.get(name, name), "perplexity": value, "bits_per_byte": bits.get(name)}
+        for name, value in last["perplexity"].items()
+    ]
+
+
+def _texts(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What each domain that the model has seen is made of."""
+    found = []
+    for stage in history.stages:
+        name = stage.begin["domain"]
+        info: dict[str, Any] = dict(stage.begin["data"][name])
+        source = {kind: value for kind, value in info.get("source", {}).items() if value}
+        licenses, packages = info.get("licenses", {}), info.get("versions", {})
+        known = sorted(set(licenses.values())) if packages and licenses.keys() == packages.keys() else []
+        license = " AND ".join(known) or UNKNOWN
+        found.append({**info, "name": name, "title": titles.get(name, name), "source": source, "license": license})
+    return found
+
+
+def _license(of_texts: list[str]) -> tuple[str, str | None]:
+    """The two fields of the Hub: its word, and what "other" stands for. Unknown as soon as one text's is."""
+    known = sorted(set(of_texts))
+    if not known or UNKNOWN in known:
+        return UNKNOWN, None
+    return "other", ", ".join(known)
+
+
+def _cell(value: object) -> str:
+    """Text that cannot leave its cell of a table in Markdown."""
+    text = " ".join(str(value).split())
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

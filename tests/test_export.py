@@ -1,0 +1,236 @@
+"""Models that leave the benchmark: what plain transformers computes with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
+from benchmark.instruments.evaluate_text import evaluate_text
+from benchmark.instruments.export_model import export_model
+from benchmark.instruments.lab import tiny_config
+from benchmark.models import LanguageModel, build, load
+from benchmark.models.lora import LoraModel
+from benchmark.models.progressive import ProgressiveModel
+from benchmark.models.start_model import started
+from benchmark.settings.architecture_names import names
+from benchmark.settings.config import ConfigError, Data, Model
+from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
+
+
+def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: str = "") -> Path:
+    """A stage with a model whose weights, prompts and biases are all far from their beginnings."""
+
+    def new() -> LanguageModel:
+        bpe = tokenizer()
+        model = build(architecture, 2, 32, Vocabulary(bpe.get_vocab_size(), DOMAINS), LENGTH, 16, prompts=prompts)
+        for parameter in model.parameters():
+            parameter.data += 0.2 * torch.randn(parameter.shape)
+        return model.eval()
+
+    torch.manual_seed(0)
+    model = new()
+    if kind == "columns":
+        model = ProgressiveModel.grown(model, new())
+    elif kind == "adapters":
+        model = LoraModel(model)
+        for _ in DOMAINS[1:]:
+            model.add(rank=2)
+        for parameter in model.adapters.parameters():
+            parameter.data += 0.2 * torch.randn(parameter.shape)
+    model.save(folder / "model", tokenizer())
+    return folder
+
+
+def write_text(folder: Path) -> tuple[Path, list[str]]:
+    """A file of documents, no two alike, and the documents."""
+    documents = [" ".join(WORDS[i // 8**j % 8] for j in range(2 + i % 5)) for i in range(8, 68)]
+    path = folder / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
+    return path, documents
+
+
+def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
+    """transformers' own loss, on documents that `</s>` joins, in rows that begin as its tokenizer begins them."""
+    bpe, network = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    ids = [i for one in documents for i in (*bpe(one, add_special_tokens=False).input_ids, bpe.eos_token_id)]
+    length, begin = bpe.model_max_length - 2, bpe("").input_ids
+    rows = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+    rows = torch.cat([torch.tensor(begin).expand(len(rows), -1), rows], dim=1)
+    labels = rows.clone()
+    labels[:, : len(begin)] = -100
+    with torch.no_grad():
+        return network(rows, labels=labels).loss.exp().item()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prompts", "kind", "prompt"),
+    [
+        ("gpt", False, "", None),
+        ("gpt", True, "", None),
+        ("gpt", True, "", "one"),
+        ("llama", True, "", "two"),
+        ("gpt_neox", True, "", "two"),
+        ("gpt", False, "adapters", "one"),
+        ("gpt", False, "adapters", "two"),
+        ("llama", False, "adapters", None),
+    ],
+)
+def test_the_perplexity_is_the_one_of_evaluate(
+    architecture: str, prompts: bool, kind: str, prompt: str | None, tmp_path: Path
+) -> None:
+    """Oracle: `evaluate` on the stage's folder, to 1e-5; by default of the same domain."""
+    where, documents = write_text(tmp_path)
+    trained = stage(tmp_path / "stage", architecture, prompts, kind)
+    export_model(trained, tmp_path / "out", prompt)
+    expected = evaluate_text(trained / "model", where, prompt)["perplexity"]
+    assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("prompt", ["two", "none"])
+@pytest.mark.parametrize("architecture", names())
+def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
+    """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all others have none."""
+    trained = stage(tmp_path / "stage", architecture, prompts=True)
+    assert export_model(trained, tmp_path / "out", prompt).domain == (None if prompt == "none" else prompt)
+    model = load(trained / "model")
+    kind = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
+    network, bpe = kind.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert network.config.architectures == [type(model.network).__name__] and not hasattr(network.config, "domains")
+    begin = bpe("", add_special_tokens=True).input_ids[: -1 if model.masked else None]
+    tokens = torch.randint(4, model.vocabulary.text, (3, LENGTH - 1), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = begin[0]
+    tokens[:, 3] = model.vocabulary.special.mask if model.masked else 7
+    model.prompts = prompt != "none"
+    with torch.no_grad():
+        places = torch.arange(1, LENGTH - 2).expand(3, -1)
+        expected = model(tokens[:, :-1], torch.full((3,), 1), places).log_softmax(-1)
+        rows = torch.cat([torch.tensor(begin).expand(3, -1), tokens[:, 1:-1]], dim=1)
+        found = network(rows).logits.log_softmax(-1)[:, len(begin) :][:, : LENGTH - 3]
+    text = model.vocabulary.text
+    torch.testing.assert_close(found[..., :text], expected, rtol=1e-5, atol=1e-5)
+    assert found[..., text:].exp().sum() == 0
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_the_tokenizer_begins_a_text_as_a_row_begins(architecture: str, tmp_path: Path) -> None:
+    """Oracle: the layout of ids by hand: `<s>`, the prompt, the text, and for a masked model `</s>`, in the length."""
+    trained = stage(tmp_path / "stage", architecture, prompts=True)
+    export_model(trained, tmp_path / "out", "two")
+    masked = architecture == "bert"
+    bare = tokenizer().encode("and bee").ids
+    prompt = tokenizer().get_vocab_size() if masked else MASK
+    for folder, begin in ((trained / "model", [BOS]), (tmp_path / "out", [BOS, prompt])):
+        bpe = AutoTokenizer.from_pretrained(folder)
+        end = [EOS] if masked else []
+        assert bpe.model_max_length == LENGTH
+        assert bpe("and bee").input_ids == [*begin, *bare, *end]
+        assert bpe("and bee", "and bee").input_ids == [*begin, *bare, EOS, *bare, *end]
+        assert bpe("and bee", add_special_tokens=False).input_ids == bare
+        assert bpe.decode(bpe("and bee").input_ids, skip_special_tokens=True) == "and bee"
+    assert bpe.convert_ids_to_tokens(prompt) == "<domain:two>"
+    assert (bpe.mask_token, bpe.bos_token, bpe.eos_token) == ("<mask>" if masked else None, "<s>", "</s>")
+
+
+def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
+    """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
+    export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
+    model = started(
+        tiny_config("er").model_copy(
+            update={"model": Model(start=str(tmp_path / "out")), "data": Data(sequence_length=LENGTH)}
+        )
+    ).model
+    assert (model.architecture, str(model.ladder[0])) == ("gpt", "L2_D32")
+    bpe = load_tokenizer(tmp_path / "out")
+    assert (bpe.special, bpe.vocabulary) == (Special(), tokenizer().get_vocab_size())
+
+
+def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> None:
+    """Oracle: the contract: one line with the place, the choices and the cure."""
+    wrong: list[tuple[dict[str, Any], str | None, str]] = [
+        ({"kind": "columns"}, None, r"columns \(PNN\).*column_0"),
+        ({"prompts": True}, "four", "--prompt 'four'.*knows one, two, three, none"),
+        ({}, "two", "without a prompt; leave --prompt out"),
+        ({"kind": "adapters"}, "none", "knows one, two, three$"),
+    ]
+    for number, (made, prompt, message) in enumerate(wrong):
+        with pytest.raises(ConfigError, match=message):
+            export_model(stage(tmp_path / str(number), **made), tmp_path / "out", prompt)
+    with pytest.raises(ConfigError, match="no config.json"):
+        export_model(tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigError, match="exists already"):
+        export_model(tmp_path / "1", tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(("architecture", "spare"), [("gpt", 2), ("gpt", 0), ("llama", 2), ("llama", 0)])
+def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spare: int, tmp_path: Path) -> None:
+    """Oracles: the vocabulary, whose first row without a token becomes the prompt, or `<s>` again; `evaluate`."""
+    bpe, where = tokenizer(), write_text(tmp_path)
+    vocabulary = Vocabulary(bpe.get_vocab_size() + spare, DOMAINS, Special(bos=EOS, pad=EOS, eos=EOS, mask=-1))
+    torch.manual_seed(0)
+    model = build(architecture, 1, 16, vocabulary, LENGTH, head_size=16, prompts=True)
+    model.save(tmp_path / "model", bpe)
+    if architecture == "llama" and not spare:
+        with pytest.raises(ConfigError, match="no token of this model is free.*--prompt none"):
+            export_model(tmp_path / "model", tmp_path / "out", "one")
+        return
+    export_model(tmp_path / "model", tmp_path / "out", "one")
+    found = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert found("and").input_ids[:2] == [EOS, bpe.get_vocab_size() if spare else EOS]
+    assert len(found) == bpe.get_vocab_size() + bool(spare)
+    expected = evaluate_text(tmp_path / "model", where[0], "one")["perplexity"]
+    assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="lm-eval (lm-evaluation-harness) is not installed")
+def test_the_evaluation_harness_measures_the_same(tmp_path: Path) -> None:
+    """Oracle: the model's own log-probabilities of short documents, each after `<s>`, per word and per byte."""
+    trained = stage(tmp_path / "stage")
+    export_model(trained, tmp_path / "out")
+    where, documents = write_text(tmp_path)
+    task: dict[str, Any] = {
+        "task": "local",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(where)}},
+    }
+    task |= {
+        "output_type": "loglikelihood_rolling",
+        "test_split": "test",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+    }
+    metrics = ("word_perplexity", "byte_perplexity")
+    task["metric_list"] = [{"metric": metric} for metric in metrics]
+    (tmp_path / "local.yaml").write_text(json.dumps(task))
+    arguments = ["--model", "hf", "--model_args", f"pretrained={tmp_path / 'out'},dtype=float32", "--device", "cpu"]
+    arguments += ["--tasks", "local", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "found")]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
+    harness = [sys.executable, "-m", "lm_eval", "run", *arguments]
+    subprocess.run(harness, check=True, capture_output=True, timeout=300, env={**os.environ, **offline})
+    [report] = (tmp_path / "found").rglob("results*.json")
+    found = json.loads(report.read_text())["results"]["local"]
+    model, nats = load(trained / "model"), 0.0
+    for one in documents:
+        ids = torch.tensor([[BOS, *tokenizer().encode(one).ids]])
+        assert ids.shape[1] <= LENGTH
+        with torch.no_grad():
+            logits = model(ids, torch.zeros(1, dtype=torch.long), torch.arange(ids.shape[1] - 1)[None])
+        nats += cross_entropy(logits[0], ids[0, 1:], reduction="sum").item()
+    sizes = (sum(len(one.split()) for one in documents), sum(len(one.encode()) for one in documents))
+    for metric, size in zip(metrics, sizes, strict=True):
+        assert found[f"{metric},none"] == pytest.approx(math.exp(nats / size), rel=1e-5)

@@ -1,0 +1,125 @@
+"""The card of an exported model, and sending both to the Hub. No network: the Hub is a stand-in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from huggingface_hub import ModelCard
+
+import methods
+from benchmark import records
+from benchmark.instruments import export_model as exporting
+from benchmark.instruments.export_model import export_model
+from benchmark.instruments.lab import Lab
+from benchmark.settings.config import ConfigError
+from benchmark.training.run import Run
+
+LAST = "logging"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    lab = Lab("elle", methods.build, tmp_path_factory.mktemp("run"))
+    run = lab.run(lab.config("gpt"), "runs")
+    run.train()
+    return run
+
+
+def test_the_card_says_what_the_records_say(run: Run, tmp_path: Path) -> None:
+    """Oracle: the records, read apart: method, seed, sha256 of the domains, budget, sizes, perplexities."""
+    export_model(run.store.run_file(run.config), tmp_path / "elle-gpt")
+    found = records.load_runs(run.store.root, "conformance")[0]
+    card = ModelCard.load(tmp_path / "elle-gpt" / "README.md")
+    assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-generation"
+    assert "elle" in card.data.tags and card.data.license == "unknown"
+    [result] = card.data.eval_results  # what this folder computes; the others were read with other prompts
+    measured = found.matrix[2]
+    assert (result.dataset_type, result.metric_type) == (LAST, "perplexity")
+    assert result.metric_value == pytest.approx(measured[LAST]["perplexity"], abs=1e-4)
+    for words in ("stage 3 of 3 of row elle", "method `elle`", "seed 3", "L1_D16", "L2_D32", "10 steps", "3 domains"):
+        assert words in card.text
+    begin: Any = found.stages[2][0]
+    for domain in ("json", "email", LAST):
+        assert begin["data"][domain]["sha256"] in card.text
+        assert f"| {domain} | {measured[domain]['perplexity']:.4f} |" in card.text
+    assert begin["provenance"]["code"] in card.text and begin["provenance"]["hardware"]["cpu"] in card.text
+
+
+def test_an_earlier_stage_knows_nothing_of_later_ones(run: Run, tmp_path: Path) -> None:
+    """Oracle: the stream: the first stage has seen one domain, and its model has one size."""
+    export_model(run.store.stage(run.keys[0]), tmp_path / "out", "none")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert "stage 1 of 3" in card.text and "L2_D32" not in card.text
+    assert card.data.eval_results is None  # all were read with prompts
+
+
+def test_a_licence_is_told_when_all_texts_tell_theirs(run: Run, tmp_path: Path) -> None:
+    """Oracle: the Hub's rule: "other" with a name; two packages of which one says nothing are unknown."""
+    stage = run.store.stage(run.keys[0])
+    model = tmp_path / "runs" / "stages" / stage.name
+    model.parent.mkdir(parents=True)
+    (tmp_path / "runs" / "suites").symlink_to(run.store.root / "suites")
+    model.mkdir()
+    (model / "model").symlink_to(stage / "model")
+    lines = (stage / "records.jsonl").read_text().splitlines()
+    for versions, expected in (({"a": "1"}, "other"), ({"a": "1", "b": "1"}, "unknown")):
+        begin = json.loads(lines[0])
+        begin["data"]["json"] |= {
+            "versions": versions,
+            "licenses": {"a": "BSD-3-Clause"},
+            "source": {"train": ["a|b`<"]},
+        }
+        (model / "records.jsonl").write_text("\n".join([json.dumps(begin), *lines[1:]]) + "\n")
+        export_model(model, tmp_path / expected)
+        card = ModelCard.load(tmp_path / expected / "README.md")
+        assert card.data.license == expected
+        assert card.data.license_name == ("BSD-3-Clause" if expected == "other" else None)
+        assert r"{'train': ['a\|b'&lt;']}" in card.text
+
+
+def test_a_model_without_records_has_a_card_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "moved").symlink_to(run.store.stage(run.keys[0]) / "model")
+    export_model(tmp_path / "moved", tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert "No records" in card.text and card.data.license == "unknown"
+
+
+class Hub:
+    """A stand-in for the Hub, which keeps what it was told."""
+
+    told: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+    refuses = False
+
+    def create_repo(self, name: str, **options: Any) -> Any:
+        self.told.append((name, options))
+        return type("Url", (str,), {"repo_id": f"me/{name}"})(f"https://hub/me/{name}")
+
+    def upload_folder(self, **options: Any) -> None:
+        if self.refuses:
+            raise OSError("no network")
+        self.told.append(
+            (options["repo_id"], {"files": sorted(p.name for p in Path(options["folder_path"]).iterdir())})
+        )
+
+
+def test_it_is_sent_to_the_hub(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: what the stand-in was told: a private repository, then the whole folder; without a token nothing."""
+    stage = run.store.stage(run.keys[0])
+    monkeypatch.setattr(exporting, "HfApi", Hub)
+    for token, name, message in ((None, "mine", "no token"), ("t", "two words/x", "two words")):
+        monkeypatch.setattr(exporting, "get_token", lambda token=token: token)
+        with pytest.raises(ConfigError, match=message):
+            export_model(stage, tmp_path / "out", push=name)
+        assert not (tmp_path / "out").exists()
+    done = export_model(stage, tmp_path / "out", push="mine")
+    assert done.url == "https://hub/me/mine"
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
+    assert Hub.told == [("mine", {"private": True, "exist_ok": True}), ("me/mine", {"files": files})]
+    monkeypatch.setattr(Hub, "refuses", True)
+    with pytest.raises(ConfigError, match="is written, but --push mine failed: no network"):
+        export_model(stage, tmp_path / "again", push="mine")
+    assert (tmp_path / "again" / "config.json").exists()
