@@ -10,13 +10,16 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from benchmark.data.vocabulary import Vocabulary
+from benchmark.downstream import discriminator
+from benchmark.instruments.evaluate_text import evaluate_text
+from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.models import LanguageModel, build
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.settings.config import ConfigError
 from tests.support.small_networks import RMS_FAMILIES, TOKENS, network
-from tests.support.toy_task import DOMAINS, LENGTH, tokenizer
+from tests.support.toy_task import DOMAINS, LENGTH, WORDS, save, tokenizer
 
 
 @pytest.mark.parametrize("family", RMS_FAMILIES)
@@ -55,3 +58,28 @@ def test_columns_and_adapters_are_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"small: it has {kind}"):
         grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")
     assert not (tmp_path / "large").exists()
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_the_perplexities_are_those_of_evaluate(architecture: str, tmp_path: Path) -> None:
+    """Oracle: `evaluate` on either folder; the model reads with prompts. Its discriminator stays behind."""
+    small, large, text = save(tmp_path / "small", architecture), tmp_path / "large", tmp_path / "text.jsonl"
+    (small / discriminator.FILE).write_text("{}")
+    text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
+    found = grow_checkpoint(small, layers=3, hidden_size=48, out=large, mode="fpi", text=text)
+    assert found.perplexity == tuple(evaluate_text(folder, text)["perplexity"] for folder in (small, large))
+    assert found.perplexity[0] != found.perplexity[1]
+    assert not (large / discriminator.FILE).exists()
+
+
+def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -> None:
+    """Oracle: `evaluate`, and the stage's own perplexity, of which the published one is an export."""
+    stage, small, large, text = (tmp_path / name for name in ("stage", "small", "large", "text.jsonl"))
+    save(stage, prompts=False)
+    export_model(stage, small)
+    text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
+    found = grow_checkpoint(small, layers=2, hidden_size=48, out=large, text=text)
+    before = evaluate_text(stage, text)["perplexity"]
+    assert found.perplexity == pytest.approx((before, before), rel=1e-5)
+    assert evaluate_text(small, text)["perplexity"] == pytest.approx(before, rel=1e-6)
+    assert evaluate_text(large, text)["domain"] == "none"

@@ -1,19 +1,25 @@
-"""`run_all.py evaluate`: the perplexity of a checkpoint on somebody's text."""
+"""`run_all.py evaluate`: the perplexity of a model in a folder on somebody's text."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
-import tokenizers
+from tokenizers import Tokenizer
 
 from benchmark.data import corpus
+from benchmark.data.bpe import TextTokenizer
+from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import Corpus, DomainTokens
+from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
-from benchmark.models import load
+from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
+from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError, Data, Domain
 from benchmark.training.evaluate import perplexity
 from benchmark.training.processes import World
@@ -23,57 +29,108 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired  # typing has it from Python 3.11 on
 
 AUTO = "auto"  # a domain to be found out
+NO_DOMAIN = "none"  # a published model knows none
+LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
 
 
 class TextEvaluation(TypedDict):
-    """How well a checkpoint predicts a text."""
+    """How well a model predicts a text."""
 
     perplexity: float
-    domain: str  # whose prompt or column read it
+    domain: str  # whose prompt or column read it, "none" for a published model
     documents: int
     tokens: int
     skipped: dict[str, int]  # documents that are no text, by the reason
     picked_for: NotRequired[float]  # the share of documents for which the discriminator picked that domain
 
 
+@dataclass(frozen=True)
+class ModelOnText:
+    """A model and a text that it can read: `stream` has the text as validation text, of each domain of the model."""
+
+    model: LanguageModel
+    stream: Stream
+    documents: list[list[int]]  # ids of each, without `</s>`
+    skipped: dict[str, int]
+
+    @property
+    def newest(self) -> int:
+        """The index of the model's last domain; 0 where it has met none."""
+        return max(0, len(self.model.vocabulary.domains) - 1)
+
+    def perplexity(self, domain: int) -> float:
+        """What `evaluate` says."""
+        alone = World(0, 1, own_device())
+        return perplexity(self.model.to(alone.device), self.stream, domain, alone)
+
+
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
-    """Perplexity of a checkpoint on the documents of a file (JSON Lines or text, .gz and .zst too).
+    """Perplexity of a model on the documents of a file (JSON Lines or text, .gz and .zst too).
 
     `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
     discriminator picks for most of the documents.
 
     Raises ConfigError, DataError.
     """
-    model = load(checkpoint)
-    names, special = model.vocabulary.domains, model.vocabulary.special
+    model, tokenizer = open_folder(checkpoint)
+    names = model.vocabulary.domains
     if domain not in (None, AUTO, *names):
-        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {', '.join(names)}, and {AUTO!r} picks one")
-    tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # "<s>" in a text is text
-    skipped: Counter[str] = Counter()
-    documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
-    encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
-    ids = np.array([token for one in encoded for token in (*one.ids, special.eos)])
+        known = f"knows {', '.join(names)}, and {AUTO!r} picks one" if names else "knows no domain: leave --domain out"
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} {known}")
+    opened = on_text(model, tokenizer, text)
     share = None
     if domain == AUTO:
-        index, share = discriminator.vote(checkpoint, [one.ids for one in encoded if one.ids])
+        index, share = discriminator.vote(checkpoint, [ids for ids in opened.documents if ids])
     else:
-        index = names.index(domain) if domain else len(names) - 1
-    one = DomainTokens("text", str(text), "", ids, ids, {})
-    stream = Stream(
-        Corpus(tokenizer, model.vocabulary.text, (one,) * len(names), special=special),
-        Data(sequence_length=model.sequence_length),
-        masked=model.masked,
-        seed=0,
-    )
-    alone = World(0, 1, own_device())
+        index = names.index(domain) if domain else opened.newest
     found = TextEvaluation(
-        perplexity=perplexity(model.to(alone.device), stream, index, alone),
-        domain=names[index],
-        documents=len(documents),
-        tokens=len(ids),
-        skipped=dict(skipped),
+        perplexity=opened.perplexity(index),
+        domain=names[index] if names else NO_DOMAIN,
+        documents=len(opened.documents),
+        tokens=len(opened.stream.evaluated[0].valid),
+        skipped=opened.skipped,
     )
     if share is not None:
         found["picked_for"] = share
     return found
+
+
+def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
+    """The model in a folder that a run wrote, or in a published one, which has met no domain; and its tokenizer.
+
+    Raises ConfigError, DataError.
+    """
+    path = folder / "config.json"
+    if path.is_file() and "text_vocabulary" not in json.loads(path.read_text(encoding="utf-8")):
+        network = load_network(folder)
+        tokenizer = load_tokenizer(folder)
+        model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
+        added = set(tokenizer.bpe.encode("").ids) - set(vars(tokenizer.special).values())
+        if added:
+            names = ", ".join(map(str, map(tokenizer.bpe.id_to_token, sorted(added))))
+            raise ConfigError(f"{folder}: each text begins with {names}: evaluate the stage that it was exported from")
+        return model, tokenizer
+    model = load(folder)
+    bpe = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
+
+
+def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
+    """The documents of a file in rows that are as long as the model can read, each document followed by `</s>`.
+
+    Raises ConfigError for a text shorter than a row, DataError.
+    """
+    bpe, special = tokenizer.bpe, tokenizer.special
+    bpe.encode_special_tokens = True  # "<s>" in a text is text
+    skipped: Counter[str] = Counter()
+    documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
+    encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
+    ids = np.array([token for one in encoded for token in (*one, special.eos)])
+    one = DomainTokens("text", str(text), "", ids, ids, {})
+    stream = Stream(
+        Corpus(bpe, model.vocabulary.text, (one,) * max(1, len(model.vocabulary.domains)), special=special),
+        Data(sequence_length=min(model.sequence_length, LONGEST_ROW)),
+        masked=model.masked,
+        seed=0,
+    )
+    return ModelOnText(model, stream, encoded, dict(skipped))
