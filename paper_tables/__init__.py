@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
