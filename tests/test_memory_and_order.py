@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,11 +16,13 @@ from analysis.study import Study
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments.lab import Lab
 from benchmark.records import load_runs
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.config import ConfigError, Data, RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
+from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
+from tests.support.random_corpus import tiny_corpus
 
 
 @pytest.fixture
@@ -44,6 +48,33 @@ def test_every_order_has_the_same_text(configs, tmp_path) -> None:
         for domain in corpus.domains:
             assert domain.key == expected[domain.name].key
     assert orders == {("a", "b"), ("b", "a")}
+
+
+def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tmp_path) -> None:
+    """Oracle: the listed order. Of three domains the memory of one is the same set of blocks wherever it stands, its
+    masked validation text the same batch; a stage's key says that its domain stood elsewhere."""
+    corpus, data = tiny_corpus(3, 400, 100), Data(sequence_length=18, memory_tokens=160)
+    listed = Stream(corpus, data, masked=True, seed=0)
+    places = (2, 0, 1)
+    domains = tuple(corpus.domains[place] for place in places)
+    moved = Stream(dataclasses.replace(corpus, domains=domains), data, masked=True, seed=0, places=places)
+    for now, place in enumerate(places):
+        [one], [other] = listed.validation(place, 100), moved.validation(now, 100)
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.positions, other.positions)
+    assert memory_of(moved, 0) == memory_of(listed, 2) and memory_of(moved, 1) == memory_of(listed, 0)
+    permuted = next(config for config in configs(range(4), order="permute") if config.places)
+    assert permuted.places == (1, 0) and [domain.name for domain in permuted.domains] == ["b", "a"]
+    er = methods.build("er")
+    listed_too = permuted.model_copy(update={"places": ()})
+    assert stage_keys(permuted, er, ["x", "y"]) != stage_keys(listed_too, er, ["x", "y"])
+
+
+def memory_of(stream: Stream, domain: int) -> set[int]:
+    """The blocks that rows of memory are drawn from."""
+    weights = [float(i == domain) for i in range(2)] if domain < 2 else [0.0, 0.0, 1.0]
+    domains, blocks = stream._memory(len(weights), (0,), 0, np.arange(500), weights)
+    assert set(domains) == {domain}
+    return set(blocks.tolist())
 
 
 def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:

@@ -312,6 +312,7 @@ class RunConfig(Settings):
     start: Start | None = None
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
     tuned: Tuned | None = None  # None: with the suite's own options
+    places: tuple[int, ...] = Field((), description="of the domains in the suite's list, where they have another order")
 
     @property
     def label(self) -> str:
@@ -349,7 +350,9 @@ class RunConfig(Settings):
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""
         content = self.model_dump(mode="json", exclude=leave_out)
         content["model"] = {key: value for key, value in content["model"].items() if value is not None}
-        return {key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned")}
+        return {
+            key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned", "places")
+        }
 
     def description(self) -> RunDescription:
         """What records say of the run, as far as it is known before it starts."""

@@ -68,7 +68,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         resolved = {key: getattr(checked, key) for key in shared}
         for seed in seeds:
             if suite.order == "permute":
-                resolved |= _permuted(checked, seed)
+                resolved = {**resolved, "places": (), **_permuted(checked, seed)}
             runs.append(
                 RunConfig(
                     suite=suite.name,
@@ -86,11 +86,14 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
 
 def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
     """The stream in an order drawn from the seed, and a tokenizer that is the same in every order."""
-    domains = tuple(sorted(suite.domains, key=lambda domain: digest([seed, domain.name])))
-    if suite.tokenizer.domains:
-        return {"domains": domains}
     names = tuple(domain.name for domain in suite.domains)
-    return {"domains": domains, "tokenizer": suite.tokenizer.model_copy(update={"domains": names})}
+    places = tuple(sorted(range(len(names)), key=lambda place: digest([seed, names[place]])))
+    permuted: dict[str, Any] = {"domains": tuple(suite.domains[place] for place in places)}
+    if places != tuple(range(len(names))):
+        permuted["places"] = places
+    if not suite.tokenizer.domains:
+        permuted["tokenizer"] = suite.tokenizer.model_copy(update={"domains": names})
+    return permuted
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -84,6 +84,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "signature": signature,
                     "seed": config.seed,
                     "domain": stage.domains[-1],
+                    **({"place": config.places[index]} if config.places else {}),
                     "text": text,
                     "sequence_length": config.data.sequence_length,
                     "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,

@@ -36,11 +36,15 @@ def predictions(length: int, masked: bool) -> int:
 class Stream:
     """The domains of a corpus as batches.
 
+    `places`: of the domains in the suite's list, where they have another order in the stream. By it a domain has the
+    same memory and the same masks in every order.
+
     Raises ConfigError if a domain has too little text for one row.
     """
 
-    def __init__(self, corpus: Corpus, data: Data, masked: bool, seed: int) -> None:
+    def __init__(self, corpus: Corpus, data: Data, masked: bool, seed: int, places: Sequence[int] = ()) -> None:
         self.corpus, self.masked, self.seed = corpus, masked, seed
+        self._places = places or range(len(corpus.domains))
         self.length = data.text_length
         self.blocks = [len(domain.train) // self.length for domain in corpus.domains]
         self.evaluated: tuple[DomainTokens, ...] = (*corpus.domains, *corpus.probes)
@@ -126,7 +130,7 @@ class Stream:
     def _mask_number(self, domain: int) -> int:
         """What draws the masks of a validation text: for a probe nothing that depends on the stream."""
         is_probe = domain >= len(self.corpus.domains)
-        return PROBES + zlib.crc32(self.evaluated[domain].name.encode()) if is_probe else domain
+        return PROBES + zlib.crc32(self.evaluated[domain].name.encode()) if is_probe else self._places[domain]
 
     @cached_property
     def validation_keys(self) -> dict[str, str]:
@@ -167,7 +171,7 @@ class Stream:
         for domain in np.unique(domains):
             here = domains == domain
             # the sub-sample: the first blocks of a shuffle that methods share, and seeds too unless data.memory_seed
-            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, int(domain), *self._memory_key)
+            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, self._places[domain], *self._memory_key)
         return domains, blocks
 
     def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
