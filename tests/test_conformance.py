@@ -62,13 +62,6 @@ def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
         check(lab)
 
 
-class Evaluated(torch.nn.LayerNorm):
-    """Does more when it is evaluated."""
-
-    def forward(self, hidden):
-        return super().forward(hidden) if self.training else super().forward(hidden + 0 * (hidden @ hidden.mT @ hidden))
-
-
 @dataclass
 class Wrong(LifelongMethod):
     """Breaks one promise on purpose."""
@@ -91,8 +84,6 @@ class Wrong(LifelongMethod):
             base.wte.weight.data.mul_(0.5)
         if self.how == "not saved":
             base.ln_f.eps = 0.5
-        if self.how == "evaluated":
-            base.ln_f.__class__ = Evaluated
         if self.how == "GPT only":
             base.wte.weight.data.mul_(1.0)
         if self.how == "thread":
@@ -133,7 +124,6 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("first stage", conformance.shared_first_stage_is_naive, "tensors differ in the first stage"),
         ("asked", conformance.questions_compute_nothing, "take 16 FLOPs"),
         ("later", conformance.each_step_costs_what_the_first_does, "step 3 takes"),
-        ("evaluated", conformance.evaluation_is_a_forward_pass, "an evaluation takes"),
         ("thread", conformance.works_in_one_thread, "helper"),
         ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "tensors differ after kills"),
         ("alone", conformance.two_processes_equal_one, "wrong in two processes"),

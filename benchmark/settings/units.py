@@ -55,7 +55,7 @@ UNITS = {
         Unit(
             "flops",
             "Training FLOPs",
-            "floating-point operations of all that a method does",
+            "floating-point operations of all matrix products of a method; a number by itself or a sum costs none",
             lambda work: work.flops,
         ),
         Unit(

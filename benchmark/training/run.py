@@ -33,6 +33,7 @@ from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, get_state, set_state
+from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped
@@ -47,7 +48,7 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
     masked = architectures.load(config.model.architecture).masked
     if masked and corpus.special.mask < 0:
         raise ConfigError(f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs")
-    return Stream(corpus, config.data, masked, config.seed)
+    return Stream(corpus, config.data, masked, config.seed, config.places)
 
 
 class Run:
@@ -67,7 +68,7 @@ class Run:
         self._began = time.time()
         self.corpus = corpus_of(config, store)
         self.stream = stream_of(config, self.corpus)
-        method = new_method()
+        method = built(new_method)
         with unchanged("signature, options, uses_memory or phases", method, nn.Module()):
             check_memory_shares(config, method)
             self.keys = stage_keys(config, method, self.corpus.texts)
@@ -158,7 +159,7 @@ class Run:
         if self.world.leads:
             sweep(folder)
         stage = trainable_stage(self.config, index, self.stream)
-        method = self.new_method()
+        method = built(self.new_method)
         torch.manual_seed(stage.seed)
         if index:
             previous = self.store.stage(self.keys[index - 1])

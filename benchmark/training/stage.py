@@ -25,10 +25,11 @@ from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, precision_of
 from benchmark.training.method import Phase, Stage, get_state, set_state
 from benchmark.training.optimization import LearningRate
+from benchmark.training.own_code import refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import stage_times
-from benchmark.training.unchanged import refuse_hooks, unchanged
+from benchmark.training.unchanged import SideEffect, unchanged
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 
@@ -115,6 +116,7 @@ class StageRun:
         clock.start()
         flops = count_flops(self.inputs.begin)
         clock.pause()
+        refuse_own_code(self.inputs.model)
         with unchanged("phases()", method, self.inputs.model):
             clock.start()
             phases = list(method.phases(self.stage))
@@ -127,6 +129,7 @@ class StageRun:
         """Train until `end` of the budget is spent: at least one step, at most one step too long."""
         position, training = self.position, self.training
         # Building, compiling and warming up are free: the clock is paused.
+        refuse_own_code(self.inputs.model)
         stepper = Stepper(self.inputs, phase, position.phase)
         flops = stepper.warm_up()
         if saved:
@@ -150,20 +153,21 @@ class StageRun:
     def _take_steps(self, stepper: Stepper, work: Work, rate: LearningRate) -> None:
         """The loop. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
-        loss, learning_rate = torch.zeros(()), 0.0
+        loss, learning_rate, recount = torch.zeros(()), 0.0, False
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
         clock.start()
         while position.step == 0 or clock.spent < rate.end * (1 - 1e-9):
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss
             learning_rate = rate.at(spent, position.step_cost)
-            loss = stepper.step(position.step, learning_rate)
+            loss = (self._counted(stepper, work) if recount else stepper.step)(position.step, learning_rate)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = self._passed_mark(fraction) and stepper.phase.trains
+            recount = evaluate and not clock.unit.is_wall_time and not self.training.compile
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
             if evaluate or save or alarm or self.progress.due():
                 clock.pause()  # evaluation, checkpoints and progress lines are free
@@ -184,6 +188,21 @@ class StageRun:
         clock.count(Work())  # what the device still had to do
         self._check_finite(loss, stepper.phase, learning_rate)
 
+    def _counted(self, stepper: Stepper, work: Work) -> Callable[[int, float], torch.Tensor]:
+        """A step that may not cost more FLOPs than the first, by which all are charged; so a run looks now and then."""
+
+        def step(number: int, learning_rate: float) -> torch.Tensor:
+            losses: list[torch.Tensor] = []
+            flops = count_flops(lambda: losses.append(stepper.step(number, learning_rate))) * self.world.size
+            if flops > work.flops * 1.001:
+                raise SideEffect(
+                    f"step {number} of phase {stepper.phase.name} of {type(self.method).__name__} takes {flops:g} "
+                    f"FLOPs, the first, by which all are charged, {work.flops:g}: do the same in each step"
+                )
+            return losses[0]
+
+        return step
+
     def _passed_mark(self, fraction: float) -> bool:
         """Whether the last step crossed one of the evenly spaced points of evaluation; the stage's end is apart."""
         marks = self.training.evaluations
@@ -199,9 +218,8 @@ class StageRun:
 
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs, charged = self.inputs, self.clock.charged()
-        refuse_hooks(inputs.model)
-        with unchanged("an evaluation", self.method, inputs.model):
-            perplexity = perplexities(inputs.model, inputs.stream, self.world, self.precision)
+        refuse_own_code(inputs.model)
+        perplexity = perplexities(inputs.model, inputs.stream, self.world, self.precision)
         self.record(
             "evaluation",
             phase=phase,
@@ -246,6 +264,7 @@ class StageRun:
 
     def _save(self, stepper: Stepper) -> None:
         self._saved_at = self.clock.seconds
+        refuse_own_code(self.inputs.model)
         if self.world.leads:
             content = Checkpoint(
                 position=self.position,

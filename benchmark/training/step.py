@@ -60,6 +60,8 @@ class Stepper:
         """
         model, device = self.inputs.model, self.inputs.world.device
         tensors = [*model.parameters(), *model.buffers()]
+        for tensor in tensors:
+            tensor.grad = None  # of the last step of the phase before
         with unchanged("the warm-up step", self.method, model, self.learner), kept_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
