@@ -38,7 +38,8 @@ class LifelongTable(TableExhibit):
             f"{TARGET}'s final one, mean of the seeds that get there."
         )
         suites = self.suites(study)
-        return self.table(COLUMNS, blocks, [about, *notes.missing(blocks, suites)], view)
+        below = [about, *notes.missing(blocks, suites), *notes.notes(study, suites)]
+        return self.table(COLUMNS, blocks, below, view)
 
     def _block(self, study: Study, suite: str) -> Block:
         curves = study.curves(suite)

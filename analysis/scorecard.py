@@ -40,7 +40,8 @@ def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
     judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
     seeds = max((verdict.seeds for verdict in verdicts), default=0)
     if seeds < fewest_seeds(2 * len(verdicts) or 1):
-        blocks, below = _undecidable([(verdict, ours[suite]) for suite, verdict in judged], seeds), []
+        blocks = _undecidable([(verdict, ours[suite]) for suite, verdict in judged], seeds)
+        below = _about(ours, len(verdicts))[1:] if verdicts else []
     else:
         blocks, below = list(_blocks(study, ours, judged)), _about(ours, len(verdicts))
     for suite in study.suites:
@@ -143,8 +144,9 @@ def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
         f"{'about' if claims == 1 else 'at most'} {ERRORS:.0%} of cases (docs/statistics.md). Effect, interval and "
         "seeds are those of the weakest comparison, paired by pre-training seed and not corrected; Paper is the "
-        "weakest one in the printed numbers. Decidable from: the true distance from the claim's bound that these "
-        f"seeds would have decided with probability {POWER:.0%}.",
+        "weakest one in the printed numbers. Decidable from: the true distance from the bound at which these seeds "
+        f"would have decided the weakest comparison, taken alone, with probability {POWER:.0%}; a claim of many "
+        "comparisons takes more.",
         f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}; after every domain or stage means "
         f"after {', '.join(titles)}.",
     ]

@@ -33,7 +33,7 @@ class TuningTable(TableExhibit):
                 found = [values.get((name, row), {}).get(metric, ()) for name in names for metric in METRICS.values()]
                 rows.append(TableRow((row,), tuple(Cell(one, missing=not one) for one in found)))
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(rows)), columns))
-            below += [note for name in names for note in notes.tuned(everything.of(name))]
+            below += notes.notes(everything, [name for name in names if everything.of(name)])
         if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
             below.append(
                 "-- is not measured yet; `python run_all.py run SUITE` fills in own options, `tune` and `run SUITE "

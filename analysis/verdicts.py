@@ -131,7 +131,7 @@ class Verdict:
     def decidable_from(self) -> float:
         """The smallest true distance from the bound that these seeds would have decided in four of five cases.
 
-        NaN where they decided, or could not.
+        Of the weakest comparison alone: all of a claim hold at once less often. NaN where they decided, or could not.
         """
         values = self.weakest.margin
         if self.state != "not decidable" or self.reason or len(values) < 2:

@@ -116,13 +116,13 @@ def test_a_number_of_few_seeds_is_marked_where_it_stands(tmp_path, name):
     )
 
 
-def notes_of(tmp_path, change) -> list[str]:
+def notes_of(tmp_path, change, table: str = "main_pretraining") -> list[str]:
     synthetic.write(tmp_path, "demo", seeds=1)
     runs = load_runs(tmp_path, "demo")
     for run in runs:
         if run.row == "ER":
             change(run)
-    return list(load("main_pretraining").build(Study("demo", runs)).notes)
+    return list(load(table).build(Study("demo", runs)).notes)
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(1.01, False), (1.03, True), (0.97, True)])
@@ -152,15 +152,16 @@ def test_unequal_hardware_and_failures_are_noted(tmp_path):
     assert any("ER, seed 0, failed in stage Ns: loss is not finite" in note for note in notes)
 
 
+@pytest.mark.parametrize("table", ["main_pretraining", "units", "lifelong_metrics", "tuning"])
 @pytest.mark.parametrize(("share", "noted"), [(0.94, True), (0.96, False), (None, False)])
-def test_contended_stages_are_noted(tmp_path, share, noted):
+def test_contended_stages_are_noted(tmp_path, table, share, noted):
     """Oracle: less than 95% of its cores slows a stage; a null, or an older record, does not say."""
 
     def crowd(run):
         run.stages[2][-1] = {**run.stages[2][-1], "cores": {"wall": 9.0, "cpu": 9.0, "others": 1.0, "share": share}}
 
     text = "Other programs took cores, so wall times do not compare: ER, seed 0, in stage Rev (94%)."
-    assert (text in notes_of(tmp_path, crowd)) == noted
+    assert (text in notes_of(tmp_path, crowd, table)) == noted
 
 
 def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -> list[float]:

@@ -121,6 +121,21 @@ def test_the_best_is_chosen(lab: Lab, chosen: Path) -> None:
     assert (content["configurations"], content["unit"], content["amounts"]) == (2, "steps", [6.0, 6.0])
 
 
+def test_a_row_that_no_configuration_trains_is_named(
+    trials: tuple[tuning.Trial, ...], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Oracle: trials of which all of ER failed: nothing is written, and the row is named with the cure."""
+    found = {True: None, False: 30.0}
+    monkeypatch.setattr(tuning, "_judge", lambda one, _: {**one.choice, "perplexity": found[one.row == "ER"]})
+    search = tuning.Search(load_suite("demo"), trials)
+    search.write([], tmp_path, tmp_path)
+    assert "no configuration of ER could be trained, so nothing is written" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    found[True] = 40.0
+    search.write([], tmp_path, tmp_path)
+    assert len(list(tmp_path.rglob("options.json"))) == 1
+
+
 def test_runs_take_what_was_chosen(lab: Lab, chosen: Path) -> None:
     """Oracle: the file; the default's runs and report stay as they are, beside it."""
     content = json.loads(chosen.read_text())

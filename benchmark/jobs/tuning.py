@@ -74,7 +74,7 @@ class Search:
         """Write what was chosen to `out/SUITE-tune/options.json`, once all trials have ended; else say what is left."""
         known = {run.id: run for run in records.load_runs(runs, self.suite.name)}
         rows: dict[str, Chosen] = {}
-        left = 0
+        left, hopeless = 0, list[str]()
         for row, trials in itertools.groupby(self.trials, key=lambda trial: trial.row):
             tried = [_judge(trial, known.get(trial.run.id)) for trial in trials]
             ended = [one for one in tried if one]
@@ -83,8 +83,17 @@ class Search:
             if best and best["perplexity"]:
                 rows[row] = {**best, "tried": ended}
                 print(f"{row}: learning rate x {best['rate']:g}, {best['options']}: AP {best['perplexity']:.2f}")
+            elif len(ended) == len(tried):
+                hopeless.append(row)
         if left:
             print(f"{left} of {len(self.trials)} trials have not ended; call `tune` again")
+            return
+        if hopeless:
+            names = ", ".join(hopeless)
+            print(
+                f"no configuration of {names} could be trained, so nothing is written: see `run_all.py status` of "
+                f"{self.suite.name}, and `tune --retry-failed`, or leave them out with --methods"
+            )
             return
         first = self.trials[0].run
         content: Options = {
