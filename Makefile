@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python
 .PHONY: demo test test-slurm check slurm-demo chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
-SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.slots import physical_cores, visible_gpus; \
+SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.local.slots import physical_cores, visible_gpus; \
 	print(min(4, len(visible_gpus() or physical_cores())))")
 demo: $(VENV)/installed
 	$(RUN) run_all.py run demo --parallel $(SIDE_BY_SIDE)
@@ -30,7 +30,7 @@ check: $(VENV)/installed-check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/test_architecture.py
+	$(RUN) -m pytest -q tests/test_architecture.py tests/test_clock_reads.py
 
 slurm-demo: $(VENV)/installed
 	$(RUN) -m tests.tools.slurm_demo

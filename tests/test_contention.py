@@ -19,7 +19,7 @@ import methods
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
-from benchmark.jobs import local_work
+from benchmark.jobs.local import work
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
@@ -165,7 +165,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
         build=lambda name, options: methods.build("none"),
     )
     lock = filelock.FileLock(tmp_path / "lock")
-    assert local_work._train(plan, lock) == [config]
+    assert work._train(plan, lock) == [config]
     assert lock.is_locked == bool(taken)
     lock.release(force=True)
 
@@ -182,7 +182,7 @@ def test_anybody_may_take_the_lock(tmp_path, monkeypatch) -> None:
         os.umask(umask)
     monkeypatch.setattr(contention, "LOCK", tmp_path)
     with pytest.raises(UserError, match=rf"{tmp_path}, which cannot be opened .*chmod 666.*--share-machine"):
-        local_work._take(contention.machine_lock(), ALONE, lambda: False)
+        work._take(contention.machine_lock(), ALONE, lambda: False)
 
 
 def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from benchmark.jobs import side_by_side, slots
-from benchmark.jobs.slots import slots_for
+from benchmark.jobs.local import side_by_side, slots
+from benchmark.jobs.local.slots import slots_for
 from benchmark.settings.config import ConfigError
 from benchmark.store import Store
 from tests.support import processes

@@ -19,7 +19,7 @@ import methods
 import paper_tables
 import run_all
 from benchmark import records
-from benchmark.jobs.local_work import train_here
+from benchmark.jobs.local.work import train_here
 from benchmark.jobs.plan import Plan, Tables
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.states import RunState

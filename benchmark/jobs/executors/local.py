@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import Plan
-from benchmark.jobs.slots import slots_for
 from benchmark.jobs.states import JobState
 from benchmark.settings.config import Suite
 from benchmark.store import Store
@@ -22,7 +22,7 @@ class LocalExecutor:
         return [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 else []
 
     def execute(self, plan: Plan) -> int:
-        from benchmark.jobs.local_work import work_through  # torch, which `describe` and `jobs` need not wait for
+        from benchmark.jobs.local.work import work_through  # torch, which `describe` and `jobs` need not wait for
 
         return work_through(plan)
 

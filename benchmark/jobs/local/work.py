@@ -16,10 +16,10 @@ from filelock import BaseFileLock
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream.scoring import load_tasks, score_runs
 from benchmark.errors import UserError
+from benchmark.jobs.local.side_by_side import train_side_by_side
+from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
-from benchmark.jobs.side_by_side import train_side_by_side
-from benchmark.jobs.slots import slots_for
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS

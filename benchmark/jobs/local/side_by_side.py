@@ -20,8 +20,8 @@ from typing import Literal
 
 import torch
 
+from benchmark.jobs.local.slots import Slot
 from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.slots import Slot
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.settings.config import RunConfig
