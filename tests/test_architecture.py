@@ -1,4 +1,4 @@
-"""The rooms, which of them may import which, and who may read a clock. Oracle: the tables below, as in
+"""The rooms, which of them may import which, and how a file is written. Oracle: the tables below, as in
 docs/how_it_works.md."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.source_tree import FILES, ROOT, SOURCES, TREES, bound, imports_by_name, named_by
+
 BASE = "benchmark"  # the files in benchmark/ itself
 ROOMS = ("settings", "data", "models", "training", "downstream", "instruments", "jobs")
 FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
@@ -32,43 +32,6 @@ WITHOUT_TORCH = (
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.render", "paper_tables", "run_all"),
 )
-# a module that has clocks -> what of it reads none; nothing else of it is taken without a word in READS_A_CLOCK
-NO_CLOCK: dict[str, set[str]] = {"time": {"sleep"}, "datetime": {"timedelta"}, "uuid": {"uuid4"}} | {
-    module: set() for module in ("resource", "timeit", "asyncio", "sched", "calendar", "psutil")
-}
-# what clocks of other modules are called, whatever they hang on
-CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime", "times", "getrusage"} | {
-    *("localtime", "gmtime", "ctime", "asctime", "strftime", "now", "utcnow", "today", "timeit", "default_timer"),
-    *("uuid1", "elapsed_time", "Event", "Timer"),
-}
-READS_A_CLOCK = {
-    "benchmark.training.clock": "charges the budget",
-    "benchmark.training.contention": "what share of its cores a stage had",
-    "benchmark.training.progress": "how often a line is shown",
-    "benchmark.training.run": "which failures are of this call",
-    "benchmark.records": "when a line was written",
-    "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
-    "benchmark.instruments.speed": "measures steps",
-    "benchmark.instruments.step_parts": "the shares of a step's time",
-    "benchmark.instruments.conformance": "how long each check took",
-    "benchmark.jobs.survey": "how old a sign of life is",
-}
-
-
-def module_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {
-    module_of(path): path
-    for room in ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
-    for path in sorted((ROOT / room).rglob("*.py") if (ROOT / room).is_dir() else [ROOT / room])
-}
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
-SOURCES = {FILES[module]: tree for module, tree in TREES.items()} | {
-    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests").rglob("*.py"))
-}
 
 
 def room_of(module: str) -> str:
@@ -90,21 +53,8 @@ def imported(tree: ast.AST, place: str) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in FILES else str(node.module)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from _dynamic(node.args[0], place)
-
-
-def _dynamic(name: ast.expr, place: str) -> set[str]:
-    """What `import_module(name)` imports, as far as its text says: a module, or all that a package has directly."""
-    first = name.values[0] if isinstance(name, ast.JoinedStr) else name
-    if isinstance(first, ast.Constant) and isinstance(first.value, str):
-        package = first.value.rstrip(".")
-    else:
-        assert ast.unparse(first) == "{__name__}", f"{place}: the test cannot see what {ast.unparse(name)} imports"
-        package = place
-    if first is name:
-        return {package}
-    return {package} | {module for module in FILES if module.rpartition(".")[0] == package}
+        elif isinstance(node, ast.Call) and imports_by_name(node):
+            yield from named_by(node, place)
 
 
 @cache
@@ -146,6 +96,10 @@ EXECUTORS = {"benchmark.jobs.executors", "benchmark.jobs.executors.local", "benc
         ("from importlib import import_module as load", {"importlib"}),
         ("__import__(f'benchmark.jobs.executors.{name}')", EXECUTORS),
         ("import_module(f'{__name__}.{name}')", EXECUTORS),
+        ("import_module('.plan', 'benchmark.jobs')", {"benchmark.jobs.plan"}),
+        ("import_module('..records', package='benchmark.jobs')", {"benchmark.records"}),
+        ("import_module(f'.executors.{name}', 'benchmark.jobs')", EXECUTORS),
+        ("import_module(name='run_all')", {"run_all"}),
         ("def f():\n    from benchmark import records", {"benchmark.records"}),
         ("if TYPE_CHECKING:\n    import methods.er", {"methods.er"}),
     ],
@@ -155,28 +109,58 @@ def test_imports_are_seen_wherever_they_stand(code: str, found: set[str]) -> Non
     assert set(imported(ast.parse(code), "benchmark.jobs.executors")) == found
 
 
-IMPORTERS = ("import_module", "__import__", "run_module", "run_path", "resolve_name", "spec_from_file_location", "exec")
+@pytest.mark.parametrize("code", ["import_module(name)", "import_module('.plan', p)", "__import__('a', **more)"])
+def test_an_import_that_says_nothing_is_refused(code: str) -> None:
+    """Oracle: Python would import what the walk cannot know."""
+    with pytest.raises(AssertionError, match=r"cannot see what"):
+        list(imported(ast.parse(code), "benchmark.jobs.executors"))
+
+
+BY_NAME = {"import_module", "__import__"}  # the walk sees what a call of them imports
+IMPORTERS = BY_NAME | {
+    *("run_module", "run_path", "resolve_name", "find_spec", "module_from_spec", "exec_module", "load_module"),
+    *("spec_from_file_location", "spec_from_loader", "SourceFileLoader", "exec", "eval", "__builtins__", "__loader__"),
+}
+HAVE_IMPORTERS = {"importlib", "importlib.util", "importlib.machinery", "runpy", "pkgutil", "builtins", "sys"}
 
 
 def hidden_imports(tree: ast.AST) -> set[str]:
-    """What a file can import with and the walk does not see: importers that are not called by their own name."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    """What a file can import with and the walk does not see: importers that are not called by their own name, texts
+    that name one, modules that have some in another use than one of their names, and the table of all modules."""
+    nodes, modules = list(ast.walk(tree)), bound(tree)
+    seen = {id(node.func) for node in nodes if isinstance(node, ast.Call) and imports_by_name(node)}
+    asked = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     found = set()
-    for node in ast.walk(tree):
-        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if name in IMPORTERS and not (name in IMPORTERS[:2] and id(node) in called):
-            found.add(name)
-        elif isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & {*IMPORTERS}:
-            found.add(str(node.module))
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and id(node) not in seen:
+            owner = modules.get(node.value.id, node.value.id) if isinstance(node.value, ast.Name) else ""
+            if node.attr == "eval":  # a network's evaluates no text
+                found |= {node.attr} if owner == "builtins" else set()
+            elif node.attr in IMPORTERS or (owner, node.attr) == ("sys", "modules"):
+                found.add(node.attr)
+        elif isinstance(node, ast.Name) and id(node) not in seen | asked:
+            found |= {node.id} if node.id in IMPORTERS or modules.get(node.id) in HAVE_IMPORTERS else set()
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.name: alias.asname for alias in node.names}
+            found |= {name for name in names.keys() & IMPORTERS if name not in BY_NAME or names[name]}
+            found |= names.keys() & ({"*", "modules"} if node.module in HAVE_IMPORTERS else set())
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {node.value} & IMPORTERS
     return found
 
 
+IMPORTS_UNSEEN = {
+    "benchmark.jobs.slurm.process": {"run_module"},  # what a Slurm job starts with: it runs submitit's
+    "benchmark.data.docstrings": {"find_spec"},  # where an installed package lies
+    "benchmark.training.own_code": {"modules"},  # whether a class is what its module says
+    "benchmark.training.unchanged": {"modules", "__builtins__", "__loader__"},  # what the modules of a method hold
+}
+
+
 def test_nothing_is_imported_unseen() -> None:
-    """Only what a Slurm job starts with runs another module, submitit's."""
+    """Oracle: the table above, which says what for."""
     found = {module: hidden_imports(tree) for module, tree in TREES.items()}
-    assert {module: names for module, names in found.items() if names} == {
-        "benchmark.jobs.slurm.process": {"run_module"}
-    }
+    assert {module: names for module, names in found.items() if names} == IMPORTS_UNSEEN
 
 
 @pytest.mark.parametrize(
@@ -187,108 +171,35 @@ def test_nothing_is_imported_unseen() -> None:
         "runpy.run_module('x')",
         "pkgutil.resolve_name('x')",
         "exec('import x')",
+        "eval('__import__(name)')",
+        "import builtins; builtins.eval('x')",
+        "import importlib; getattr(importlib, 'import_module')('x')",
+        "import importlib; getattr(importlib, name)('x')",
+        "import importlib as i; getattr(i, name)('x')",
+        "import importlib; vars(importlib)[name]('x')",
+        "import importlib.util; importlib.util.find_spec('x').loader.exec_module(module)",
+        "from importlib.machinery import SourceFileLoader",
+        "import sys; sys.modules['benchmark.jobs.plan']",
+        "import sys as system; system.modules['benchmark.jobs.plan']",
+        "from sys import modules",
+        "from importlib import *",
     ],
 )
 def test_hidden_imports_are_found(code: str) -> None:
+    """Oracle: each of them can import what it does not say."""
     assert hidden_imports(ast.parse(code))
+
+
+@pytest.mark.parametrize("code", ["model.eval()", "network.modules()", "import sys; sys.exit(1)", "import_module('x')"])
+def test_what_imports_nothing_is_let_be(code: str) -> None:
+    """Oracle: the walk sees `import_module('x')`, and the others import nothing."""
+    assert not hidden_imports(ast.parse(code))
 
 
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
 def test_is_imported_without_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def clocks(tree: ast.AST) -> set[str]:
-    """What a file can read a clock with: modules that have some, in any use but a name of theirs that reads none;
-    clocks of others by their names; and the text that pandas and numpy take for the time."""
-    nodes = list(ast.walk(tree))
-    bound = {  # name in the file -> the module that it is, or comes from
-        alias.asname or alias.name.partition(".")[0]: alias.name if isinstance(node, ast.Import) else str(node.module)
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    innocent, found = set(), set()
-    for node in nodes:
-        if isinstance(node, ast.Attribute):
-            owner = node.value.id if isinstance(node.value, ast.Name) else ""
-            if node.attr in NO_CLOCK.get(bound.get(owner, ""), ()):
-                innocent.add(id(node.value))
-            if node.attr.removesuffix("_ns") in CLOCKS and (id(node) in called or owner in bound):
-                found.add(ast.unparse(node))
-        elif isinstance(node, ast.ImportFrom):
-            names = {alias.name for alias in node.names}
-            plain = NO_CLOCK.get(str(node.module))
-            found |= {name for name in names if name.removesuffix("_ns") in CLOCKS} if plain is None else names - plain
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            found |= _dynamic(node.args[0], "a clock?") & NO_CLOCK.keys()
-        elif isinstance(node, ast.Constant) and node.value in ("now", "today"):
-            found.add(node.value)
-    return found | {
-        node.id
-        for node in nodes
-        if isinstance(node, ast.Name) and id(node) not in innocent
-        if node.id not in NO_CLOCK.get(bound.get(node.id, ""), {node.id})
-    }
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import time; time.perf_counter()",
-        "import time as t; t.monotonic_ns()",
-        "from time import process_time as p",
-        "from datetime import datetime; datetime.now()",
-        "import resource; resource.getrusage(0)",
-        "import torch; torch.cuda.Event(enable_timing=True)",
-        "from torch import cuda; cuda.Event()",
-        "from datetime import datetime as d; d.now()",
-        "from datetime import date; date.today()",
-        "from time import *",
-        "import time; t = time; t.time()",
-        "import time; time.strftime('%s')",
-        "import pandas as pd; pd.Timestamp.now()",
-        "import numpy as np; np.datetime64('now')",
-        "import pandas as pd; pd.to_datetime('now')",
-        "import datetime; D = datetime.datetime; D.now()",
-        "import time; a, t = 0, time; t.time()",
-        "import time; clock: object = time; clock.time()",
-        "import time; getattr(time, 'time')()",
-        "import time; vars(time)['time']()",
-        "import time\nclass A:\n    t = time\nA.t.time()",
-        "import importlib; importlib.import_module('time').time()",
-        "from importlib import import_module; clock = import_module('time')",
-        "import uuid; uuid.uuid1()",
-        "import asyncio; asyncio.new_event_loop()",
-        "loop.time()",
-        "import os; clock = os.times",
-        "from torch.cuda import Event",
-    ],
-)
-def test_every_way_to_read_a_clock_is_seen(code: str) -> None:
-    assert clocks(ast.parse(code))
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import time; time.sleep(1)",
-        "import datetime; datetime.timedelta(seconds=1)",
-        "from datetime import timedelta; timedelta(1)",
-        "import uuid; uuid.uuid4()",
-        "line['time'] > stage.time.wall + sum(self.times)",
-    ],
-)
-def test_what_reads_no_clock_is_let_be(code: str) -> None:
-    """A test that finds everything would be switched off."""
-    assert not clocks(ast.parse(code))
-
-
-def test_time_is_read_where_it_is_said() -> None:
-    """Only the clock charges a budget; whoever else reads one says what for."""
-    assert {module for module, tree in TREES.items() if clocks(tree)} == set(READS_A_CLOCK)
 
 
 MOST_LINES = {"file": 400, "run_all.py": 200, "function": 60}
