@@ -17,7 +17,13 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
+    """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
+    if options.data:
+        from benchmark.data.croissant import write_stream
+        from benchmark.settings.suite_files import load_suite
+
+        print("\n".join(write_stream(load_suite(options.stage), options.out)))
+        return 0
     from benchmark.instruments.export_model import export_model
 
     done = export_model(Path(options.stage), options.out, options.prompt, options.push)
