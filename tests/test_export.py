@@ -97,6 +97,11 @@ def test_the_perplexity_is_the_one_of_evaluate(
     export_model(trained, tmp_path / "out", prompt)
     expected = evaluate_text(trained / "model", where, prompt)["perplexity"]
     assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(expected, rel=1e-5)
+    if prompts:
+        with pytest.raises(ConfigError, match="evaluate the stage that"):
+            evaluate_text(tmp_path / "out", where)
+    else:
+        assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("prompt", ["two", "none"])
@@ -195,6 +200,8 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
     assert len(found) == bpe.get_vocab_size() + bool(spare)
     expected = evaluate_text(tmp_path / "model", where[0], "one")["perplexity"]
     assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ConfigError, match="evaluate the stage that"):
+        evaluate_text(tmp_path / "out", where[0])
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="lm-eval (lm-evaluation-harness) is not installed")
@@ -217,7 +224,8 @@ def test_the_evaluation_harness_measures_the_same(tmp_path: Path) -> None:
     metrics = ("word_perplexity", "byte_perplexity")
     task["metric_list"] = [{"metric": metric} for metric in metrics]
     (tmp_path / "local.yaml").write_text(json.dumps(task))
-    arguments = ["--model", "hf", "--model_args", f"pretrained={tmp_path / 'out'},dtype=float32", "--device", "cpu"]
+    model_arguments = f"pretrained={tmp_path / 'out'},dtype=float32,add_bos_token=False"  # it puts `<s>` there itself
+    arguments = ["--model", "hf", "--model_args", model_arguments, "--device", "cpu"]
     arguments += ["--tasks", "local", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "found")]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
     harness = [sys.executable, "-m", "lm_eval", "run", *arguments]
