@@ -15,6 +15,7 @@ from benchmark.instruments import export_model as exporting
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import Lab
 from benchmark.settings.config import ConfigError
+from benchmark.store import Store
 from benchmark.training.run import Run
 
 LAST = "logging"
@@ -57,27 +58,36 @@ def test_an_earlier_stage_knows_nothing_of_later_ones(run: Run, tmp_path: Path) 
 
 
 def test_a_licence_is_told_when_all_texts_tell_theirs(run: Run, tmp_path: Path) -> None:
-    """Oracle: the Hub's rule: "other" with a name; two packages of which one says nothing are unknown."""
+    """Oracle: the Hub's rule: "other" with a name. A package, or a start model, that says nothing makes it unknown."""
     stage = run.store.stage(run.keys[0])
     model = tmp_path / "runs" / "stages" / stage.name
     model.parent.mkdir(parents=True)
-    (tmp_path / "runs" / "suites").symlink_to(run.store.root / "suites")
+    file = Store(tmp_path / "runs").run_file(run.config)
+    file.parent.mkdir(parents=True)
+    told = json.loads(run.store.run_file(run.config).read_text().splitlines()[0])
     model.mkdir()
     (model / "model").symlink_to(stage / "model")
     lines = (stage / "records.jsonl").read_text().splitlines()
-    for versions, expected in (({"a": "1"}, "other"), ({"a": "1", "b": "1"}, "unknown")):
+    for number, (versions, start, expected) in enumerate(
+        [({"a": "1"}, None, "other"), ({"a": "1", "b": "1"}, None, "unknown"), ({"a": "1"}, "me/base", "unknown")]
+    ):
+        told["config"]["model"]["start"] = start
+        told["config"]["start"] = {"folder": "/hub/snapshots/1"} if start else {}
+        file.write_text(json.dumps(told) + "\n")
         begin = json.loads(lines[0])
         begin["data"]["json"] |= {
             "versions": versions,
             "licenses": {"a": "BSD-3-Clause"},
-            "source": {"train": ["a|b`<"]},
+            "source": {"train": ["/home/me/a|b`<"]},
         }
         (model / "records.jsonl").write_text("\n".join([json.dumps(begin), *lines[1:]]) + "\n")
-        export_model(model, tmp_path / expected)
-        card = ModelCard.load(tmp_path / expected / "README.md")
-        assert card.data.license == expected
+        export_model(model, tmp_path / str(number))
+        card = ModelCard.load(tmp_path / str(number) / "README.md")
+        assert (card.data.license, card.data.base_model) == (expected, start) and ("as me/base" in card.text) == bool(
+            start
+        )
         assert card.data.license_name == ("BSD-3-Clause" if expected == "other" else None)
-        assert r"{'train': ['a\|b'&lt;']}" in card.text
+        assert r"| a\|b'&lt; |" in card.text and "home" not in card.text
 
 
 def test_a_model_without_records_has_a_card_too(run: Run, tmp_path: Path) -> None:

@@ -67,12 +67,14 @@ def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: s
         if one["perplexity"] is not None and (alike or one["name"] == domain)
     ]
     texts = _texts(history, titles)
-    license, license_name = _license([one["license"] for one in texts])
+    start, on_the_hub = _start(run) if run else ("", False)
+    license, license_name = _license([one["license"] for one in texts] + [UNKNOWN] * bool(start))
     about = ModelCardData(
         model_name=name,
         library_name="transformers",
         pipeline_tag=task,
         tags=["lifelong-pre-training", *sorted({one["method"] for one in history.runs})],
+        base_model=start if on_the_hub else None,
         license=license,
         license_name=license_name,
         eval_results=results or None,
@@ -90,9 +92,18 @@ def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: s
         "alike": alike,
         "adapted": adapted,
         "titles": titles,
+        "start": start,
         "cell": _cell,
     }
     return cast(ModelCard, ModelCard.from_template(about, template_path=str(TEMPLATE), **facts))
+
+
+def _start(run: RunLine) -> tuple[str, bool]:
+    """What the start model of a run is called, nothing without one, and whether it is on the Hub."""
+    settings: Any = run["config"]
+    name, folder = settings["model"].get("start") or "", Path(settings.get("start", {}).get("folder", ""))
+    on_the_hub = folder.parent.name == "snapshots"
+    return (name if on_the_hub else Path(name).name), on_the_hub
 
 
 def _measured(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -113,12 +124,21 @@ def _texts(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str, A
     for stage in history.stages:
         name = stage.begin["domain"]
         info: dict[str, Any] = dict(stage.begin["data"][name])
-        source = {kind: value for kind, value in info.get("source", {}).items() if value}
         licenses, packages = info.get("licenses", {}), info.get("versions", {})
         known = sorted(set(licenses.values())) if packages and licenses.keys() == packages.keys() else []
         license = " AND ".join(known) or UNKNOWN
-        found.append({**info, "name": name, "title": titles.get(name, name), "source": source, "license": license})
+        found.append(
+            {**info, "name": name, "title": titles.get(name, name), "source": _source(info), "license": license}
+        )
     return found
+
+
+def _source(info: Mapping[str, Any]) -> str:
+    """Packages, files and data sets; of files the names alone, for where they lie is nobody's business."""
+    source = info.get("source", {})
+    files = [Path(path).name for path in (*source.get("train", ()), *source.get("valid", ()))]
+    datasets = [dataset["path"] for dataset in source.get("datasets", ())]
+    return ", ".join([*source.get("packages", ()), *files, *datasets])
 
 
 def _license(of_texts: list[str]) -> tuple[str, str | None]:
