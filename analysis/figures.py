@@ -18,7 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 from numpy.typing import ArrayLike
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#7F7F7F", "#56B4E9", "#000000")  # Okabe and Ito
+_COLOURS = (  # Okabe and Ito's, then four more
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#7F7F7F", "#56B4E9", "#000000"),
+    *("#8C2D04", "#6A51A3", "#A6761D", "#66A61E"),
+)
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 _SETTINGS: dict[Any, Any] = {
@@ -43,9 +46,9 @@ def style() -> Iterator[None]:
 def line_style(index: int) -> dict[str, Any]:
     """Colour, dashes and marker of the index-th row of a suite, the same in all of its figures."""
     return {
-        "color": _COLOURS[index % 8],
+        "color": _COLOURS[index % len(_COLOURS)],
         "linestyle": _DASHES[index % 4],
-        "marker": _MARKERS[(index + index // 8) % 8],
+        "marker": _MARKERS[(index + index // len(_MARKERS)) % len(_MARKERS)],
         "markersize": 3.5,
         "markeredgewidth": 0,
         "linewidth": 1.3,

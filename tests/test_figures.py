@@ -20,6 +20,7 @@ KINDS = [
     "performance_profile",
     "representational_similarity",
     "attention_patterns",
+    "stage_domain_matrix",
 ]  # one exhibit of each kind of figure
 
 
@@ -94,10 +95,11 @@ def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study, dra
 
 
 def test_sixteen_lines_can_be_told_apart_in_grey():
-    """Oracle: no two of the first sixteen styles share both dashes and marker; the palette is that of eight colours."""
+    """Oracle: no two of the first sixteen styles share both dashes and marker, and no two of twelve the
+    colour."""
     styles = [figures.line_style(index) for index in range(16)]
     assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 16
-    assert len({style["color"] for style in styles}) == 8
+    assert len({style["color"] for style in styles[:12]}) == 12
 
 
 def test_no_label_is_cut_off(study, drawn):
@@ -184,3 +186,33 @@ def test_render_writes_every_format_whole(study, tmp_path):
     assert png.read(8) == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png.read(16)[8:])
     assert width > 800 and height > 300
+
+
+def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
+    """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing stage is blank."""
+    for run in study.runs:
+        run.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
+        for stage in run.stages:
+            for line in stage:
+                if line["kind"] == "evaluation":
+                    line["perplexity"] = {**line["perplexity"], "wiki": 7.0 + run.seed}
+        if run.row == "MAS":
+            run.stages[4] = []
+    paper_tables.load("stage_domain_matrix").render(study)
+    panels = {axis.get_title(): axis for axis in drawn[0].axes if axis.get_visible()}
+    assert list(panels) == list(dict.fromkeys(run.row for run in study.runs))
+    er = [
+        [line for line in stage if line["kind"] == "evaluation"][-1]
+        for run in study.of("demo")
+        if run.row == "ER"
+        for stage in run.stages
+    ]
+    expected = [
+        np.mean([end["perplexity"][name] for end in (er[i], er[i + 5])])
+        for i in range(5)
+        for name in ("wb", "ns", "rev", "bio", "cs", "wiki")
+    ]
+    texts = [text.get_text() for text in panels["ER"].texts]
+    assert texts == [f"{value:.3g}" for value in expected]
+    assert [label.get_text() for label in panels["ER"].get_xticklabels()] == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
+    assert len(panels["MAS"].texts) == 4 * 6

@@ -1,0 +1,9 @@
+"""Beyond the paper: the perplexity of each domain and probe after each stage."""
+
+from analysis.matrix_figure import MatrixFigure
+
+EXHIBIT = MatrixFigure(
+    label="fig:stage_domain_matrix",
+    caption="Perplexity of each domain, and of each probe, after each stage.",
+    blocks={},
+)
