@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -10,12 +12,14 @@ from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View
 from analysis.study import Curve, Study
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
+from benchmark.record_lines import Measured
 
 TARGET = "ER"
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
     Column("log AP⁺", lower=True),
+    Column("Bits per byte", lower=True),
     Column("Forward transfer", lower=False),
     Column("Mean AP", lower=True),
     Column(f"Seconds to {TARGET}'s AP", lower=True),
@@ -30,32 +34,41 @@ class LifelongTable(TableExhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         if view == "printed":
             return self.table(COLUMNS, [], [], view)
-        blocks = [mark_best(self._block(study, suite), COLUMNS) for suite in self.suites(study)]
-        about = (
-            "log AP⁺ and transfer in nats. log AP⁺ with the sign turned is backward transfer; forward transfer is how "
-            "much better than by its unigram distribution a domain is predicted before its own stage. Mean AP: over "
-            f"the budget from the second domain on. Seconds and tokens: charged in the last stage until its AP is "
-            f"{TARGET}'s final one, mean of the seeds that get there."
-        )
         suites = self.suites(study)
+        runs = [run for suite in suites for run in study.of(suite)]
+        probes = {probe["name"]: probe["title"] for run in runs for probe in run.line["probes"]}
+        columns = (*COLUMNS, *(Column(title, "Probe perplexity", lower=True) for title in probes.values()))
+        blocks = [mark_best(self._block(study, suite, columns, list(probes)), columns) for suite in suites]
+        about = (
+            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
+            "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
+            "predicted before its own stage. Mean AP: over the budget from the second domain on. Seconds and tokens: "
+            f"charged in the last stage until its AP is {TARGET}'s final one, mean of the seeds that get there."
+        )
         below = [about, *notes.missing(blocks, suites), *notes.notes(study, suites)]
-        return self.table(COLUMNS, blocks, below, view)
+        return self.table(columns, blocks, below, view)
 
-    def _block(self, study: Study, suite: str) -> Block:
+    def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
         curves = study.curves(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         unigram = study.unigram(suite)
-        names = {(run.row, run.seed): [domain["name"] for domain in run.domains] for run in study.of(suite)}
+        runs = {(run.row, run.seed): run for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         for (row, seed), curve in curves.items():
-            measured[row].append(
-                _measure(curve, [unigram[name] for name in names[row, seed]], targets.get(seed, np.nan))
-            )
-        return Block(self.heading(study, suite), tuple(_row(row, lines) for row, lines in measured.items()))
+            run = runs[row, seed]
+            own = {domain["name"]: unigram[domain["name"]] for domain in run.domains}
+            measured[row].append(_measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes))
+        return Block(self.heading(study, suite), tuple(_row(row, lines, columns) for row, lines in measured.items()))
 
 
-def _measure(curve: Curve, unigram: list[float], target: float) -> tuple[float, ...]:
-    """The columns' values of one run."""
+def _measure(
+    curve: Curve,
+    end: Mapping[str, Measured],
+    unigram: Mapping[str, float],
+    target: float,
+    probes: Sequence[str],
+) -> tuple[float, ...]:
+    """The columns' values of one run. `end` is what it measures at its end, by domain or probe."""
     ends = np.flatnonzero(curve["is_end"])
     matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
     matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
@@ -67,18 +80,27 @@ def _measure(curve: Curve, unigram: list[float], target: float) -> tuple[float, 
     ]
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
-        metrics.forward_transfer(matrix, unigram),
+        float(np.mean([_value(end, name, "bits_per_byte") for name in unigram])),
+        metrics.forward_transfer(matrix, list(unigram.values())),
         metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
         *to_target,
+        *(_value(end, name, "perplexity") for name in probes),
     )
 
 
-def _row(label: str, runs: list[tuple[float, ...]]) -> TableRow:
-    cells = map(_cell, zip(*runs, strict=True), COLUMNS) if runs else (Cell(missing=True) for _ in COLUMNS)
+def _value(end: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"]) -> float:
+    """What is measured of a text; infinite where it overflowed, NaN where an older record lacks it."""
+    value = end.get(name, Measured()).get(what, np.nan)
+    return np.inf if value is None else value
+
+
+def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -> TableRow:
+    cells = map(_cell, zip(*runs, strict=True), columns) if runs else (Cell(missing=True) for _ in columns)
     return TableRow((label,), tuple(cells))
 
 
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     found = tuple(value for value in values if not np.isnan(value))
-    digits = 3 if "log" in column.name or "transfer" in column.name else 0 if "Tokens" in column.name else 2
+    in_nats_or_bits = any(word in column.name for word in ("log", "transfer", "Bits"))
+    digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
     return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 
 from analysis.study import Study
 from analysis.tables import Block
+from benchmark.record_lines import Measured
 from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
 
@@ -42,6 +44,21 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     rows = {run.row for run in runs}
     parts = [text if {*of} == rows else f"{text} ({', '.join(dict.fromkeys(of))})" for text, of in ways.items()]
     return [f"Options are tuned: {'; '.join(parts)}."]
+
+
+def probes(study: Study, suites: Iterable[str]) -> list[str]:
+    """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in (run for suite in suites for run in study.of(suite) if run.finished == len(run.domains)):
+        for probe in run.line["probes"]:
+            value = run.matrix[-1].get(probe["name"], Measured()).get("perplexity", math.nan)
+            found.setdefault(probe["title"], {}).setdefault(run.row, []).append(math.inf if value is None else value)
+    return [
+        f"Probe {title}, perplexity after the last domain: "
+        + ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
+        + "."
+        for title, rows in found.items()
+    ]
 
 
 def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 import shutil
 import subprocess
@@ -232,14 +233,26 @@ def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_pat
 def test_lifelong_metrics_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
     data = study(tmp_path, seeds=1)
-    (block,) = load("lifelong_metrics").build(data).blocks
-    rows = {row.stub[0]: dict(zip(["ap", "plus", "log", "forward", "mean", "s", "t"], row.cells)) for row in block.rows}  # noqa: B905
+    for one in data.runs:
+        one.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
+        for line in (line for lines in one.stages for line in lines if line["kind"] == "evaluation"):
+            line["perplexity"]["wiki"] = 55.0
+            line["bits_per_byte"] = {name: math.log2(value or 1.0) / 4 for name, value in line["perplexity"].items()}
+    table = load("lifelong_metrics").build(data)
+    (block,) = table.blocks
+    columns = ["ap", "plus", "log", "bits", "forward", "mean", "s", "t", "probe"]
+    rows = {row.stub[0]: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
     last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
     names = [domain["name"] for domain in run.domains]
     log_rise = np.mean([np.log(last[4][name] / last[i][name]) for i, name in enumerate(names[:4])])
     forward = np.mean([np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])])
     assert rows["ER"]["log"].mean == pytest.approx(log_rise)
+    assert rows["ER"]["bits"].mean == pytest.approx(np.mean([math.log2(last[4][name] or 1.0) / 4 for name in names]))
+    assert (table.columns[-1].name, table.columns[-1].group) == ("Wiki", "Probe perplexity")
+    assert rows["ER"]["probe"].mean == 55.0
+    [note] = (note for note in load("main_pretraining").build(data).notes if "Probe" in note)
+    assert note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ")
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
     assert rows["ER"]["s"].mean == pytest.approx(end(run.stages[4])["charged"]["seconds"])
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
@@ -258,7 +271,7 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
         stage[:] = [line for line in stage if line["kind"] != "evaluation"]
     (other,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
     whole, late = (next(row.cells for row in one.rows if row.stub[0] == "Naive") for one in (block, other))
-    assert late[0].mean == whole[0].mean and late[3].values == ()
+    assert late[0].mean == whole[0].mean and late[4].values == ()
 
 
 @pytest.mark.parametrize("name", [n for n in paper_tables.names() if load(n).kind == "table"])
