@@ -37,5 +37,6 @@ class ProfileFigure(Exhibit):
                     zip(costs, metrics.performance_profile(costs, ratios), strict=True)
                 ):
                     style = figures.line_style(index) | {"marker": ""}
-                    axis.plot(ratios, line, label=labels[row], drawstyle="steps-post", **style)
+                    if row in labels:  # a row without a finished stage keeps its colour for later
+                        axis.plot(ratios, line, label=labels[row], drawstyle="steps-post", **style)
             return figures.finish(figure, axis, text and f"AP: {text[0].lower()}{text[1:]}")

@@ -130,6 +130,16 @@ def test_a_performance_profile_counts_stages(study, drawn):
     assert sum(line.get_ydata()[0] for line in lines.values()) == pytest.approx(1.0)
 
 
+def test_a_row_that_has_not_started_is_no_line_of_the_profile(study, drawn):
+    """Oracle: ER's runs without their stages; the others keep their lines and colours."""
+    for run in study.runs:
+        run.stages = [[] for _ in run.stages] if run.row == "ER" else run.stages
+    paper_tables.load("performance_profile").render(study)
+    lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines}
+    rows = list(dict.fromkeys(run.row for run in study.runs))
+    assert lines == {row: figures.line_style(i)["color"] for i, row in enumerate(rows) if row != "ER"}
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, monkeypatch, name):
     """Oracle: byte equality under another clock; PDF font dictionaries of TrueType (Type 42) with an embedded file."""
