@@ -228,18 +228,27 @@ def read(path: Path) -> list[Record]:
 
 
 def last(path: Path, *kinds: str) -> Record | None:
-    """The last line of the first of these kinds that the file has a line of; None without a file.
+    """The last line of the first of these kinds that the file has a line of; None without a file."""
+    found = last_of_each(path, *kinds)
+    return next((found[kind] for kind in kinds if kind in found), None)
 
-    Lines are decoded from the end on, for what has ended says so there. Whether all others are whole is not looked at.
+
+def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
+    """The last line of each of these kinds, by kind, as far as there is one; none without a file.
+
+    Lines are decoded from the end on, for what has ended says so there, and only those that hold the word for a kind
+    that is looked for. Whether all others are whole is not looked at.
     """
     found: dict[str, Record] = {}
+    words = {kind: f'"{kind}"'.encode() for kind in kinds}
     for line in reversed(path.read_bytes().split(b"\n")) if path.exists() else ():
-        record = _decode(line)
-        if record is not None and record["kind"] in kinds:
-            found.setdefault(record["kind"], record)
-            if record["kind"] == kinds[0]:
-                break
-    return next((found[kind] for kind in kinds if kind in found), None)
+        if any(word in line for word in words.values()):
+            record = _decode(line)
+            if record is not None and words.pop(record["kind"], b""):
+                found[record["kind"]] = record
+                if not words:
+                    break
+    return found
 
 
 def read_stage(path: Path) -> list[LineOfStage]:

@@ -229,7 +229,7 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
         records.append(Store(lab.runs).run_file(one), run)
         stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": its}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
-    told = different_hardware(Store(lab.runs), list(lab.states().values()))
+    told = different_hardware(list(lab.states().values()))
     flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
     assert told == ([flagged] if said else [])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import synthetic
 from tests.support.slurm_lab import Lab, write_texts
 
 ROOT = Path(__file__).parent.parent
@@ -61,17 +62,38 @@ def test_methods_import_nothing_before_they_compute() -> None:
     assert not heavy(each)
 
 
-@pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
-def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], monkeypatch) -> None:
-    """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
-    opened: Counter[Path] = Counter()
+@pytest.fixture
+def opened(monkeypatch) -> Counter[Path]:
+    """How often each file is opened during the test."""
+    counts: Counter[Path] = Counter()
     read = Path.read_bytes
 
     def count(path: Path) -> bytes:
-        opened[path] += path.suffix == ".jsonl" and lab.runs in path.parents
+        counts[path] += 1
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", count)
-    assert lab.call(*command) == 0
+    return counts
+
+
+def assert_opened_once(opened: Counter[Path], lab: Lab, files: int) -> None:
     kept = [path for kind in ("stages", "suites") for path in (lab.runs / kind).rglob("*.jsonl")]
-    assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == 5
+    assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == files
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
+def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], opened: Counter[Path]) -> None:
+    """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
+    assert lab.call(*command) == 0
+    assert_opened_once(opened, lab, files=5)
+
+
+def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Counter[Path], capsys) -> None:
+    """Oracle: the same count, of two runs of two stages under a budget in seconds."""
+    write_texts(tmp_path)
+    lab = Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+    lab.file.write_text(lab.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
+    for config in lab.configs():
+        synthetic.write_as(lab.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
+    assert lab.call("status") == 0 and "2 done" in capsys.readouterr().out
+    assert_opened_once(opened, lab, files=6)

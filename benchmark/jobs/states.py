@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmark.record_lines import DoneLine, StageLine
 from benchmark.settings.config import RunConfig
 
 
@@ -54,6 +55,14 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class RecordedStage:
+    """What a wall time of a stage depends on."""
+
+    begun: StageLine
+    done: DoneLine | None
+
+
+@dataclass(frozen=True)
 class RunState:
     """Where a run stands. A run in state `todo` was never started; `interrupted` ones go on with the next `run`."""
 
@@ -62,4 +71,5 @@ class RunState:
     detail: str
     trained: Trained
     job: JobState | None = None  # the last one
+    stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmark.jobs.states import RunState
-from benchmark.jobs.survey import Survey, stage_lines
+from benchmark.jobs.survey import Survey
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
-from benchmark.settings.units import UNITS, duration
-from benchmark.store import Store, recorded_stages
+from benchmark.settings.units import duration
 
 SECONDS = 5.0  # between two questions to executors
 
@@ -60,32 +59,30 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         found.append(f"{len(others) - len(running)} other jobs wait")
     for job in survey.failed_jobs():
         found.append(f"{job.name}  failed  {job.id}  {job.detail}; log {job.history.log}")
-    return [*found, *different_hardware(survey.store, states), *lacked_cores(survey.store, states)]
+    return [*found, *different_hardware(states), *lacked_cores(states)]
 
 
-def lacked_cores(store: Store, states: Sequence[RunState]) -> list[str]:
+def lacked_cores(states: Sequence[RunState]) -> list[str]:
     """A warning for each run under a budget of wall time that other programs slowed."""
-    found = []
-    for one in states:
-        for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
-            lines = [line for kind in ("stage", "done") for line in stage_lines(store, key, kind)]
-            if share := crowded(lines):
-                found.append(f"! {one.config.label}: {lines[0]['domain']} had {share}: its wall time bought less")
-    return found
+    return [
+        f"! {one.config.label}: {stage.begun['domain']} had {share}: its wall time bought less"
+        for one in states
+        for stage in one.stages
+        if stage.done and (share := crowded([stage.done]))
+    ]
 
 
-def different_hardware(store: Store, states: Sequence[RunState]) -> list[str]:
+def different_hardware(states: Sequence[RunState]) -> list[str]:
     """A warning if runs under a budget of wall time did not have the same machines to themselves."""
     rows: dict[str, list[str]] = {}
     for one in states:
-        for key in recorded_stages(one.config, store) if UNITS[one.config.budget.unit].is_wall_time else []:
-            for line in stage_lines(store, key, "stage")[-1:]:
-                machine = line["provenance"]["hardware"]
-                name = f"{machine['count']} x {machine['device']}"
-                name += " beside others" if machine.get("exclusive") is False else ""
-                if (others := machine.get("side_by_side", 1)) > 1:
-                    name += f", {len(machine['own_cores'])} of its cores for each of {others} runs"
-                rows.setdefault(name, []).append(one.config.row)
+        for stage in one.stages:
+            machine = stage.begun["provenance"]["hardware"]
+            name = f"{machine['count']} x {machine['device']}"
+            name += " beside others" if machine.get("exclusive") is False else ""
+            if (others := machine.get("side_by_side", 1)) > 1:
+                name += f", {len(machine['own_cores'])} of its cores for each of {others} runs"
+            rows.setdefault(name, []).append(one.config.row)
     if len(rows) < 2:
         return []
     parts = [f"{name} ({', '.join(dict.fromkeys(labels))})" for name, labels in rows.items()]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -17,8 +16,9 @@ from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
-from benchmark.jobs.states import JobState, RunState, Trained
+from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
 from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store
 from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
@@ -36,7 +36,7 @@ class Survey:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: dict[str, JobState] = {}
         self._starts: dict[str | None, int] = {}
-        self._ends: dict[str, records.Record | None] = {}
+        self._lines: dict[str, dict[str, records.Record]] = {}
         self._method = once(build)
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
@@ -47,7 +47,7 @@ class Survey:
 
     def states(self) -> list[RunState]:
         """The state of each run now."""
-        self._ends = {}
+        self._lines = {}
         known = [job for executor in executors.of(self.suite, self.store) for job in executor.jobs()]
         self.jobs = {job.key: job for job in known}
         self._starts = {}
@@ -70,15 +70,17 @@ class Survey:
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
             keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
-        ends = [self._end(key) for key in keys]
-        done = sum(1 for _ in takewhile(lambda end: end and end["kind"] == "done", ends))
+        lasts = [self._last(key) for key in keys]
+        done = sum(1 for _ in takewhile(lambda last: "done" in last, lasts))
+        ends = [last.get("done") or last.get("evaluation") for last in lasts]
         seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)
         trained = Trained(tuple(keys), done, seconds, corpus is not None)
         if done == len(config.domains) and recorded == keys:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
-        return dataclasses.replace(found, restarts=max(0, self._starts.get(run, 0) - 1))
+        restarts = max(0, self._starts.get(run, 0) - 1)
+        return dataclasses.replace(found, restarts=restarts, stages=self._timed(config, recorded))
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
@@ -99,11 +101,17 @@ class Survey:
             return RunState(config, "running", _progress(self.store, config) or so_far, trained)
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
 
-    def _end(self, key: str) -> records.Record | None:
-        """The last that a stage said of what it has charged; runs that share it ask once."""
-        if key not in self._ends:
-            self._ends[key] = records.last(self.store.stage(key) / "records.jsonl", "done", "evaluation")
-        return self._ends[key]
+    def _last(self, key: str) -> dict[str, records.Record]:
+        """The last lines of a stage by kind; runs that share it ask once."""
+        if key not in self._lines:
+            path = self.store.stage(key) / "records.jsonl"
+            self._lines[key] = records.last_of_each(path, "done", "evaluation", "stage")
+        return self._lines[key]
+
+    def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
+        """A run's stages as they were recorded; none where they spend no wall time."""
+        lines = [self._last(key) for key in recorded] if UNITS[config.budget.unit].is_wall_time else []
+        return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines if "stage" in one)  # type: ignore[arg-type]
 
 
 def is_locked(stage: Path) -> bool:
@@ -114,12 +122,6 @@ def is_locked(stage: Path) -> bool:
             return False
     except filelock.Timeout:
         return True
-
-
-def stage_lines(store: Store, key: str, kind: str) -> list[Any]:
-    """The records of one kind of a stage; none if it has not started."""
-    file = store.stage(key) / "records.jsonl"
-    return [line for line in records.read(file) if line["kind"] == kind] if file.exists() else []
 
 
 def _progress(store: Store, config: RunConfig) -> str:

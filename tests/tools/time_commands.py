@@ -53,7 +53,7 @@ ladder = [{ladder}]
 [training]
 batch_size = 16
 [budget]
-unit = "steps"
+unit = "seconds"
 amount = 100
 """
 
