@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
 from analysis.printed import PrintedValue, corrections, slug
-from analysis.study import Study
+from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
-ScoreLine = tuple[str, pd.DataFrame, str, str]  # label; its scores; row and stage of the printed numbers beside it
+# label; its scores, a line a seed and a column a domain; row and stage of the printed numbers beside it
+ScoreLine = tuple[str, pd.DataFrame, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,9 @@ class ScoreTable(TableExhibit):
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(suite, ())
         runs = _by_row(study, suite, chosen)
-        final = _final(study, suite)
-        final = final[final["headline"]]
-        of_row = _split(final, "row")
-        lines = [(row, of_row.get(row, final[:0]), row, str(len(run.domains))) for row, run in runs.items()]
-        return [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, final)))]
+        last = len(study.of(suite)[0].domains)
+        lines = [(row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()]
+        return [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title, lower=False) for title in [*titles, AVERAGE]]
@@ -64,8 +62,7 @@ class ScoreTable(TableExhibit):
         printed = {(slug(v.row), v.stage, v.column): v.number.printed for v in self.printed if v.block == block}
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         rows = []
-        for label, scores, row, stage in lines:
-            means = scores.groupby(["seed", "domain"])["test"].mean().unstack()
+        for label, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
             if view == "both":
                 beside = [printed.get((slug(row), stage, column), "") for column in [*titles.values(), AVERAGE]]
@@ -104,7 +101,12 @@ class PromptTable(ScoreTable):
             row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
         ]
         lines = [
-            (f"{row}, {label}", final[(final["row"] == row) & (final["prompt"] == prompt)], prompt, "5")
+            (
+                f"{row}, {label}",
+                by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
+                prompt,
+                "5",
+            )
             for row in with_prompts or ["ELLE"]
             for prompt, label in PROMPTS.items()
         ]
@@ -122,16 +124,8 @@ class StageScoreTable(ScoreTable):
     """The scores of every row's model after each stage; a block a row."""
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
-        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
-        of_row = {row: _split(found, "stage") for row, found in _split(scores, "row").items()}
         return [
-            (
-                row,
-                [
-                    (f"M{i + 1}", of_row.get(row, {}).get(i, scores[:0]), row, str(i + 1))
-                    for i in range(len(run.domains))
-                ],
-            )
+            (row, [(f"M{i + 1}", _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
             for row, run in _by_row(study, suite, ()).items()
         ]
 
@@ -153,8 +147,8 @@ def _final(study: Study, suite: str) -> pd.DataFrame:
     return study.scores[last & (study.scores["suite"] == suite)]
 
 
-def _split(scores: pd.DataFrame, column: str) -> dict[Any, pd.DataFrame]:
-    return dict(list(scores.groupby(column, sort=False)))
+def _means(study: Study, suite: str, row: str, stage: int) -> pd.DataFrame:
+    return study.score_means.get((suite, row, stage), pd.DataFrame())
 
 
 def _cell(means: pd.DataFrame, domain: str) -> Cell:
@@ -169,10 +163,14 @@ def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
     return Cell(values, digits=1, missing=not values)
 
 
-def _baselines(study: Study, scores: pd.DataFrame) -> list[ScoreLine]:
-    """Rows for what needs no model, on the very data that the models were scored on."""
+def _baselines(study: Study, suite: str) -> list[ScoreLine]:
+    """Rows for what needs no model, on the very data that the final models were scored on."""
+    scores = _final(study, suite)
+    scores = scores[scores["headline"]]
     found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
-    return [(f"Baseline: {name}", lines, "", "") for name, lines in found.groupby("name", sort=False)]
+    return [
+        (f"Baseline: {name}", by_domain(lines, ["seed"]), "", "") for name, lines in found.groupby("name", sort=False)
+    ]
 
 
 def _as_printed(value: PrintedValue) -> Cell:
@@ -188,6 +186,6 @@ def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
     texts = [
         f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})" for d in titles if d in tasks.index
     ]
-    counts = scores.groupby(["suite", "row", "stage", "seed", "domain", "prompt"])["finetuning_seed"].nunique()
+    counts = scores["finetuning_seeds"]
     over = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
     return [f"Tasks: {'; '.join(texts)}.", f"Of each pre-training seed it is the mean over fine-tuning seeds: {over}."]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from analysis.printed import PrintedValue
@@ -31,6 +31,12 @@ class Exhibit:
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         """The content of each file, by its suffix."""
         raise NotImplementedError
+
+    def looks(self, study: Study) -> Exhibit:
+        """The exhibit less all that its figure does not show: where two of them are equal, so are their files."""
+        suites = self.suites(study)
+        headings = {suite: self.heading(study, suite) if len(suites) > 1 else "" for suite in suites}
+        return replace(self, caption="", label="", name="", printed=(), blocks=headings)
 
     def suites(self, study: Study) -> list[str]:
         """The study's suites that the exhibit shows: those of the paper, or all if none of them is one of these."""

@@ -147,9 +147,12 @@ def _put_similarities(found: Measurements, study: Study, suite: str) -> None:
     ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         found.put("ARS", row, stage, seed, value)
-    for (row, seed), line in ars.groupby(["row", "seed"]):
-        if len(line) == found.last > 1:
-            slope = np.polyfit(line["stage"], line["ars"].astype(float), 1)[0]
+    # of runs that have it after each stage; a line a stage, a column a run
+    values = ars["ars"].astype(float).groupby([ars["stage"], ars["row"], ars["seed"]]).mean()
+    whole = values.unstack(["row", "seed"]).dropna(axis=1)
+    if whole.size and len(whole) == found.last > 1:
+        slopes = np.polyfit(whole.index, whole, 1)[0]
+        for (row, seed), slope in zip(whole.columns, slopes, strict=True):
             found.put("fall", row, found.last, seed, -slope)
     heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
     for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):

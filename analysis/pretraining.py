@@ -35,7 +35,11 @@ class PerplexityTable(TableExhibit):
 
     def _block(self, study: Study, suite: str, columns: list[Column], view: View) -> Block:
         ends = study.ends[study.ends["suite"] == suite]
-        cells = ends.groupby(["row", "stage"], sort=False)[list(METRICS.values())].agg(tuple).to_dict("index")
+        values = {name: ends[name].to_numpy() for name in METRICS.values()}
+        cells = {
+            place: {name: tuple(column[at].tolist()) for name, column in values.items()}
+            for place, at in ends.groupby(["row", "stage"], sort=False).indices.items()
+        }
         printed = self._values(self.printed_block(study, suite)) if view == "both" else {}
         chosen = self.only.get(suite, ())
         runs = {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}

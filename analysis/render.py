@@ -28,6 +28,7 @@ def render(
     """
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
+    drawn: list[tuple[Exhibit, dict[str, bytes]]] = []
     for exhibit in exhibits:
         if view != "ours" and not exhibit.printed:
             continue  # the paper has nothing like it
@@ -35,9 +36,11 @@ def render(
             shown[exhibit.name] = table = exhibit.build(study, view)
             files |= _files(table, "" if view == "ours" else f".{view}")
         else:
-            drawn = exhibit.render(study)
-            shown[exhibit.name] = drawn["png"]
-            files |= {f"{exhibit.name}.{suffix}": content for suffix, content in drawn.items()}
+            looks = exhibit.looks(study)
+            figure = next((figure for other, figure in drawn if other == looks), None) or exhibit.render(study)
+            drawn.append((looks, figure))
+            shown[exhibit.name] = figure["png"]
+            files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
     if view == "ours" and study.runs:
         verdicts = scorecard.scorecard(study, paper)
         files |= _files(verdicts, "")

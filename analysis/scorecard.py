@@ -104,7 +104,7 @@ def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
         )
         rows = []
         for one, theirs in zip(verdict.comparisons, printed, strict=True):
-            p = _p(min(one.p_values())) if len(one.changes) > 1 else ""
+            p = _p(min(one.p_values)) if len(one.changes) > 1 else ""
             texts = (*_numbers(one, show), p, _printed(theirs, show))
             rows.append(TableRow((_name(one, ours),), tuple(Cell(text=text) for text in texts)))
         blocks.append(Block(verdict.claim.text if len(verdicts) > 1 else "", tuple(rows)))

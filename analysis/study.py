@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -56,19 +58,31 @@ class Study:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Downstream scores: domain, task, task_key, prompt, finetuning_seed, metric, dev, test.
+        """Downstream scores: domain, task, task_key, prompt, metric, test, as means over `finetuning_seeds` seeds.
 
         `headline`: the prompt that tables show, the right one for models that were trained with prompts.
         """
-        lines = [
-            (*_run(run), stage, *_values(s, _SCORE), s["prompt"] == _headline(lines))
-            for run in self.runs
-            for stage, lines in enumerate(run.scores)
-            for s in lines
-        ]
-        return pd.DataFrame(lines, columns=[*RUN, "stage", *_SCORE[:-1], "finetuning_seed", "headline"]).astype(
-            {"headline": bool}
-        )
+        lines = []
+        for run in self.runs:
+            described = _run(run)
+            for stage, scores in enumerate(run.scores):
+                same: dict[tuple[object, ...], dict[int, float]] = {}
+                for one in scores:
+                    same.setdefault(_of_score(one), {})[one["seed"]] = one["test"]
+                headline = _headline(scores)
+                lines += [
+                    (*described, stage, *key, fmean(tests.values()), len(tests), key[_PROMPT] == headline)
+                    for key, tests in same.items()
+                ]
+        columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline"]
+        return pd.DataFrame(lines, columns=columns).astype({"headline": bool})
+
+    @cached_property
+    def score_means(self) -> dict[Any, pd.DataFrame]:
+        """The scores that tables show, by suite, row and stage: a line a seed, a column a domain."""
+        means = by_domain(self.scores[self.scores["headline"]], ["suite", "row", "stage", "seed"])
+        groups = means.groupby(level=["suite", "row", "stage"])
+        return {key: found.droplevel(["suite", "row", "stage"]) for key, found in groups}
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
@@ -105,19 +119,26 @@ class Study:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
         frame = self.evaluations[self.evaluations["suite"] == suite]
         columns = {name: frame[name].to_numpy() for name in (*_CURVE, *recorded())}
-        found = {}
+        found, last = {}, len(self.of(suite)[0].domains) - 1
         for key, indices in frame.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
-            if curve["is_end"][-1] and curve["stage"][-1] == len(self.of(suite)[0].domains) - 1:
+            if curve["is_end"][-1] and curve["stage"][-1] == last:
                 found[key] = curve
         return found
 
     @cached_property
     def suites(self) -> list[str]:
-        return list(dict.fromkeys(run.suite for run in self.runs))
+        return list(self._by_suite)
+
+    @cached_property
+    def _by_suite(self) -> dict[str, list[RunRecords]]:
+        found: dict[str, list[RunRecords]] = {}
+        for run in self.runs:
+            found.setdefault(run.suite, []).append(run)
+        return found
 
     def of(self, suite: str) -> list[RunRecords]:
-        return [run for run in self.runs if run.suite == suite]
+        return self._by_suite.get(suite, [])
 
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
@@ -130,7 +151,9 @@ class Study:
         return next((run.line["unigram"] for run in self.of(suite) if run.line["unigram"]), {})
 
 
-_SCORE = ["domain", "task", "task_key", "prompt", "metric", "dev", "test", "seed"]
+_SCORE = ["domain", "task", "task_key", "prompt", "metric"]
+_PROMPT = _SCORE.index("prompt")
+_of_score = itemgetter(*_SCORE)
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
 _STAGE += ["layers", "hidden_size", "cores", "done"]
 
@@ -158,6 +181,11 @@ def _headline(scores: Sequence[RecordedScore]) -> str:
     return "right" if any(line["prompt"] == "right" for line in scores) else "none"
 
 
+def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The mean score on the tasks of each domain, a column each."""
+    return scores.groupby([*keys, "domain"])["test"].mean().unstack("domain")
+
+
 def header(stage: Sequence[LineOfStage]) -> StageLine:
     """The line that a stage begins with."""
     return next(line for line in stage if line["kind"] == "stage")
@@ -178,28 +206,29 @@ def hardware(provenance: Provenance) -> str:
 
 
 def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
-    width = max((len(run.domains) for run in runs), default=1)
+    width, units = max((len(run.domains) for run in runs), default=1), recorded()
     lines, perplexities, finished = [], [], []
     for run in runs:
         names = [domain["name"] for domain in run.domains]
-        spent = dict.fromkeys(("charged", *recorded()), 0.0)
+        described = _run(run)
+        spent = dict.fromkeys(("charged", *units), 0.0)
         diagonal = np.full(width, np.nan)
         for index, stage in enumerate(run.stages):
             evaluations = [line for line in stage if line["kind"] == "evaluation"]
-            done = end(stage)
+            done, unit = end(stage), header(stage)["budget"]["unit"] if stage else ""
             for order, line in enumerate(evaluations):
                 values = [_finite(line["perplexity"].get(name, np.nan)) for name in names]
                 perplexities.append(values + [np.nan] * (width - len(values)))
                 finished.append(diagonal)  # filled below, as the run's stages end
                 is_end = done is not None and line is evaluations[-1]
-                amounts = _charged(spent, line["charged"], stage)
-                lines.append((*_run(run), index, order, line["phase"], line["fraction"], *amounts.values(), is_end))
+                amounts = _charged(spent, line["charged"], unit)
+                lines.append((*described, index, order, line["phase"], line["fraction"], *amounts.values(), is_end))
             if done is None:
                 break
             if evaluations:  # a stage may train nothing, and then evaluates nothing
                 diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
-            spent = _charged(spent, done["charged"], stage)
-    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *recorded(), "is_end"])
+            spent = _charged(spent, done["charged"], unit)
+    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
     frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
     before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
@@ -215,7 +244,7 @@ def _finite(value: float | None) -> float:
     return np.inf if value is None else value
 
 
-def _charged(spent: Spent, charged: Spent, stage: Sequence[LineOfStage]) -> Spent:
-    now = {unit: charged.get(unit, np.nan) for unit in recorded()}  # older records lack FLOPs
-    now["charged"] = charged[header(stage)["budget"]["unit"]]
-    return {name: spent[name] + now[name] for name in spent}
+def _charged(spent: Spent, charged: Spent, unit: str) -> Spent:
+    """What was spent since the start of the run, by unit, and in the budget's; older records lack FLOPs."""
+    now = {**charged, "charged": charged[unit]}
+    return {name: before + now.get(name, np.nan) for name, before in spent.items()}

@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -34,11 +35,11 @@ class Cell:
     missing: bool = False
     few_seeds: int = 0
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return float(np.mean(self.values)) if self.values else math.nan
 
-    @property
+    @cached_property
     def sd(self) -> float:
         """Standard deviation of the seeds (n - 1), NaN for a single one."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan

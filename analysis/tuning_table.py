@@ -21,7 +21,7 @@ class TuningTable(TableExhibit):
         columns = [Column(metric, way, lower=True) for way in WAYS for metric in METRICS]
         if view == "printed":
             return self.table(columns, [], [], view)
-        everything = Study(study.name, [*study.runs, *study.tuned])
+        everything = Study(study.name, [*study.runs, *study.tuned]) if study.tuned else study
         blocks, below = [], []
         for suite in study.suites:
             names = [suite + end for end in WAYS.values()]

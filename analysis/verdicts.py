@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Literal
 
@@ -74,6 +75,7 @@ class Comparison:
     changes: Floats
     excess: Floats
 
+    @cached_property
     def p_values(self) -> tuple[float, float]:
         """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for their number."""
         above, below = one_sided(self.excess.T)
@@ -142,7 +144,7 @@ class Verdict:
 def weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side: the largest p-value, then the smallest mean."""
     measured = [comparison for comparison in comparisons if comparison.changes.size]
-    return max(measured, key=lambda one: (one.p_values()[0], -float(one.margin.mean())))
+    return max(measured, key=lambda one: (one.p_values[0], -float(one.margin.mean())))
 
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
@@ -175,7 +177,7 @@ def judge(claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison
     """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's."""
     if not claims:
         return []
-    both = np.array([claim_p_values([c.p_values() for c in ours]) for _, ours, _ in claims])
+    both = np.array([claim_p_values([c.p_values for c in ours]) for _, ours, _ in claims])
     held, not_held = np.split(holm(both.T.ravel()), 2)
     verdicts = []
     for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=True):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import gc
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +78,17 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(ModelMeasure(name) for name in needed if name)
 
 
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Records are a million objects and no garbage, and each time that Python looks for some it walks over them all."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_no_garbage()
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
     """Render the tables of suites from the records below `runs`, and print the tables and the paths of all files.
 

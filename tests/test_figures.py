@@ -10,6 +10,7 @@ import pytest
 
 import paper_tables
 from analysis import figures
+from analysis.render import render
 from analysis.study import Study
 from benchmark.records import load_runs
 from tests.support import synthetic
@@ -172,6 +173,30 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path, drawn):
     synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
     figure.render(Study("ablation", load_runs(tmp_path, "ablation")))
     assert drawn[0].axes[0].get_legend_handles_labels()[1] == list(figure.rows)
+
+
+@pytest.mark.parametrize(
+    ("suites", "names", "count"),
+    [
+        (
+            ["demo"],
+            ["trend_main", "trend_gpt", "trend_ewc_lambda", "trend_prompt"],
+            2,
+        ),  # the last one of two rows alone
+        (["bert_base", "bert_large"], ["trend_main", "trend_bert_base", "trend_bert_large"], 2),  # suites of their own
+    ],
+)
+def test_what_looks_the_same_is_drawn_once(tmp_path, drawn, suites, names, count):
+    """Oracle: how many figures are drawn; each file is what its exhibit alone renders to."""
+    for suite in suites:
+        synthetic.write(tmp_path, suite, seeds=1, scores=False, evaluations=1, rows=[("ER", "er", {})])
+    study = Study("+".join(suites), [run for suite in suites for run in load_runs(tmp_path, suite)])
+    exhibits = [paper_tables.load(name) for name in names]
+    render(study, exhibits, paper_tables.catalogue(), tmp_path / "out")
+    assert len(drawn) == count
+    for exhibit in exhibits:
+        for suffix, content in exhibit.render(study).items():
+            assert (tmp_path / "out" / f"{exhibit.name}.{suffix}").read_bytes() == content
 
 
 def test_render_writes_every_format_whole(study, tmp_path):

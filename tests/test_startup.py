@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import paper_tables
+from analysis import study
 from tests.support import synthetic
 from tests.support.slurm_lab import Lab, write_texts
 
@@ -97,3 +100,13 @@ def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Cou
         synthetic.write_as(lab.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
     assert lab.call("status") == 0 and "2 done" in capsys.readouterr().out
     assert_opened_once(opened, lab, files=6)
+
+
+def test_a_report_makes_its_frames_once(lab: Lab, monkeypatch) -> None:
+    """Oracle: how often the records of the runs are gone through, for all tables and figures that there are."""
+    walked = []
+    walk = study._evaluations
+    monkeypatch.setattr(study, "_evaluations", lambda runs: walked.append(runs) or walk(runs))
+    names = ", ".join(f'"{name}"' for name in paper_tables.names())
+    assert lab.call("report", "--set", f"tables=[{names}]") == 0
+    assert len(walked) == 1 and gc.isenabled()
