@@ -114,6 +114,7 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
     kind = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
     network, bpe = kind.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
     assert network.config.architectures == [type(model.network).__name__] and not hasattr(network.config, "domains")
+    assert network.config.tie_word_embeddings == (model.masked or prompt == "none")
     begin = bpe("", add_special_tokens=True).input_ids[: -1 if model.masked else None]
     tokens = torch.randint(4, model.vocabulary.text, (3, LENGTH - 1), generator=torch.Generator().manual_seed(1))
     tokens[:, 0] = begin[0]
