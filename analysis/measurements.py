@@ -95,8 +95,8 @@ def _put_scores(found: Measurements, study: Study, suite: str) -> None:
     final = scores[scores["stage"] == found.last]
     with_prompts = final[final["row"].isin(_prompted(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
-    for frame in (scores[scores["headline"]], named):
-        means = frame.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
+    for shown in (scores[scores["headline"]], named):
+        means = shown.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
         means = means.reindex(columns=list(found.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):

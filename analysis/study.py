@@ -92,10 +92,10 @@ class Study:
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        frame = self._model_measure("attention", ["own", "others", "heads", "maps"])
+        found = self._model_measure("attention", ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            frame[name] = [np.mean(np.array(values, float)) if values else np.nan for values in frame[name]]
-        return frame
+            found[name] = [np.mean(np.array(values, float)) if values else np.nan for values in found[name]]
+        return found
 
     def _model_measure(self, kind: str, columns: list[str]) -> pd.DataFrame:
         """The records of one kind that a measure of the models wrote."""
@@ -117,10 +117,10 @@ class Study:
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
-        frame = self.evaluations[self.evaluations["suite"] == suite]
-        columns = {name: frame[name].to_numpy() for name in (*_CURVE, *recorded())}
+        evaluations = self.evaluations[self.evaluations["suite"] == suite]
+        columns = {name: evaluations[name].to_numpy() for name in (*_CURVE, *recorded())}
         found, last = {}, len(self.of(suite)[0].domains) - 1
-        for key, indices in frame.groupby(["row", "seed"], sort=False).indices.items():
+        for key, indices in evaluations.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
             if curve["is_end"][-1] and curve["stage"][-1] == last:
                 found[key] = curve
@@ -228,15 +228,15 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
             if evaluations:  # a stage may train nothing, and then evaluates nothing
                 diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
             spent = _charged(spent, done["charged"], unit)
-    frame = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
-    frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
+    found = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
+    found = found.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
-    before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
-    frame["ap"] = metrics.average_perplexity(perplexity, stage)
-    frame["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-    frame["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
-    frame["perplexity"] = list(perplexity)
-    return frame
+    before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
+    found["ap"] = metrics.average_perplexity(perplexity, stage)
+    found["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
+    found["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
+    found["perplexity"] = list(perplexity)
+    return found
 
 
 def _finite(value: float | None) -> float:

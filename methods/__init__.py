@@ -65,9 +65,9 @@ def _validated(method: Any) -> TypeAdapter[LifelongMethod]:
 def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
     chosen: list[Row] = []
-    for entry in suite.methods:  # a group stands for those of its methods that are not named beside it
-        group = [name for name in names() if name not in suite.methods and find(name).group == entry]
-        chosen += [Row(method=name) for name in (group if entry in ("baselines", "controls") else [entry])]
+    for named in suite.methods:  # a group stands for those of its methods that are not named beside it
+        group = [name for name in names() if name not in suite.methods and find(name).group == named]
+        chosen += [Row(method=name) for name in (group if named in ("baselines", "controls") else [named])]
     chosen += suite.rows
     unknown = set(suite.options) - {row.method for row in chosen}
     if unknown:

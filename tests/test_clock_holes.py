@@ -22,7 +22,7 @@ from benchmark.settings.config import Budget
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import SideEffect
-from tests.support.watch import Watch
+from tests.support.manual_clock import Watch
 
 
 def train(model: torch.nn.Module) -> None:

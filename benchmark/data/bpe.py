@@ -55,16 +55,16 @@ def load_bpe(folder: Path) -> Tokenizer:
     So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
     """
     try:
-        entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        published = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
-    if not isinstance(entries, dict):
-        raise DataError(f"{folder / 'vocab.json'}: a {type(entries).__name__}, not an object of tokens and their ids")
-    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(entries)
+    if not isinstance(published, dict):
+        raise DataError(f"{folder / 'vocab.json'}: a {type(published).__name__}, not an object of tokens and their ids")
+    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(published)
     if missing:
         raise DataError(f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes")
-    text = [entry for entry in sorted(entries, key=entries.__getitem__) if entry not in SPECIAL_TOKENS]
+    text = [token for token in sorted(published, key=published.__getitem__) if token not in SPECIAL_TOKENS]
     ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
     rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in rules]

@@ -126,20 +126,20 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
         import zstandard
     except ImportError:
         raise DataError(f"{file.name}: to read .zst files, `pip install -e .[zstd]`") from None
-    frame = None
+    decompressor = None
     while chunk := file.read(max(1, CHUNK // 16)):  # less than CHUNK, because it may grow a lot
         while chunk:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            decompressor = decompressor or zstandard.ZstdDecompressor().decompressobj()
             try:
-                content = frame.decompress(chunk)
+                content = decompressor.decompress(chunk)
             except zstandard.ZstdError as error:
                 raise zlib.error(str(error)) from None
             if content:  # nothing while a block is not complete
                 yield content
-            chunk = frame.unused_data
-            if frame.eof:
-                frame = None
-    if frame is not None:
+            chunk = decompressor.unused_data
+            if decompressor.eof:
+                decompressor = None
+    if decompressor is not None:
         raise EOFError("the last frame is not complete")
 
 

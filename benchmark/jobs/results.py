@@ -219,8 +219,8 @@ def _write(archive: Path, members: dict[str, bytes]) -> None:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, content in sorted(members.items()):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     with whole_file(archive) as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="") as packed:
         packed.write(plain.getvalue())

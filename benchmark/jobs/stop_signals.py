@@ -31,7 +31,7 @@ class StopSignals:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and number in self.came:
             raise KeyboardInterrupt
         self.came.append(number)

@@ -38,8 +38,8 @@ def submit(
     processes = [
         SlurmJob(job.payload, folder, asks_for_gpus(parameters), parameters.get("exclusive", False)) for job in jobs
     ]
-    entry = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
-    python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(entry))}"
+    program = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
+    python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(program))}"
     try:
         executor = submitit.SlurmExecutor(folder / "logs", max_num_timeout=suite.slurm.max_num_timeout, python=python)
     except RuntimeError:
