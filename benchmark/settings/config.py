@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
-from benchmark.settings.architecture_names import known, names
+from benchmark.settings.architecture_names import known
 from benchmark.settings.base import Settings
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
@@ -142,7 +142,7 @@ class Model(Settings):
     """
 
     architecture: Annotated[str, AfterValidator(known)] = Field(
-        "bert", description="the network; see docs/how_it_works.md", json_schema_extra={"enum": [*names()]}
+        "bert", description="the name of a file in benchmark/models/architectures/; see docs/how_it_works.md"
     )
     start: str | None = Field(None, description="begin with this model: a Hugging Face folder, or a name on the Hub")
     revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
