@@ -1,5 +1,9 @@
 """Units of a budget: each is recorded under every budget, runs are ranked by each, and one more is one entry."""
 
+from __future__ import annotations
+
+import ast
+
 import matplotlib.figure
 import pytest
 
@@ -13,6 +17,7 @@ from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write
 
@@ -23,7 +28,9 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     suite, rows = write(tmp_path), ("--set", "budget.unit=rows", "--set", "budget.amount=40")
     with pytest.raises(ConfigError, match="budget.unit: no such unit; there are seconds, .*, reference .got 'rows'"):
         load_suite(str(suite), {"budget.unit": "rows"})
-    monkeypatch.setitem(UNITS, "rows", Unit("rows", "Training rows", "rows of text", lambda work: work.rows))
+    length = load_suite(str(suite)).data.text_length
+    unit = Unit("rows", "Training rows", "rows of text", lambda work: work.tokens / length)
+    monkeypatch.setitem(UNITS, "rows", unit)
     assert not load_suite(str(suite), {"budget.unit": "rows"}).slurm.takes_whole_nodes("rows")
     drawn: list[matplotlib.figure.Figure] = []
     to_files = figures.to_files
@@ -94,3 +101,53 @@ def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
         assert charged["flops"] == charged["steps"] * flops and charged["tokens"] == charged["steps"] * rows * text
         assert charged["seconds"] > 0
     assert charged["steps"] == (1 if unit == "seconds" else STEPS)
+
+
+def asked_by_name(tree: ast.AST) -> set[str]:
+    """The units that a file compares something with, or chooses something by; fields of records it may read."""
+    return {
+        asked.value
+        for node in ast.walk(tree)
+        for place in _questions(node)
+        for asked in getattr(place, "elts", [place])
+        if isinstance(asked, ast.Constant) and asked.value in UNITS
+    }
+
+
+def _questions(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.MatchValue):
+        return [node.value]
+    if isinstance(node, ast.Dict):  # one with other keys is a line of records, or an option
+        keys = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
+        return [key for key in node.keys if key and len(keys) > 1 and {*keys} <= UNITS.keys()]
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("UNITS"):
+        return [node.slice]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        asks = node.func.attr in ("startswith", "endswith") or ast.unparse(node.func.value).endswith("UNITS")
+        return node.args if asks else []
+    return []
+
+
+def test_no_other_file_asks_for_a_unit_by_name() -> None:
+    """Oracle: the text of all files but the units' own."""
+    asked = {module: asked_by_name(tree) for module, tree in TREES.items() if module != "benchmark.settings.units"}
+    assert not {module: names for module, names in asked.items() if names}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "config.budget.unit == 'flops'",
+        "unit in ('seconds', 'reference')",
+        "labels = {'steps': 'Steps', 'tokens': 'Tokens'}",
+        "label = UNITS['tokens'].label",
+        "label = units.UNITS.get('tokens')",
+        "unit.startswith('seconds')",
+        "match unit:\n    case 'flops': pass",
+    ],
+)
+def test_ways_to_ask_for_a_unit_by_name_are_found(code: str) -> None:
+    """Oracle: each of them would have to be changed for another unit like it."""
+    assert asked_by_name(ast.parse(code))

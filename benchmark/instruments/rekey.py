@@ -25,6 +25,7 @@ from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig, Suite, digest, per_stage
 from benchmark.settings.task_settings import Prompt, Task
 from benchmark.store import Store, recorded_stages
+from benchmark.settings.units import UNITS
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
@@ -45,7 +46,7 @@ def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store
     """
     tasks = load_tasks(suite, store)
     for config in configs:
-        if config.budget.unit == "flops":
+        if UNITS[config.budget.unit].charges_flops:
             yield f"{config.row}, seed {config.seed}: not moved: a budget in FLOPs includes a stage's start now"
             continue
         run = Run(config, functools.partial(build, config.method, config.options), store, alone, Silent())

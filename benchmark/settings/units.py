@@ -11,8 +11,7 @@ class Work:
     """What is charged at once, over all processes: a step, or what a method does before the first one."""
 
     steps: int = 0
-    rows: int = 0  # of text that are trained on
-    tokens: int = 0  # of text in these rows
+    tokens: int = 0  # of text in the rows that are trained on
     flops: float = 0.0
     machine_seconds: float = 0.0  # seconds on the machine that the budget names
 
@@ -32,6 +31,11 @@ class Unit:
     def is_wall_time(self) -> bool:
         """Whether runs can only be compared when nothing else ran beside them, on the same kind of machine."""
         return self.cost is None
+
+    @property
+    def charges_flops(self) -> bool:
+        """Whether FLOPs are charged, which `run_all.py rekey` asks: of a stage's start they were not, once."""
+        return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
     def text(self, amount: float, gpus: int = 0) -> str:
         """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `62,500 steps`."""

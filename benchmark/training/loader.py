@@ -30,8 +30,8 @@ class Loader:
         self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
         if 0 < self._memory_rows < world.size:
             raise ValueError(f"{self._memory_rows} rows from memory cannot be split over {world.size} processes")
-        self.rows = training.batch_size + self._memory_rows  # of a step, over all processes
-        self.tokens = self.rows * stream.length
+        rows = training.batch_size + self._memory_rows  # of a step, over all processes
+        self.tokens = rows * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 

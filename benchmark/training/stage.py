@@ -141,7 +141,7 @@ class StageRun:
         warmup = per_stage(training.warmup, self.stage.index)
         rate = LearningRate(schedule, peak, warmup, position.before[self.clock.unit.name], end)
         loader, seconds = stepper.loader, self.times.phases[phase.name] if self.times else 0.0
-        self._take_steps(stepper, Work(1, loader.rows, loader.tokens, flops, seconds), rate)
+        self._take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate)
         stepper.close()
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
         position.phases.append(PhaseCost(phase.name, spent))
