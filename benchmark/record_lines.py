@@ -77,6 +77,7 @@ class StageLine(TypedDict):
     provenance: Provenance
     data: dict[str, dict[str, object]]  # by domain, what its tokens were made of
     texts: NotRequired[dict[str, str]]
+    moved_from: NotRequired[str]  # the key that it had in an older version
 
 
 class EvaluationLine(TypedDict):

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from benchmark import records
 from benchmark.atomic import whole_file
@@ -22,10 +22,11 @@ from benchmark.downstream.scoring import load_tasks
 from benchmark.downstream.tasks import TaskData, score_key
 from benchmark.models import load
 from benchmark.models.prompts import meet
+from benchmark.record_lines import LineOfStage, RecordedScore
 from benchmark.settings.config import RunConfig, Suite, digest, per_stage
 from benchmark.settings.task_settings import Prompt, Task
-from benchmark.store import Store, recorded_stages
 from benchmark.settings.units import UNITS
+from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
@@ -109,7 +110,7 @@ def _move(run: Run, index: int, before: str) -> None:
     new.mkdir(parents=True, exist_ok=True)
     model.save(new / "model", run.corpus.tokenizer)
     shutil.copy2(old / "method.pt", new)
-    lines = records.read(old / "records.jsonl")
+    lines = cast(list[LineOfStage], records.read(old / "records.jsonl"))
     for line in lines:
         if line["kind"] == "stage":
             line |= {"key": run.keys[index], "texts": run.stream.validation_keys, "moved_from": before}
@@ -134,11 +135,12 @@ def _move_scores(run: Run, suite: Suite, tasks: Tasks, index: int, before: str) 
         for prompt in get_args(Prompt)
         for seed in suite.finetuning.seeds_of(task)
     }
-    kept = [line for line in records.read(old) if line["prompt"] == "none" or line["domain"] in met]
+    scores = cast(list[RecordedScore], records.read(old))
+    kept = [line for line in scores if line["prompt"] == "none" or line["domain"] in met]
     lines = [{**line, "key": renamed[line["key"]], "stage_key": now} for line in kept if line["key"] in renamed]
     _write(new, lines)
 
 
-def _write(path: Path, lines: Sequence[records.Record]) -> None:
+def _write(path: Path, lines: Sequence[LineOfStage | dict[str, object]]) -> None:
     with whole_file(path) as file:
         file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())

@@ -6,11 +6,13 @@ it, and trains none of them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from benchmark import records
 from benchmark.models import LanguageModel, load
+from benchmark.record_lines import LineOfStage
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
@@ -28,7 +30,7 @@ def evaluate_missing(
     path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
 ) -> None:
     """Append to `path` the perplexity of a model on each text that no line of it tells of."""
-    lines = records.read(path) if world.leads and path.exists() else []
+    lines = cast(list[LineOfStage], records.read(path)) if world.leads and path.exists() else []
     missing = world.agree(_missing(lines, stream))
     if not missing:
         return
@@ -42,7 +44,7 @@ def evaluate_missing(
             records.append(path, line)
 
 
-def _missing(lines: list[records.Record], stream: Stream) -> list[int]:
+def _missing(lines: Sequence[LineOfStage], stream: Stream) -> list[int]:
     """Indices of `stream.evaluated` that none of these lines tells of."""
     known = {(line["domain"], line["text"]) for line in lines if line["kind"] == "later"}
     known |= {item for line in lines if line["kind"] == "stage" for item in line.get("texts", {}).items()}
