@@ -238,13 +238,12 @@ class StageRun:
 
     def _record_start(self, phases: list[Phase]) -> None:
         model = self.inputs.model
-        parameters = list(model.parameters())
         self.record(
             "stage",
             index=self.stage.index,
             domain=self.stage.domains[self.stage.index],
-            parameters=sum(p.numel() for p in parameters),
-            trainable=sum(p.numel() for p in parameters if p.requires_grad),
+            parameters=model.parameters_count,
+            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
             layers=model.layers,
             hidden_size=model.hidden_size,
             phases=[asdict(phase) for phase in phases],
