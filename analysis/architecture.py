@@ -33,7 +33,7 @@ def _three_digits(value: float) -> str:
 
 
 def _power(value: float) -> str:
-    """5.0e-4"""
+    """A power of ten with two digits: `5.0e-4`."""
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 

@@ -77,7 +77,7 @@ def _columns(titles: list[str]) -> list[Column]:
 
 
 def _places(columns: list[Column]) -> list[tuple[int, str]]:
-    """(stage, metric) of each column."""
+    """The stage and the metric of each column."""
     titles = list(dict.fromkeys(column.group for column in columns))
     return [(titles.index(column.group), column.name) for column in columns]
 

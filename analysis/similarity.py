@@ -68,7 +68,7 @@ def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) ->
         )
 
         def predict(model: LanguageModel, batch: Any = batch, masked: Tensor = masked) -> Tensor:
-            """(positions, V_text) log probabilities."""
+            """Log probabilities (positions, V_text)."""
             with evaluating(model):
                 return model(batch.tokens, batch.domains, batch.positions)[masked].float().log_softmax(-1)
 

@@ -39,7 +39,10 @@ class Study:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase, order (in its stage)."""
+        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
+
+        `order` is its place among those of its stage.
+        """
         return _evaluations(self.runs)
 
     @cached_property

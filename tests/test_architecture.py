@@ -225,16 +225,29 @@ def test_the_step_is_read_at_a_glance() -> None:
 
 NO_SENTENCE = (
     r"(Of|As|Likewise|With|Without|Those|That of|For (all|each|the)|From the|Over|Also|Until|Nor|In \w+ order)\b"
+    r"|[\d(\[{]|(?!torch|transformers|bf16)[a-z]|(`[^`]*`\W*)+$"
 )
 
 
 def test_docstrings_are_sentences() -> None:
-    """None begins with what only a name before it would make a sentence."""
+    """None begins with what only a name before it would make a sentence, as a value, or with nothing but code."""
     for path, tree in SOURCES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 text = ast.get_docstring(node) or ""
                 assert not re.match(NO_SENTENCE, text), f"{path}: {text}"
+
+
+@pytest.mark.parametrize("text", ["(B, C) in fp32.", "0 for the first.", "ap, phase.", "5.0e-4", "`1:02`, `2:03`."])
+def test_docstrings_that_are_values_are_found(text: str) -> None:
+    """Oracle: nobody could read them aloud."""
+    assert re.match(NO_SENTENCE, text)
+
+
+@pytest.mark.parametrize("text", ["`code` in backticks.", "torch's own, outside.", "Offer it.", "True while it runs."])
+def test_sentences_are_let_be(text: str) -> None:
+    """Oracle: names that are written small or as code may begin one."""
+    assert not re.match(NO_SENTENCE, text)
 
 
 MOST_ARGUMENTS = 7  # of a constructor

@@ -52,7 +52,7 @@ def test_what_the_page_names_exists(name: str) -> None:
 
 
 def definitions() -> Iterator[tuple[str, str]]:
-    """(name, file) of every public class, function and file."""
+    """The name of every public class, function and file, and its file."""
     for path in FILES:
         place = path.relative_to(ROOT).as_posix()
         yield path.stem, place

@@ -25,7 +25,7 @@ def values(name: str) -> tuple[PrintedValue, ...]:
 
 
 def numbers(name: str) -> dict[tuple[str, str, str, str], float]:
-    """(block, row, stage, column + metric) to the corrected number."""
+    """The corrected number of each block, row, stage, and column + metric."""
     return {
         (v.block, v.row, v.stage, v.column + v.metric): v.number.value
         for v in values(name)
@@ -83,7 +83,7 @@ def row_name(name: str, stub: list[str]) -> str:
 
 
 def transcribe(name: str, label: str) -> list[tuple[str, str, str, str, str, str]]:
-    """(block, row, stage, column, metric, printed) of every cell of one of the paper's tables, in reading order."""
+    """Every cell of one of the paper's tables, in reading order: block, row, stage, column, metric, what is printed."""
     block = {"expand_size": "expand_size", "finetuning_hyperparameters": "tasks", "prompt_finetuning": "bert_base"}
     now = "ablation" if name.startswith("ablation") else block.get(name, "")
     columns = {

@@ -53,7 +53,7 @@ def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """{distribution: version} of packages; Python's own for the standard library."""
+    """The distributions of packages and their versions; Python's own for the standard library."""
     found = {}
     for name in packages:
         if name == STDLIB:
@@ -64,7 +64,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def licenses(packages: Iterable[str]) -> dict[str, str]:
-    """{distribution: its licence as an SPDX expression} of packages, as far as they say it so."""
+    """The distributions of packages and their licences as SPDX expressions, as far as they say it so."""
     found = {}
     for name in packages:
         if name == STDLIB:
@@ -89,7 +89,7 @@ def _distributions(package: str) -> tuple[str, ...]:
 
 
 def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
-    """(qualified name, kind, node) of everything in `node` that can have a docstring."""
+    """Everything in `node` that can have a docstring: qualified name, kind and node."""
     if isinstance(node, Documented):
         kind = {ast.Module: "module", ast.ClassDef: "class"}.get(type(node), "function")
         yield name, kind, node
@@ -101,7 +101,7 @@ def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
 
 
 def modules(package: str) -> Iterator[tuple[Path, str]]:
-    """(file, dotted name) of the modules of a package, sorted, without its tests."""
+    """The files of a package's modules and their dotted names, sorted, without its tests."""
     for root in _roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():

@@ -125,7 +125,7 @@ def fit(model: LanguageModel, texts: Sequence[Sequence[int]], domains: NDArray[n
 
 
 def mean_embeddings(model: LanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """(R, D): the mean of the token embeddings of each text, `<s>` left out. Needs no forward pass."""
+    """The mean of the token embeddings of each text, (R, D), `<s>` left out. Needs no forward pass."""
     embedding: Any = model.network.get_input_embeddings()
     table = embedding.weight.detach().cpu().double().numpy()
     bos = model.vocabulary.special.bos

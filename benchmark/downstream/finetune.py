@@ -133,7 +133,7 @@ class Trainer:
             yield batch[start : start + size]
 
     def _logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
-        """(B, C) in fp32."""
+        """Logits (B, C) in fp32 of the rows whose numbers `part` holds."""
         tokens = [torch.tensor(rows.tokens[i]) for i in part]
         padded = [nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=rows.padding)]
         padded += [nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True)]

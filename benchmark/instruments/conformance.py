@@ -312,7 +312,7 @@ def _stages(lab: Lab) -> Iterator[StageInputs]:
 
 
 def _phases_of(lab: Lab) -> list[tuple[str, int]]:
-    """(name, steps) of every phase of the undisturbed run, over all stages."""
+    """The name and steps of every phase of the undisturbed run, over all stages."""
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
     lines = [records.read(run.store.stage(key) / "records.jsonl") for key in run.keys]

@@ -31,7 +31,7 @@ def describe(plan: Plan, executor: Executor) -> str:
 
 
 def _missing(plan: Plan, one: RunState) -> list[tuple[str, float]]:
-    """(key, amount) of each stage that a run still needs."""
+    """The key and the budget of each stage that a run still needs."""
     keys = plan.keys[one.config.id]
     amounts = [per_stage(one.config.budget.amount, stage) for stage in range(len(keys))]
     return list(zip(keys, amounts, strict=True))[one.trained.stages :]

@@ -135,7 +135,7 @@ class Exact(Width):
         return self.reading(units, outputs), last
 
     def shares(self, rows: int, index: Tensor, old: int) -> Tensor:
-        """(rows, len(index)) positive shares; those of the copies of one old unit sum to 1 in each row."""
+        """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each row."""
         drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64) + 0.5
         return drawn / torch.zeros(rows, old, dtype=torch.float64).index_add(1, index, drawn)[:, index]
 

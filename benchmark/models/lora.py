@@ -52,7 +52,7 @@ class Adapter(nn.Module):
 
 
 class AdaptedLinear(torch.autograd.Function):
-    """y = x (W + B A)^T + b for x (rows, columns, inputs), with gradients of x, A and B.
+    """The map y = x (W + B A)^T + b for x (rows, columns, inputs), with gradients of x, A and B.
 
     The sum costs nothing beside a batch of rows, while x A^T B^T beside x W^T takes three more passes over the
     activations; and autograd would form the gradient of W on the way to those of A and B, the product that adapters

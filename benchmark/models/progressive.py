@@ -34,14 +34,14 @@ Kind = Literal["linear", "adapter"]
 
 
 class LinearLateral(nn.Module):
-    """sum_j U_j h_j + c_j over the earlier columns (Rusu et al., eq. 1)."""
+    """Linear laterals: sum_j U_j h_j + c_j over the earlier columns j (Rusu et al., eq. 1)."""
 
     def __init__(self, columns: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """(..., outputs) for one (..., inputs) of each earlier column."""
+        """What the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
 
@@ -59,7 +59,7 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """(..., outputs) for one (..., inputs) of each earlier column."""
+        """What the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
         return self.up(F.gelu(self.down(torch.cat(scaled, dim=-1))))
 
@@ -182,7 +182,7 @@ def new_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.
 
 
 def for_each(which: Tensor, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """compute(w, rows of inputs ...) for each w in `which` (B,) and its rows, put back in order.
+    """Compute `compute(w, rows of inputs ...)` for each w in `which` (B,) and its rows, put back in order.
 
     Rows that are all of one w, as in validation, are computed as they are.
     """

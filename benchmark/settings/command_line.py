@@ -96,7 +96,7 @@ def _commands_of_methods_and_models(add: Add) -> None:
     sub.add_argument("--data", action="store_true", help="a suite's documents instead, with a Croissant card")
     sub.add_argument("--push", metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
-    sub.add_argument("checkpoint", type=Path, help="a BERT, RoBERTa or GPT-2 type Hugging Face folder")
+    sub.add_argument("checkpoint", type=Path, help="a Hugging Face folder of a known architecture")
     sub.add_argument("--layers", type=int, required=True)
     sub.add_argument("--width", type=int, required=True, help="the new hidden size")
     sub.add_argument("--out", type=Path, required=True)

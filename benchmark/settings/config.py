@@ -48,7 +48,9 @@ class Domain(Settings):
     title: str = Field("", description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
-    valid: tuple[str, ...] = Field((), description="likewise; without it a hash of each document decides")
+    valid: tuple[str, ...] = Field(
+        (), description="as train, for validation; without it a hash of each document decides"
+    )
     text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
     hold_out: float = Field(

@@ -80,7 +80,7 @@ def recorded() -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """`1:02:03`, `2:03`."""
+    """Seconds as people write them: `1:02:03`, `2:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

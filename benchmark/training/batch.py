@@ -24,7 +24,7 @@ class Batch:
 
     @property
     def memory(self) -> Tensor:
-        """(B,) bool, which rows come from the memory."""
+        """Which rows come from the memory, (B,) bool."""
         rows = len(self.tokens)
         return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
 

@@ -35,7 +35,7 @@ def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
 
 @torch.no_grad()
 def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> float:
-    """exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
+    """The exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
 
     BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
     """

@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def index(self) -> int:
-        """0 for the first domain."""
+        """The stage's place in the stream, 0 for the first domain."""
         return len(self.domains) - 1
 
     @property

@@ -9,7 +9,7 @@ Integers = NDArray[np.int64]
 
 
 def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
-    """64 random bits for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
+    """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
     state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for counter in counters:

@@ -108,7 +108,7 @@ class Stream:
         return self.memory_rows_of(replace(phase, memory=phase.memory_batch), stage, batch_size)
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
-        """(rows, 1+N) token ids, masked as in training, from the memory of the domains before `stage`."""
+        """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`."""
         numbers = np.arange(rows)
         domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
         text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
