@@ -56,6 +56,8 @@ class MatrixFigure(Exhibit):
                     annot_kws={"fontsize": 6},
                     cmap="cividis_r",
                     norm=scale,
+                    vmin=scale.vmin,  # or seaborn would look for them, in vain where a row has not started
+                    vmax=scale.vmax,
                     cbar=False,
                     xticklabels=[text["title"] for text in texts],
                     yticklabels=stages,
