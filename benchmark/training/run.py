@@ -77,14 +77,14 @@ class Run:
         return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()
 
     def outcome(self) -> str:
-        """The finished run in a few words: its AP, and of what it is the mean, each domain's final perplexity."""
+        """The finished run in a few words: its AP, and of what it is the geometric mean, each domain's perplexity."""
         line = records.last(self.store.stage(self.keys[-1]) / "records.jsonl", "evaluation")
         if line is None:
             return ""
         names = [domain.name for domain in self.config.domains]
         found = [math.inf if (value := line["perplexity"][name]) is None else value for name in names]
         each = ", ".join(f"{name} {value:,.1f}" for name, value in zip(names, found, strict=True))
-        return f": AP {statistics.fmean(found):,.1f} ({each})"
+        return f": AP {statistics.geometric_mean(found):,.1f} ({each})"
 
     def crowded(self) -> list[str]:
         """Which finished stages something else slowed, so that their wall times cannot be compared.
