@@ -129,6 +129,11 @@ def never_ended(line: dict) -> None:
         line.update(kind="metrics", phase="adapt", step=1)
 
 
+def greedy(line: dict) -> None:
+    if line["kind"] == "stage":
+        line["phases"][0]["share"] = 1.5
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -137,8 +142,9 @@ def never_ended(line: dict) -> None:
         (lambda line: line.get("budget", {}).update(amount=7.0), "trained with 7 steps, the suite says 6"),
         (
             lambda line: line.update(kind="metrics", phase="adapt", step=1) if line["kind"] == "done" else None,
-            "not end",
+            "stage 0 did not end",
         ),
+        (greedy, "its phases take 6 more than the budget of its stages"),
         (lambda line: line.get("perplexity", {}).update(a=1.0), "the records give another table"),
     ],
 )

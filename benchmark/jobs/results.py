@@ -152,21 +152,25 @@ def _weights(content: bytes) -> str | None:
 def _check_run(run: RunRecords) -> None:
     amount = run.line["config"]["budget"]["amount"]
     amounts = tuple(amount) if isinstance(amount, list) else amount
+    shares = 0.0  # of the stages' budgets: a method may spend in a later stage what it left in earlier ones
     for index, lines in enumerate(run.stages):
         done = [line for line in lines if line["kind"] == "done"]
         start = [line for line in lines if line["kind"] == "stage"]
         if not done or not start:
             raise ResultsError(f"{run.id}: its stage {index} did not end")
         _check_stage(f"{run.id}, stage {index}", start[-1], done[-1], per_stage(amounts, index))
+        shares += per_stage(amounts, index) * (sum(phase["share"] for phase in start[-1]["phases"]) - 1)
+    if shares > 1e-9:
+        raise ResultsError(f"{run.id}: its phases take {shares:g} more than the budget of its stages")
 
 
 def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> None:
     unit, spent = start["budget"]["unit"], done["charged"]
     if start["budget"]["amount"] != amount:
         raise ResultsError(f"{name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}")
-    step = spent[unit] / max(spent["steps"], 1.0)
-    if spent[unit] > amount + 4 * step:  # one step of its dearest phase
-        raise ResultsError(f"{name}: {spent[unit]:g} {UNITS[unit].name} charged of {amount:g}")
+    step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start["phases"])
+    if spent[unit] > may + 4 * step:  # one step of its dearest phase
+        raise ResultsError(f"{name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}")
     if "weights" not in done:
         raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it")
 
