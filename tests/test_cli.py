@@ -168,14 +168,15 @@ def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
     common += ["--set", "training.precision=fp32"]
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
+    two_ranks = subprocess.run(
         [*torchrun, "run_all.py", *common, "--runs", str(place / "two")],
         cwd=ROOT,
         env={**os.environ, **environment},
-        check=True,
         capture_output=True,
+        text=True,
         timeout=300,
     )
+    assert two_ranks.returncode == 0, two_ranks.stderr
     assert run_all.main([*common, "--runs", str(place / "one")]) == 0
     one, two = (records.load_runs(place / name, "tiny")[0] for name in ("one", "two"))
     for a, b in zip(one.stages, two.stages, strict=True):

@@ -11,15 +11,23 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import BuiltinFunctionType
 
+import numpy as np
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod
 from benchmark.training.unchanged import SideEffect
 
 TRUSTED = ("benchmark.models.", "torch.", "transformers.")  # packages whose classes a model may consist of
-LOOKED_UP = ("__getattribute__", "__getattr__")
+LOOKED_UP = ("__getattribute__", "__getattr__", "__setattr__")
+PLAIN = {
+    *(bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset),
+    *(Tensor, nn.Parameter, np.ndarray, np.bool_, np.int64, np.float32, np.float64),
+}
 
 
 def built(new_method: Callable[[], LifelongMethod]) -> LifelongMethod:
@@ -53,9 +61,9 @@ def refuse_own_code(model: nn.Module) -> None:
     """
     parts = {name or "the model": module for name, module in model.named_modules()}
     for name, part in parts.items():
-        _refuse_class(name, type(part))
+        refuse_class(name, type(part))
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        _refuse_class(name, type(tensor))
+        refuse_class(name, type(tensor))
     for name, attributes in [("torch", vars(nn.modules.module)), *((name, vars(part)) for name, part in parts.items())]:
         for key, value in attributes.items():
             if key.endswith("_hooks") and value:
@@ -65,22 +73,38 @@ def refuse_own_code(model: nn.Module) -> None:
                 )
     for name, part in parts.items():
         for key, value in vars(part).items():
-            if callable(value) and hasattr(type(part), key) and not _is_ours(value):
+            if callable(value) and not isinstance(value, type | nn.Module) and not _is_ours(value):
                 raise SideEffect(
                     f"{name} has a {key} of its own when it is evaluated, which may be anybody's code, off the clock: "
                     f"give it a class with another {key}, in benchmark/models"
                 )
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
+        if not type(mode).__module__.startswith(TRUSTED):
+            raise SideEffect(f"{type(mode).__name__} would see all that torch does, off the clock: leave that mode")
 
 
-def _refuse_class(place: str, kind: type) -> None:
-    """A class counts as a package's only if it is found there by its name."""
+def refuse_class(place: str, kind: type) -> None:
+    """Raise SideEffect for a class from elsewhere. One counts as a package's only if it is found there by its name."""
     trusted = kind.__module__.startswith(TRUSTED) and vars(sys.modules[kind.__module__]).get(kind.__name__) is kind
     if not trusted and kind not in (Tensor, nn.Parameter):
         raise SideEffect(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, whose code would run when it is evaluated or saved, "
-            "off the clock: put what a network needs into benchmark/models"
+            "off the clock: keep plain values, and put what a network needs into benchmark/models"
         )
 
 
+def plain(name: str, value: object) -> None:
+    """Raise SideEffect for a value whose class could compute when the loop reads or copies it off the clock."""
+    if type(value) not in PLAIN:
+        refuse_class(name, type(value))
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            plain(name, part)
+
+
 def _is_ours(value: object) -> bool:
-    return isinstance(value, partial) and str(getattr(value.func, "__module__", "")).startswith("benchmark.models.")
+    """Whether a callable is a function of a trusted package, perhaps with arguments bound to it."""
+    function = value.func if isinstance(value, partial) else value
+    return isinstance(function, BuiltinFunctionType) or str(getattr(function, "__module__", "")).startswith(TRUSTED)

@@ -25,7 +25,7 @@ from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, precision_of
 from benchmark.training.method import Phase, Stage, get_state, set_state
 from benchmark.training.optimization import LearningRate
-from benchmark.training.own_code import refuse_own_code
+from benchmark.training.own_code import plain, refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import stage_times
@@ -121,6 +121,10 @@ class StageRun:
             clock.start()
             phases = list(method.phases(self.stage))
             clock.pause()
+        if foreign := [phase for phase in phases if type(phase) is not Phase]:
+            raise SideEffect(
+                f"phases() of {type(method).__name__} gives a {type(foreign[0]).__name__}: give Phase itself"
+            )
         clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
         clock.share = sum(phase.share for phase in phases) or 1.0
         return phases
@@ -233,6 +237,7 @@ class StageRun:
         )
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
+        plain("learner.metrics", learner.metrics)
         if learner.metrics:
             self.record("metrics", phase=phase, step=self.position.step, values=learner.metrics)
 
@@ -264,6 +269,8 @@ class StageRun:
     def _save(self, stepper: Stepper) -> None:
         self._saved_at = self.clock.seconds
         refuse_own_code(self.inputs.model)
+        plain("learner.metrics", stepper.learner.metrics)
+        plain(f"the state of {type(self.method).__name__}", get_state(self.method))
         if self.world.leads:
             content = Checkpoint(
                 position=self.position,

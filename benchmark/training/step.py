@@ -13,6 +13,7 @@ from benchmark.training.learner import Learner
 from benchmark.training.loader import Loader
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import new_optimizer
+from benchmark.training.own_code import plain, refuse_class
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.unchanged import unchanged
 
@@ -41,6 +42,7 @@ class Stepper:
             self.method.observe(self.learner, batches)
             return torch.zeros(())
         loss = self.learner.accumulate(batches)
+        refuse_class("the loss", type(loss))
         self.method.adjust_gradients(self.learner, memory)
         self.update(self.optimizer, learning_rate)
         return loss
@@ -65,6 +67,7 @@ class Stepper:
         with unchanged("the warm-up step", self.method, model, self.learner), kept_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+            plain(f"the state of {type(self.method).__name__}", get_state(self.method))
             state = copy.deepcopy(get_state(self.method))
             flops = self.flops()
             if self.training.compile:
