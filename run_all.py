@@ -80,9 +80,11 @@ def run(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs.execution import execute
     from benchmark.jobs.plan import Tables
+    from benchmark.settings.suite_files import report_folder
 
     survey = survey_of(options)
-    tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, options.out)
+    out = report_folder(options.out, options.set)
+    tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, out)
     return execute(survey, tables, options)
 
 
@@ -114,10 +116,11 @@ def prepare(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs import tuning
+    from benchmark.settings.suite_files import report_folder
 
     suites = [read_suite(options, name) for name in options.suites]
     tuned = [] if options.options else [one for suite in suites for one in tuning.both_ways(*suite, options.out)]
-    paper_tables.write_report(suites, options.runs, options.out, options.view, tuned)
+    paper_tables.write_report(suites, options.runs, report_folder(options.out, options.set), options.view, tuned)
     return 0
 
 

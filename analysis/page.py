@@ -20,8 +20,8 @@ from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
 
 
-def page(study: Study, scorecard: Table, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
-    """HTML of the report: scorecard, tables, figures (PNG bytes), and how the runs were made."""
+def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
+    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -32,7 +32,8 @@ def page(study: Study, scorecard: Table, exhibits: Sequence[tuple[Exhibit, Table
     environment.filters |= {"code": _code, "base64": _base64}
     return environment.get_template("page.html").render(
         name=study.name,
-        title=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
+        title=study.title or study.name,
+        grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_progress(study),
         scorecard=scorecard,
         tables=[(content, _beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)],
@@ -57,9 +58,9 @@ def _base64(content: bytes) -> str:
 
 
 def _beside(exhibit: Exhibit, study: Study) -> Table | None:
-    """The table with the paper's numbers in it, where the paper has any for these rows."""
+    """The table with the paper's numbers in it, where they are asked for and the paper has any for these rows."""
     assert isinstance(exhibit, TableExhibit)
-    both = exhibit.build(study, "both") if exhibit.printed else None
+    both = exhibit.build(study, "both") if exhibit.printed and study.paper else None
     has_printed = both and any(cell.printed for block in both.blocks for row in block.rows for cell in row.cells)
     return both if has_printed else None
 

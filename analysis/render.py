@@ -22,9 +22,9 @@ def render(
     """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
 
     `exhibits` are what is shown, `paper` all exhibits by name, whose printed numbers the scorecard needs. After tables
-    and figures come the scorecard (verdicts on the paper's claims), and index.html. Views other than "ours" are of
-    tables only and files of their own, NAME.both.tex. Several suites' runs in one call give tables with a block a
-    suite. The same records give the same bytes.
+    and figures come the scorecard (verdicts on the paper's claims), if the study is held against the paper, and
+    index.html. Views other than "ours" are of tables only and files of their own, NAME.both.tex. Several suites' runs
+    in one call give tables with a block a suite. The same records give the same bytes.
     """
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
@@ -42,8 +42,8 @@ def render(
             shown[exhibit.name] = figure["png"]
             files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
     if view == "ours" and study.runs:
-        verdicts = scorecard.scorecard(study, paper)
-        files |= _files(verdicts, "")
+        verdicts = scorecard.scorecard(study, paper) if study.paper else None
+        files |= _files(verdicts, "") if verdicts else {}
         files["index.html"] = page.page(
             study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits]
         ).encode()

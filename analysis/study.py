@@ -30,12 +30,15 @@ _CURVE = ("stage", "is_end", "charged", "ap", "ap_plus", "log_ap_plus", "perplex
 class Study:
     """The runs that a report is about, and everything computed from them once.
 
-    `tuned` are runs of the same rows with tuned options, which one table sets beside them.
+    `tuned` are runs of the same rows with tuned options, which one table sets beside them. `title` says what is
+    compared, as its suites do; `paper`: whether the runs are held against the paper.
     """
 
     name: str
     runs: Sequence[RunRecords]
     tuned: Sequence[RunRecords] = ()
+    title: str = ""
+    paper: bool = False
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:

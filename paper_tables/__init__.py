@@ -100,7 +100,9 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tun
 
     name = "+".join(suite.name for suite, _ in suites)
     tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables), *["tuning"] * bool(tuned)])
-    study = Study(name, _records(suites, runs), _records(tuned, runs))
+    title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
+    paper = any(suite.paper for suite, _ in suites)
+    study = Study(name, _records(suites, runs), _records(tuned, runs), title, paper)
     written = render(study, [load(table) for table in tables], catalogue(), out / name, view)
     for path in written:
         if path.suffix == ".md":

@@ -29,7 +29,7 @@ from benchmark.settings.config import (
     per_stage,
 )
 from benchmark.settings.slurm_settings import Slurm
-from benchmark.settings.suite_files import expand, load_suite, parse_set
+from benchmark.settings.suite_files import expand, load_suite, parse_set, report_folder
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
 from benchmark.training.stage_keys import stage_keys
@@ -247,6 +247,23 @@ def test_set_values_are_toml_or_text() -> None:
     assert parse_set("a.b=some/path") == ("a.b", "some/path")
     with pytest.raises(ConfigError, match="key.path=value"):
         parse_set("a.b")
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ([], "report"),
+        (["slurm.nodes=2"], "report"),
+        (["budget.amount=30", "slurm.nodes=2"], "report/budget.amount=30"),
+        (["b=1", "a=[1, 2]"], "report/a=_1,_2_,b=1"),
+        (["tokenizer.folder=../../x"], "report/tokenizer.folder=.._.._x"),
+    ],
+)
+def test_what_set_changes_has_a_report_of_its_own(given: list[str], folder: str) -> None:
+    """Oracle: the folders' names by hand; one in a folder, whatever is set; long ones differ by a hash."""
+    assert report_folder(Path("report"), given) == Path(folder)
+    long = [report_folder(Path("report"), [f"title={'x' * 300}{end}"]) for end in "ab"]
+    assert long[0] != long[1] and all(len(one.name) < 80 and one.parent == Path("report") for one in long)
 
 
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import paper_tables
+from analysis.render import render
+from analysis.study import Study
 from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
+from benchmark.settings.suite_files import load_suite
 from tests.support import synthetic
 
 TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
@@ -86,6 +90,19 @@ def test_every_claim_opens_to_its_comparisons(tmp_path):
     details = claim[claim.index("<details>") : claim.index("</details>")]
     assert "<summary>4 comparisons</summary>" in details
     assert re.findall(r"ELLE against ER after (\w+)", details) == ["Ns", "Rev", "Bio", "CS"]
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
+    """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with `paper` alone."""
+    synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})])
+    suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
+    study = Study("demo", load_runs(tmp_path / "runs", "demo"), title=suite.title, paper=suite.paper)
+    render(study, [synthetic.load("main_pretraining")], paper_tables.catalogue(), tmp_path / "out")
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "<h1>Tales &amp; &lt;saga&gt;</h1>" in text
+    shown = ("scorecard" in text.lower(), "the paper prints" in text, (tmp_path / "out" / "scorecard.md").exists())
+    assert shown == (paper, paper, paper)
 
 
 def browse(report: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -148,7 +148,7 @@ def test_runs_take_what_was_chosen(lab: Lab, chosen: Path) -> None:
         assert rate == lab.config(run.row).training.learning_rate * choice["rate"]
         assert run.line["options"] == {**lab.config(run.row).options, **choice["options"]}
         assert run.line["config"]["tuned"] == {"configurations": 2, "spent": 24.0, "unit": "steps", "charged": False}
-    assert (lab.folder / "report" / "tiny-tuned" / "main_pretraining.md").exists()
+    assert list((lab.folder / "report").glob("budget.amount=*/tiny-tuned/main_pretraining.md"))
     assert not (lab.runs / "suites" / "tiny").exists()
 
 
@@ -156,17 +156,18 @@ def test_a_report_sets_tuned_runs_beside_the_others(lab: Lab, chosen: Path, caps
     """Oracle: the average perplexities of the tuned runs' records; the own options' are missing, and a search that took
     more than the budget cannot be charged, which is said."""
     assert lab.call("run", *SHORT, "--options", str(chosen)) == 0
-    assert lab.call("report", *SHORT[:-2]) == 0
+    assert lab.call("report", *SHORT[:-2], "--set", "paper=true") == 0
     assert "not beside the others: --charge-search: the search of" in capsys.readouterr().err
-    with open(lab.folder / "report" / "tiny" / "tuning.csv", encoding="utf-8") as file:
+    [report] = (lab.folder / "report").glob("budget.amount=*paper=true*/tiny")
+    with open(report / "tuning.csv", encoding="utf-8") as file:
         cells = {(line["Method"], line["group"], line["column"]): line["mean"] for line in csv.DictReader(file)}
     for run in records.load_runs(lab.runs, "tiny-tuned"):
         last = [line["perplexity"] for line in run.stages[-1] if line["kind"] == "evaluation"][-1]
         assert float(cells[run.row, "Tuned", "AP"]) == pytest.approx(math.sqrt(last["wood"] * last["sea"]), rel=1e-5)
         assert cells[run.row, "Own options", "AP"] == cells[run.row, "Tuned, search charged", "AP"] == ""
-    card = (lab.folder / "report" / "tiny" / "scorecard.md").read_text()
+    card = (report / "scorecard.md").read_text()
     assert "not tuned; the table tuning has tuned ones beside them." in card
-    assert "Options are tuned: the best of 2 configurations" in (lab.folder / "report/tiny/tuning.md").read_text()
+    assert "Options are tuned: the best of 2 configurations" in (report / "tuning.md").read_text()
 
 
 def test_the_search_can_be_charged(lab: Lab, chosen: Path) -> None:

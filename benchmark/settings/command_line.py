@@ -38,7 +38,11 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
     common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
     common.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override, e.g. budget.amount=60"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE/",
     )
 
     common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")

@@ -245,6 +245,9 @@ class Suite(Settings):
     tables: tuple[str, ...] = Field(
         ("main_pretraining", "trend_main"), description="names of files in paper_tables/: what a report shows"
     )
+    paper: bool = Field(
+        False, description="whether reports hold the runs against the paper: its claims and its printed numbers"
+    )
     domains: tuple[Domain, ...] = Field(min_length=1, description="the stream, in order; one stage a domain")
     order: Literal["given", "permute"] = Field(
         "given", description="of the domains: given is as listed, permute another order for each seed"

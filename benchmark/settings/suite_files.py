@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ else:
     import tomli as tomllib
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
+LONGEST_NAME = 60  # characters of a folder that is named after `--set`
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
@@ -113,6 +114,18 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
+
+
+def report_folder(out: Path, assignments: Sequence[str]) -> Path:
+    """Where reports of a suite go that was read with these `--set`: what they change is another comparison.
+
+    What jobs ask of a cluster changes none.
+    """
+    changes = sorted(one for one in assignments if not one.startswith("slurm."))
+    name = re.sub(r"[^\w.,=+-]+", "_", ",".join(changes)).strip("_")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{digest(changes)}"
+    return out / name if name else out
 
 
 def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
