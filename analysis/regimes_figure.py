@@ -1,0 +1,230 @@
+"""The map of regimes: by budget and size, when growing beats replay, and which of several ways is best."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import matplotlib.colors
+import numpy as np
+from matplotlib.axes import Axes
+
+from analysis import figures, inference
+from analysis.exhibits import Exhibit, View
+from analysis.study import Study, end, header
+from benchmark.records import RunRecords
+
+FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
+GROWN, FIXED = "elle", "er"
+
+
+@dataclass(frozen=True)
+class MapPoint:
+    """A point of the map, and how ELLE did there beside ER: the logarithm of the ratio of their final AP."""
+
+    name: str
+    tokens_per_parameter: float  # that the first model has seen when it grows
+    relative_size: float  # of the final model, as a multiple of the compute-optimal one of all FLOPs
+    log_ratio: float
+
+
+@dataclass(frozen=True)
+class MapCell(MapPoint):
+    """A point that was run: its log_ratio is a mean over seeds."""
+
+    seeds: int
+    decided: bool  # whether the mean differs from 0 (paired by seed, two-sided t test at 5%)
+    ap: dict[str, float]  # final AP by method, geometric mean over the seeds that all of them have
+
+    @property
+    def best(self) -> str:
+        return min(self.ap, key=self.ap.__getitem__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegimesFigure(Exhibit):
+    """A cell for each budget and final size that ELLE and ER were both run with; `points` were run elsewhere.
+
+    `contenders` are methods; of a method with several rows in a cell the first one counts. The line is where a plane
+    fitted to the cells' log ratios, over the logarithms of both axes, is zero. The CSV file has the cells, each with
+    what a fit to the others predicts for it.
+    """
+
+    contenders: tuple[str, ...]
+    points: tuple[MapPoint, ...] = ()
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        found = cells(study, self.contenders)
+        titles = {run.line["method"]: run.line["title"] for run in study.runs}
+        with figures.style():
+            figure, [[left, right]] = figures.panels(1, 2, width=4.4, height=3.4)
+            for axis in (left, right):
+                axis.set_xlabel("Tokens a parameter of the first model")
+            left.set_ylabel("Final size / compute-optimal size")
+            right.tick_params(labelleft=False)  # the same as the left one's
+            if not found:
+                left.text(0.5, 0.5, "no finished pair of ELLE and ER yet", ha="center", transform=left.transAxes)
+                files = figures.finish(figure, left)
+            else:
+                self._draw_ratios(left, found)
+                self._draw_best(right, found, titles)
+                hatched = "hatched: not decided at 5%; dashed: where a fitted plane is 0"
+                files = figures.finish(figure, right, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP")
+        return {**files, "csv": _csv(found, self.contenders)}
+
+    def _draw_ratios(self, axis: Axes, found: Sequence[MapCell]) -> None:
+        every = [*found, *self.points]
+        _limits(axis, every)
+        finite = [abs(place.log_ratio) for place in every if math.isfinite(place.log_ratio)]
+        widest = max(finite, default=0.0) or 1.0
+        scale = matplotlib.colors.Normalize(-widest, widest)
+        for place in every:
+            undecided = isinstance(place, MapCell) and not place.decided
+            drawn = axis.scatter(
+                [place.tokens_per_parameter],
+                [place.relative_size],
+                c=[np.clip(place.log_ratio, -widest, widest)],
+                norm=scale,
+                cmap="RdBu_r",
+                s=260,
+                marker="s" if isinstance(place, MapCell) else "o",
+                edgecolors="0.3",
+                linewidths=0.6,
+                hatch="////" if undecided else None,
+                zorder=2,
+            )
+            percent = f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
+            text = percent if isinstance(place, MapCell) else f"{place.name}, {percent}"
+            offset = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+            axis.annotate(text, (place.tokens_per_parameter, place.relative_size), **offset)  # type: ignore[arg-type]
+        bar = axis.figure.colorbar(drawn, cax=axis.inset_axes((1.02, 0.0, 0.03, 1.0)))
+        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{math.expm1(value):+.0%}".replace("-", "−"))
+        if (plane := fit(found)) is not None and plane[2]:
+            x = np.geomspace(*axis.get_xlim(), 100)
+            y = np.exp(-(plane[0] + plane[1] * np.log(x)) / plane[2])
+            low, high = axis.get_ylim()
+            axis.plot(x, np.where((y >= low) & (y <= high), y, np.nan), color="0.2", linestyle="--", linewidth=1)
+
+    def _draw_best(self, axis: Axes, found: Sequence[MapCell], titles: dict[str, str]) -> None:
+        _limits(axis, [*found, *self.points])
+        for index, method in enumerate(self.contenders):
+            mine = [cell for cell in found if cell.best == method]
+            style = figures.line_style(index)
+            axis.scatter(
+                [cell.tokens_per_parameter for cell in mine],
+                [cell.relative_size for cell in mine],
+                color=style["color"],
+                marker=style["marker"],
+                s=90,
+                label=titles.get(method, method),
+            )
+
+
+def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
+    """Every budget and final size that ELLE and ER have finished with, in the order of the rows."""
+    final = {run.id: ap for run, ap in _final(study)}
+    grown: dict[tuple[str, str, str, str], dict[str, dict[int, RunRecords]]] = {}
+    fixed: dict[tuple[str, str, str], dict[int, RunRecords]] = {}
+    for run in sorted(study.runs, key=lambda run: (run.suite, run.line["row_index"])):
+        method = run.line["method"]
+        if run.id not in final or method not in contenders:
+            continue
+        config = run.line["config"]
+        start = (run.suite, json.dumps(config["budget"]), str(config["model"]["ladder"][0]))
+        if method == FIXED:
+            fixed.setdefault(start, {}).setdefault(run.seed, run)
+        else:
+            of_cell = grown.setdefault((*start, str(config["model"]["ladder"][-1])), {})
+            of_cell.setdefault(method, {}).setdefault(run.seed, run)
+    found = []
+    for place, by_method in grown.items():
+        by_method = {**by_method, FIXED: fixed.get(place[:3], {})}
+        pairs = sorted(by_method.get(GROWN, {}).keys() & by_method[FIXED].keys())
+        if pairs:
+            ap = {method: {seed: final[run.id] for seed, run in runs.items()} for method, runs in by_method.items()}
+            found.append(_cell(by_method[GROWN][pairs[0]], pairs, ap))
+    return found
+
+
+def _final(study: Study) -> Iterator[tuple[RunRecords, float]]:
+    """The runs that ended, each with its AP after the last domain."""
+    ends = study.ends.set_index(["run", "stage"])["ap"].to_dict()
+    for run in study.runs:
+        if (ap := ends.get((run.id, len(run.domains) - 1))) is not None:
+            yield run, float(ap)
+
+
+def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]) -> MapCell:
+    """A cell of ELLE's `run`, the seeds that both have, and AP by method and seed."""
+    heads, done = header(run.stages[0]), [end(stage) for stage in run.stages]
+    spent = [line["charged"] for line in done if line is not None]
+    flops = sum(charged.get("flops", math.nan) for charged in spent)
+    ratios = np.log([ap[GROWN][seed] / ap[FIXED][seed] for seed in pairs])
+    above, below = inference.one_sided(ratios[:, None])
+    common = sorted(set.intersection(*[set(by_seed) for by_seed in ap.values()]))
+    return MapCell(
+        name=run.row,
+        tokens_per_parameter=spent[0]["tokens"] / heads["parameters"],
+        relative_size=header(run.stages[-1])["parameters"] / math.sqrt(flops / FLOPS_OF_SIZE),
+        log_ratio=float(ratios.mean()),
+        seeds=len(pairs),
+        decided=bool(2 * min(above[0], below[0]) <= inference.ERRORS),
+        ap={method: _geometric_mean([by_seed[seed] for seed in common or by_seed]) for method, by_seed in ap.items()},
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def fit(found: Sequence[MapPoint]) -> tuple[float, float, float] | None:
+    """The plane of log ratios (a, b, c): a + b ln(tokens a parameter) + c ln(relative size), by least squares.
+
+    None where the places do not determine it.
+    """
+    usable = [place for place in found if math.isfinite(place.log_ratio)]
+    design = np.array([(1.0, *_logs(place)) for place in usable]).reshape(-1, 3)
+    if np.linalg.matrix_rank(design) < 3:
+        return None
+    a, b, c = np.linalg.lstsq(design, np.array([place.log_ratio for place in usable]), rcond=None)[0]
+    return float(a), float(b), float(c)
+
+
+def _logs(place: MapPoint) -> tuple[float, float]:
+    return math.log(place.tokens_per_parameter), math.log(place.relative_size)
+
+
+def predicted(plane: tuple[float, float, float] | None, place: MapPoint) -> float:
+    """The log ratio that a plane gives a place; NaN without a plane."""
+    return math.nan if plane is None else float(np.dot(plane, (1.0, *_logs(place))))
+
+
+def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
+    for set_scale, set_limits, values in (
+        (axis.set_xscale, axis.set_xlim, [place.tokens_per_parameter for place in places]),
+        (axis.set_yscale, axis.set_ylim, [place.relative_size for place in places]),
+    ):
+        set_scale("log")
+        set_limits(min(values) / 2, max(values) * 2)
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _csv(found: Sequence[MapCell], contenders: Sequence[str]) -> bytes:
+    out = io.StringIO()
+    write = csv.writer(out, lineterminator="\n").writerow
+    head = ["cell", "tokens_per_parameter", "relative_size", "seeds", "log_ratio", "decided"]
+    write([*head, "log_ratio_predicted_by_the_others", "best", *(f"ap_{method}" for method in contenders)])
+    for cell in found:
+        others = predicted(fit([other for other in found if other is not cell]), cell)
+        aps = [f"{cell.ap[method]:.2f}" if method in cell.ap else "" for method in contenders]
+        numbers = [f"{cell.tokens_per_parameter:.1f}", f"{cell.relative_size:.3f}", cell.seeds, f"{cell.log_ratio:.4f}"]
+        guess = "" if math.isnan(others) else f"{others:.4f}"
+        write([cell.name, *numbers, "yes" if cell.decided else "no", guess, cell.best, *aps])
+    return out.getvalue().encode()

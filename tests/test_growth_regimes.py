@@ -1,0 +1,116 @@
+"""The map of regimes: which runs make a cell, where it lies, and what the fitted plane says of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import paper_tables
+from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
+from analysis.study import Study
+from benchmark.records import RunRecords
+
+CONTENDERS = ("er", "elle", "er_large")
+PARAMETERS = {16: 1000, 32: 4000, 64: 16_000}
+
+
+def run(method: str, ap: float, seed: int = 0, budget: float = 1.0, last: int = 32, row: int = 0) -> RunRecords:
+    """A finished run of two stages; 16 wide at first, and `last` at the end if it grows."""
+    ladder = [{"layers": 1, "hidden_size": 16}, {"layers": 1, "hidden_size": last}]
+    config = {"budget": {"unit": "flops", "amount": budget}, "model": {"architecture": "gpt", "ladder": ladder}}
+    line = {
+        "id": f"{method}-{row}-{budget}-{last}-{seed}",
+        **{"suite": "s", "row": f"{method} {row}", "row_index": row, "title": method.upper(), "method": method},
+        **{"options": {}, "seed": seed, "config": config, "domains": [{"name": "a"}, {"name": "b"}], "probes": []},
+    }
+    stages = []
+    for index in range(2):
+        size = ladder[index]["hidden_size"] if method == "elle" else 16
+        spent = {"flops": budget * 1e6, "tokens": budget * 5000.0, "seconds": 1.0, "steps": 10.0}
+        start = {"kind": "stage", "parameters": PARAMETERS[size], "budget": {"unit": "flops", "amount": budget}}
+        start |= {"domain": "ab"[index], "trainable": 0, "layers": 1, "hidden_size": size}
+        measured = {"a": ap / 2, "b": ap * 2}  # of which ap is the geometric mean
+        evaluation = {"kind": "evaluation", "phase": "adapt", "fraction": 1.0, "charged": spent, "perplexity": measured}
+        stages.append([start, evaluation, {"kind": "done", "charged": spent}])
+    return RunRecords(line=line, stages=stages)  # type: ignore[arg-type]
+
+
+def test_a_cell_lies_where_its_tokens_parameters_and_flops_put_it():
+    """Oracle: the definitions, by hand: 5,000 tokens over 1,000 parameters; 4,000 over the root of 2e6/120."""
+    (cell,) = cells(Study("s", [run("er", 20.0), run("elle", 10.0)]), CONTENDERS)
+    assert cell.tokens_per_parameter == 5.0
+    assert cell.relative_size == pytest.approx(4000 / math.sqrt(2e6 / 120))
+    assert cell.log_ratio == pytest.approx(math.log(0.5))
+    assert not cell.decided  # one seed
+
+
+def test_elle_is_compared_with_the_er_of_its_budget_and_both_of_its_final_sizes():
+    """Oracle: four runs whose AP name them: ER has no final size, so each budget's serves both sizes."""
+    runs = [run("er", 8.0 * budget, budget=budget) for budget in (1.0, 4.0)]
+    runs += [run("elle", 2.0 * last, budget=budget, last=last) for budget in (1.0, 4.0) for last in (32, 64)]
+    found = cells(Study("s", runs), CONTENDERS)
+    expected = [math.log(2.0 * last / (8.0 * budget)) for budget in (1.0, 4.0) for last in (32, 64)]
+    np.testing.assert_allclose([cell.log_ratio for cell in found], expected)
+
+
+def test_of_two_rows_of_a_method_the_first_one_counts():
+    """Oracle: an ablation of ELLE further down in the same suite has other numbers."""
+    runs = [run("elle", 5.0, row=2), run("er", 20.0, row=0), run("elle", 10.0, row=1)]
+    (cell,) = cells(Study("s", runs), CONTENDERS)
+    assert cell.log_ratio == pytest.approx(math.log(0.5))
+
+
+def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have():
+    """Oracle: scipy.stats.ttest_rel on logarithms, on both sides of 5%."""
+    noise = [0.9, 1.0, 1.1, 1.05, 0.97, 1.02]
+    for factor in (0.97, 0.8):
+        er = [20.0 * one for one in noise]
+        elle = [value * factor * other for value, other in zip(er, reversed(noise), strict=True)]
+        runs = [run("er", value, seed) for seed, value in enumerate([*er, 1.0])]
+        (cell,) = cells(Study("s", runs + [run("elle", value, seed) for seed, value in enumerate(elle)]), CONTENDERS)
+        p = stats.ttest_rel(np.log(elle), np.log(er)).pvalue
+        assert cell.seeds == 6 and cell.decided == (p < 0.05) == (factor == 0.8)
+
+
+def test_the_best_has_the_lowest_geometric_mean_over_the_seeds_that_all_have():
+    """Oracle: er_large would win by seed 1, which ELLE has not run."""
+    runs = [run("er", 20.0), run("er", 20.0, 1), run("elle", 10.0), run("er_large", 12.0), run("er_large", 1.0, 1)]
+    (cell,) = cells(Study("s", runs), CONTENDERS)
+    assert cell.best == "elle" and cell.ap["er_large"] == pytest.approx(12.0)
+
+
+def test_the_fit_finds_a_plane_again_and_predicts_places_that_it_has_not_seen():
+    """Oracle: places made from a + b ln x + c ln y."""
+    plane = (0.3, -0.2, 0.5)
+    places = [MapPoint("", x, y, 0.3 - 0.2 * math.log(x) + 0.5 * math.log(y)) for x in (10, 100) for y in (0.2, 3.0)]
+    assert fit(places[:3]) == pytest.approx(plane)
+    assert predicted(fit(places[:3]), places[3]) == pytest.approx(places[3].log_ratio)
+    assert fit(places[:2]) is None and math.isnan(predicted(None, places[3]))
+    assert fit([*places, MapPoint("diverged", 50, 1.0, math.inf)]) == pytest.approx(plane)
+
+
+def test_the_figures_file_of_cells_predicts_each_by_the_others():
+    """Oracle: the fit, called here without the cell."""
+    aps = {(1.0, 32): 30.0, (1.0, 64): 28.0, (4.0, 32): 12.0, (4.0, 64): 9.0}
+    runs = [run("er", 20.0, budget=budget) for budget in (1.0, 4.0)]
+    runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
+    study = Study("s", runs)
+    files = paper_tables.load("growth_regimes").render(study)
+    found: list[MapCell] = cells(study, CONTENDERS)
+    lines = list(csv.DictReader(io.StringIO(files["csv"].decode())))
+    for line, cell in zip(lines, found, strict=True):
+        guess = predicted(fit([other for other in found if other is not cell]), cell)
+        assert float(line["log_ratio_predicted_by_the_others"]) == pytest.approx(guess, abs=1e-4)
+        assert float(line["ap_elle"]) == pytest.approx(cell.ap["elle"], abs=0.01)
+    assert files["png"].startswith(b"\x89PNG") and files["pdf"].startswith(b"%PDF")
+
+
+def test_without_a_finished_pair_the_figure_says_so():
+    """Oracle: a study of ELLE alone has no cell."""
+    files = paper_tables.load("growth_regimes").render(Study("s", [run("elle", 10.0)]))
+    assert len(files["csv"].splitlines()) == 1
