@@ -5,6 +5,8 @@ A folder of prepared data holds
     tokenizers/<identity>/tokenizer.json
     domains/<identity>/train.bin, valid.bin, info.json
 
+each with checksums.json beside, which is held against the files when they are read.
+
 An identity hashes what the content is made from (settings, and files by path, size and time), so that it is known
 without reading the text. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
 another folder keeps its runs.
@@ -31,6 +33,7 @@ import tokenizers
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from benchmark import checksums
 from benchmark.atomic import sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
@@ -76,6 +79,12 @@ class DomainTokens:
     train: Ids
     valid: Ids
     info: DomainInfo
+    folder: Path | None = None  # where they lie, if they do
+
+    def check(self) -> None:
+        """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
+        if self.folder:
+            checksums.check(self.folder, _cure(self.folder))
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,8 @@ def prepare(
 ) -> Corpus:
     """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
 
-    `start`: the folder of a model whose tokenizer is taken. Raises DataError.
+    `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the number, and no more: see
+    `DomainTokens.check`. Raises DataError, and DamagedFile.
     """
     report = progress or (lambda line: None)
     with _without_library_threads():
@@ -151,6 +161,7 @@ def _tokenizer(
             trained.save(str(unfinished / "tokenizer.json"))
 
         made = _once(folder / "tokenizers" / identity, make, report)
+        checksums.check(made, _cure(made))
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     return TextTokenizer.of(bpe)
 
@@ -181,9 +192,10 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, 
         _tokenise(domain, made_with, data, unfinished, report)
 
     made = _once(folder / "domains" / identity, make, report)
+    checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (_open(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
-    if "valid_bytes" not in info:
+    if "valid_bytes" not in info:  # of an earlier version, which had no checksums either
         info["valid_bytes"] = _decoded_bytes(made_with, valid)
         write_json(made / "info.json", info)
     for split, tokens in (("training", train), ("validation", valid)):
@@ -193,7 +205,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, 
                 f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add text, "
                 "or change data.sequence_length, data.valid_share or the domain's validation files"
             )
-    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info)
+    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made)
 
 
 def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> None:
@@ -201,9 +213,11 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     info = _write_ids(domain, made_with, data, folder, report)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
     train, valid = (_counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
+    valid_ids = _open(paths[1], made_with.dtype)
     key = digest([made_with.key, *(_sha256(path, made_with.dtype) for path in paths)])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
+        "valid_bytes": _decoded_bytes(made_with, valid_ids),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": docstrings.versions(domain.packages),
         "licenses": docstrings.licenses(domain.packages),
@@ -322,6 +336,10 @@ def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
 # Disk
 
 
+def _cure(folder: Path) -> str:
+    return f"remove {folder}, and it is made from the text again"
+
+
 def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
     # an empty file cannot be mapped
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
@@ -338,6 +356,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
                 unfinished.mkdir()
                 try:
                     make(unfinished)
+                    checksums.write(unfinished)
                     for path in unfinished.iterdir():
                         sync(path)
                     os.replace(unfinished, folder)

@@ -26,6 +26,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, lora, progressive
 from benchmark.models.dropout import use_fast_dropout
+from benchmark.models.transformer import check_files
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
 
@@ -48,6 +49,7 @@ class SavedModel:
         Raises ConfigError when `folder` holds no model of this benchmark.
         """
         self.folder = Path(folder)
+        check_files(self.folder)
         if not (self.folder / "config.json").is_file():
             raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True)
@@ -100,6 +102,7 @@ class SavedModel:
         for kind in (progressive, lora):
             if (self.folder / kind.FILE).is_file():
                 return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
+        check_files(self.folder)
         with _quiet():  # that the head is new is no news
             network = AutoModelForSequenceClassification.from_pretrained(
                 self.folder,

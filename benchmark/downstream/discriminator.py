@@ -11,7 +11,6 @@ Shapes: R texts, T columns of a text with `<s>`, K predicted positions, D hidden
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.atomic import write_json
+from benchmark.checksums import seal, unseal
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.config import ConfigError
@@ -55,17 +55,17 @@ class Discriminator:
         return np.array(self.domains)[logits.argmax(1)]
 
     def save(self, folder: Path) -> None:
-        write_json(folder / FILE, asdict(self))
+        write_json(folder / FILE, seal(asdict(self)))
 
 
 def read(folder: Path) -> Discriminator:
-    """The discriminator of a checkpoint. Raises ConfigError when it has none."""
+    """The discriminator of a checkpoint. Raises ConfigError when it has none, DamagedFile."""
     if not (folder / FILE).is_file():
         raise ConfigError(
             f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
             "that have prompts"
         )
-    return Discriminator(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+    return Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
 
 
 def create(folder: Path, stream: Stream, seen: int) -> Discriminator:

@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from tokenizers import Tokenizer
 
-from benchmark import records
+from benchmark import checksums, records
 from benchmark.atomic import whole_folder
 from benchmark.instruments.model_card import ModelHistory, model_card
 from benchmark.models import LanguageModel, load, progressive
@@ -60,6 +60,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
         card.save(beside / "README.md")
+        checksums.write(beside)
     return ExportedModel(domain, _send(out, push) if push else None)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.instruments.evaluate_text import ModelOnText, on_text, open_folder
@@ -22,7 +23,14 @@ from benchmark.settings.config import ConfigError
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 128  # of random rows, at most
-OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE)  # no other file is
+OF_THE_SIZE = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    discriminator.FILE,
+    checksums.FILE,
+)  # no other file is
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ def grow_checkpoint(
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
                 shutil.copy2(path, folder)
+        checksums.write(folder)
     perplexities = (before[1], after[1]) if opened else None
     return GrownCheckpoint(record, (before[0] - after[0]).abs().max().item(), perplexities)
 

@@ -197,6 +197,7 @@ def for_each(which: Tensor, compute: Callable[..., Tensor], *inputs: Tensor) -> 
 def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     """The model that `ProgressiveModel.save` wrote, or its first `columns` columns; in evaluation mode."""
     folder = Path(folder)
+    transformer.check_files(folder)
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     count = content["columns"] if columns is None else columns
     models = [transformer.load(folder / f"column_{index}") for index in range(count)]

@@ -16,6 +16,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import AutoConfig
 
+from benchmark import checksums
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
 from benchmark.models.transformer import LanguageModel, load_network
@@ -132,7 +133,8 @@ def _content_key(folder: Path) -> str:
     if folder.parent.name == "snapshots":
         return folder.name
     total = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in FILES)):
+    found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / checksums.FILE}
+    for path in sorted(found):
         with path.open("rb") as file:
             for part in iter(lambda: file.read(2**24), b""):
                 total.update(part)

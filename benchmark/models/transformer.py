@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.models import architectures
@@ -167,6 +168,7 @@ class LanguageModel(nn.Module):
         """
         with whole_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
+            checksums.write(beside)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         text_and_prompts = with_prompts(tokenizer, self.vocabulary)
@@ -244,9 +246,10 @@ def load(folder: Path | str) -> LanguageModel:
 def load_network(folder: Path | str) -> PreTrainedModel:
     """The language model of a known architecture in any Hugging Face folder, in evaluation mode.
 
-    Raises ConfigError when there is no such folder or the architecture is another one.
+    Raises ConfigError when there is no such folder or the architecture is another one, DamagedFile.
     """
     folder = Path(folder)
+    check_files(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
     model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
@@ -255,3 +258,10 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     return family.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
+
+
+def check_files(folder: Path) -> None:
+    """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them. Raises DamagedFile."""
+    checksums.check(
+        folder, "restore the folder from a copy; a run's stage is trained again if its folder in `stages` is removed"
+    )

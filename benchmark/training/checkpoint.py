@@ -6,6 +6,7 @@ are functions of the step and need no state.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from benchmark.atomic import whole_file
+from benchmark.checksums import DamagedFile
 from benchmark.record_lines import PhaseSpending
 from benchmark.training.contention import CoreTime
 
@@ -59,8 +61,8 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint | None:
-        """What `save` wrote, or None if there is nothing."""
-        content = load(path, device)
+        """What `save` wrote, or None if there is nothing. Raises DamagedFile."""
+        content = load(path, device, f"remove {path}, and its stage begins again from the model before it")
         if content is None:
             return None
         position = Position(**content["position"])
@@ -75,6 +77,19 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         torch.save(dict(content), file)
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> Any:
-    """What `save` wrote, or None if there is nothing. Only plain data is read back, never code."""
-    return torch.load(path, map_location=device, weights_only=True) if path.exists() else None
+def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it from a copy") -> Any:
+    """What `save` wrote, or None if there is nothing. Only plain data is read back, never code.
+
+    torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
+    the tensors here. Raises DamagedFile, which ends with the cure.
+    """
+    if not path.exists():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is None:
+            return torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # neither library says what a damaged file may raise
+        raise DamagedFile(f"{path} cannot be read ({type(error).__name__}: {error}): {cure}") from error
+    raise DamagedFile(f"{path} is damaged (in {damaged}): {cure}")

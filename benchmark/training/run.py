@@ -66,7 +66,7 @@ class Run:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop = progress, asked_to_stop
         self._began = time.time()
-        self.corpus = corpus_of(config, store)
+        self.corpus = corpus_of(config, store, check=world.leads)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         method = built(new_method)
         with unchanged("signature, options, uses_memory or phases", method, nn.Module()):

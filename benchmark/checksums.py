@@ -1,0 +1,104 @@
+"""Checksums of what is written once and read for weeks: models, tokens, and what belongs to them.
+
+A folder keeps the size and the CRC-32 of each of its files in `checksums.json`; so does a JSON file in itself. A CRC-32
+finds every flipped bit and every burst of up to 32 bits, at more than twice the speed of a cryptographic hash. It
+guards against disks, not against people.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, TypedDict
+
+from benchmark.atomic import write_json
+from benchmark.errors import UserError
+
+FILE = "checksums.json"
+NOT_READ = {FILE, "README.md"}  # people edit the latter, and nothing is computed from it
+PART = 2**22  # bytes read at once
+SEAL = "crc32"  # the field of a JSON file that guards the others
+
+
+class DamagedFile(UserError):
+    """A file that is not what was written: its name, what is wrong, and the cure."""
+
+
+class FileChecksum(TypedDict):
+    """What a file must be."""
+
+    bytes: int
+    crc32: str  # eight hexadecimal digits
+
+
+def write(folder: Path) -> None:
+    """Write down what the files in `folder` are now, at any depth. It replaces what was written down before."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ)
+    found = {
+        path.relative_to(folder).as_posix(): FileChecksum(bytes=path.stat().st_size, crc32=_crc32(path))
+        for path in files
+    }
+    write_json(folder / FILE, found, indent=1)
+
+
+def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
+    """Hold the files in `folder` against what `write` wrote down; of `sizes_alone` no more than the size.
+
+    A process reads each file once, unless it changes meanwhile. A folder of an earlier version, or of other people's
+    software, has no checksums: nothing is said of it. Raises DamagedFile.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return
+    try:
+        known: dict[str, FileChecksum] = json.loads(path.read_text(encoding="utf-8"))
+        wanted = {name: (one["bytes"], one["crc32"]) for name, one in known.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DamagedFile(f"{path} is damaged: {cure}") from None
+    for name, (size, crc32) in wanted.items():
+        file = folder / name
+        if not file.is_file():
+            raise DamagedFile(f"{file} is missing: {cure}")
+        now = file.stat()
+        if now.st_size != size:
+            raise DamagedFile(f"{file} has {now.st_size:,} bytes instead of {size:,}: {cure}")
+        if name not in sizes_alone and _crc32_once(file, now.st_mtime_ns, now.st_ino) != crc32:
+            raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
+
+
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a JSON file with a field more, which guards the others."""
+    return {**content, SEAL: _seal_of(content)}
+
+
+def unseal(path: Path, cure: str) -> dict[str, Any]:
+    """What `seal` was given, from a JSON file; one of an earlier version has no seal. Raises DamagedFile."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        seal = content.pop(SEAL, None)
+    except (ValueError, AttributeError, TypeError):
+        raise DamagedFile(f"{path} is damaged: {cure}") from None
+    if seal is not None and seal != _seal_of(content):
+        raise DamagedFile(f"{path} is damaged (its checksum is another): {cure}")
+    return content
+
+
+def _seal_of(content: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+def _crc32(path: Path) -> str:
+    total = 0
+    with path.open("rb") as file:
+        while part := file.read(PART):
+            total = zlib.crc32(part, total)
+    return f"{total:08x}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _crc32_once(path: Path, changed: int, inode: int) -> str:
+    """The checksum of a file that was last changed at `changed`, in nanoseconds."""
+    return _crc32(path)

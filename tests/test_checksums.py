@@ -1,0 +1,196 @@
+"""Files that are damaged are found when they are read. Oracle: what was written, a bit flipped or the end cut."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark import checksums
+from benchmark.checksums import DamagedFile
+from benchmark.data.run_corpus import corpus_if_prepared, corpus_of
+from benchmark.downstream import discriminator
+from benchmark.downstream.classifier import SavedModel
+from benchmark.downstream.discriminator import Discriminator
+from benchmark.instruments.lab import Lab
+from benchmark.models import load
+from benchmark.store import Store
+from benchmark.training import checkpoint
+
+CONTENT: dict[str, Any] = {
+    "model": {"a.weight": torch.arange(6.0)},
+    "optimizer": None,
+    "charged": {"steps": 3.5},
+    "state": ["x", 2],
+}
+
+
+def flip(path: Path, bit: int) -> None:
+    """Flip one bit of a file, counted from its start, and leave the time of its last change as a disk would."""
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def test_the_check_value_of_crc32(tmp_path: Path) -> None:
+    """Oracle: the catalogue of CRC algorithms: 0xCBF43926 is that of the digits from 1 to 9."""
+    (tmp_path / "digits").write_text("123456789")
+    (tmp_path / "README.md").write_text("for people")
+    checksums.write(tmp_path)
+    assert json.loads((tmp_path / checksums.FILE).read_text()) == {"digits": {"bytes": 9, "crc32": "cbf43926"}}
+    checksums.check(tmp_path, "cure")
+
+
+def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -> None:
+    """Oracle: the folder as it was; one without checksums, of an earlier version, is let be."""
+    (tmp_path / "inside").mkdir()
+    file = tmp_path / "inside" / "a.bin"
+    file.write_bytes(bytes(100))
+    checksums.check(tmp_path, "cure")
+    checksums.write(tmp_path)
+    flip(file, 403)
+    with pytest.raises(DamagedFile, match=r"inside/a\.bin is damaged .*: cure"):
+        checksums.check(tmp_path, "cure")
+    checksums.check(tmp_path, "cure", sizes_alone=("inside/a.bin",))
+    cut(file)
+    with pytest.raises(DamagedFile, match=r"a\.bin has 99 bytes instead of 100: cure"):
+        checksums.check(tmp_path, "cure", sizes_alone=("inside/a.bin",))
+    file.unlink()
+    with pytest.raises(DamagedFile, match=r"a\.bin is missing: cure"):
+        checksums.check(tmp_path, "cure")
+    cut(tmp_path / checksums.FILE)
+    with pytest.raises(DamagedFile, match=r"checksums\.json is damaged: cure"):
+        checksums.check(tmp_path, "cure")
+
+
+def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
+    """Oracle: the content; a flip may at most change the name of the seal, which leaves the content as it was."""
+    path, content = tmp_path / "a.json", {"weights": [0.25, -1.0], "name": "é"}
+    whole = json.dumps(checksums.seal(content)).encode()
+    for bit in range(0, 8 * len(whole), 9):
+        path.write_bytes(whole)
+        flip(path, bit)
+        try:
+            found = checksums.unseal(path, "cure")
+        except DamagedFile:
+            continue
+        assert {name: found[name] for name in content} == content, bit
+    path.write_text(json.dumps(content))
+    assert checksums.unseal(path, "cure") == content  # of an earlier version
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:
+    """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that changes nothing."""
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, CONTENT)
+    whole, found = path.read_bytes(), 0
+    for place in range(0, len(whole), 13):
+        path.write_bytes(whole)
+        flip(path, 8 * place + place % 8)
+        try:
+            read = checkpoint.load(path, cure="remove it")
+        except DamagedFile as error:
+            assert str(path) in str(error) and str(error).endswith("remove it")
+            found += 1
+        else:
+            assert torch.equal(read["model"].pop("a.weight"), CONTENT["model"]["a.weight"]), place
+            assert read == {**CONTENT, "model": {}}, place
+    assert found > len(whole) / 13 / 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
+def test_a_checkpoint_that_is_cut_is_found(share: float, tmp_path: Path) -> None:
+    """Oracle: the definition; torch alone would name no file."""
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, CONTENT)
+    os.truncate(path, int(share * path.stat().st_size))
+    with pytest.raises(DamagedFile, match=f"{path} cannot be read .*: remove it"):
+        checkpoint.load(path, cure="remove it")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A tiny run has trained its first stage."""
+    lab = Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
+    lab.run(lab.config(), "run").train(last_stage=0)
+    return lab
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": lambda path: flip(path, 8 * (path.stat().st_size // 2)),
+    "cut": cut,
+    "missing": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, lab: Lab) -> None:
+    """Oracle: the contract. The run's record names the file."""
+    run = lab.run(lab.config(), "run")
+    folder = run.store.stage(run.keys[0]) / "model"
+    whole = (folder / name).read_bytes()
+    DAMAGES[damage](folder / name)
+    try:
+        for read in (lambda: load(folder), lambda: SavedModel(folder), run.train):
+            with pytest.raises(DamagedFile, match=f"{folder / name} .*copy"):
+                read()
+    finally:
+        (folder / name).write_bytes(whole)
+    load(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
+def test_damaged_tokens_are_not_trained_on(name: str, damage: str, lab: Lab) -> None:
+    """Oracle: the contract. `status`, which reads no ids, sees those that are cut or missing, too."""
+    config, store = lab.config(), Store(lab.folder / "run")
+    folder = corpus_of(config, store).domains[1].folder
+    assert folder
+    whole = (folder / name).read_bytes()
+    DAMAGES[damage](folder / name)
+    try:
+        with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder}, and it is made from the text again"):
+            lab.run(config, "run")
+        if damage == "flipped" and name != "info.json":
+            corpus_if_prepared(config, store)
+        else:
+            with pytest.raises(DamagedFile):
+                corpus_if_prepared(config, store)
+    finally:
+        (folder / name).write_bytes(whole)
+    lab.run(config, "run")
+
+
+def test_a_damaged_tokenizer_is_not_used(lab: Lab) -> None:
+    """Oracle: the contract."""
+    [path] = (lab.folder / "data").glob("tokenizers/*/tokenizer.json")
+    whole = path.read_bytes()
+    flip(path, 8 * (len(whole) // 2))
+    try:
+        with pytest.raises(DamagedFile, match=f"{path.name} is damaged"):
+            lab.run(lab.config(), "run")
+    finally:
+        path.write_bytes(whole)
+
+
+def test_a_damaged_discriminator_picks_no_prompt(tmp_path: Path) -> None:
+    """Oracle: the contract; what an earlier version wrote has no seal and is read."""
+    made, path = Discriminator([0, 1], [[1.5], [2.5]], [0.25, 0.5], {"classifier": 0.75}), tmp_path / discriminator.FILE
+    made.save(tmp_path)
+    assert discriminator.read(tmp_path) == made
+    path.write_text(path.read_text().replace("2.5", "2.75"))
+    with pytest.raises(DamagedFile, match="scoring makes it again"):
+        discriminator.read(tmp_path)
+    path.write_text(json.dumps(vars(made)))
+    assert discriminator.read(tmp_path) == made
