@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -14,16 +15,36 @@ from typing import IO, Any
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the disk that name no file name this one: a full disk must be found.
+
+    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's number in words.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)$", str(error))
+        if not said:
+            raise
+        raise OSError(int(said[1]), os.strerror(int(said[1])), str(path)) from error
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
     try:
-        with beside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        with naming(path):
+            with beside.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
         sync(path.parent)
     finally:
         beside.unlink(missing_ok=True)
@@ -40,7 +61,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     beside = _beside(folder)
     beside.mkdir(parents=True)
     try:
-        yield beside
+        with naming(folder):
+            yield beside
         for path in (*beside.rglob("*"), beside):
             sync(path)
         if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
@@ -72,7 +94,8 @@ def sync(path: Path) -> None:
     """A crash of the machine must not leave an empty file under the final name, nor lose the name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     except OSError as error:
         if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # some file systems sync files only
             raise

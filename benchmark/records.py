@@ -67,6 +67,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.record_lines import (
     AttentionLine,
@@ -185,7 +186,7 @@ def crowded(stage: Sequence[LineOfStage]) -> str:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one line in a single write, so that the lines of concurrent writers never mix.
+    """Append one line in a single write, so that the lines of concurrent writers never mix; it is on the disk then.
 
     Raises RecordsError for an unknown kind or a missing field, OSError when the disk takes only a part.
     """
@@ -199,10 +200,12 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        if _is_torn(descriptor):
-            line = b"\n\n" + line  # the empty line tells readers that the broken one before it was a killed writer's
-        if os.write(descriptor, line) != len(line):
-            raise OSError(f"{path}: a record was cut short (is the disk full?)")
+        with naming(path):
+            if _is_torn(descriptor):
+                line = b"\n\n" + line  # the empty line tells readers that the broken one before was a killed writer's
+            if os.write(descriptor, line) != len(line):
+                raise OSError(f"{path}: a record was cut short (is the disk full?)")
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -33,6 +33,7 @@ READS_A_CLOCK = {
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
+    "benchmark.checksums": "whether a file was changed since its checksum was computed",
     "benchmark.data.corpus": "when a file of text was last changed",
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
     "benchmark.instruments.speed": "measures steps",

@@ -34,7 +34,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from benchmark import checksums
-from benchmark.atomic import sync, write_json
+from benchmark.atomic import naming, sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Document, Sample
@@ -355,7 +355,8 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
                 shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
                 unfinished.mkdir()
                 try:
-                    make(unfinished)
+                    with naming(folder):
+                        make(unfinished)
                     checksums.write(unfinished)
                     for path in unfinished.iterdir():
                         sync(path)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from benchmark.atomic import naming
 from benchmark.settings.units import duration
 from benchmark.store import Heartbeat
 from benchmark.training.clock import Clock
@@ -53,8 +54,9 @@ class ProgressLine:
                 time=time.time(),
             )
             beside = self._heartbeat.with_suffix(".part")
-            beside.write_text(json.dumps(heartbeat), encoding="utf-8")
-            os.replace(beside, self._heartbeat)
+            with naming(self._heartbeat):
+                beside.write_text(json.dumps(heartbeat), encoding="utf-8")
+                os.replace(beside, self._heartbeat)
 
     def finish(self, text: str) -> None:
         self._print(f"{self.name}  {text}")

@@ -1,0 +1,181 @@
+/* A disk that fails, for tests: loaded before the C library, it counts what a process does to files below one folder
+ * (creating, writing, syncing, renaming, making folders) and lets the operation of one number go wrong. Python, torch
+ * and the Rust libraries all come through here.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum kind { FULL, READ_ONLY, IO_ERROR, TORN };
+
+static char root[PATH_MAX];
+static long seen, chosen = -1;
+static int kind, broken;
+static FILE *names;
+
+/* From now on operations below `folder` count from 0, and number `at` goes wrong; their names go to `list`, if given. */
+void fault_arm(const char *folder, long at, int which, const char *list)
+{
+    snprintf(root, sizeof root, "%s", folder);
+    seen = broken = 0;
+    chosen = at;
+    kind = which;
+    names = *list ? fopen(list, "w") : NULL;
+}
+
+long fault_disarm(void)
+{
+    root[0] = 0;
+    if (names)
+        fclose(names);
+    names = NULL;
+    return seen;
+}
+
+static int below(const char *path)
+{
+    size_t length = strlen(root);
+    return length && path && !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+}
+
+/* What the operation must fail with, 0 for nothing. A full disk stays full and a read-only one read-only; an error of
+ * the device passes; TORN ends the process, for a write after half of it. */
+static int fault(const char *what, const char *path, int fd, const void *data, size_t size)
+{
+    char link[64], real[PATH_MAX];
+    if (!root[0])
+        return 0;
+    if (!path) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, real, sizeof real - 1);
+        if (length < 0)
+            return 0;
+        real[length] = 0;
+        path = real;
+    }
+    if (!below(path))
+        return 0;
+    long number = seen++;
+    if (names)
+        fprintf(names, "%s %s\n", what, path);
+    if (broken && kind == FULL && strcmp(what, "rename"))
+        return ENOSPC;
+    if (broken && kind == READ_ONLY)
+        return EROFS;
+    if (number != chosen)
+        return 0;
+    broken = 1;
+    if (kind == TORN) {
+        if (data) {
+            ssize_t (*real_write)(int, const void *, size_t) = dlsym(RTLD_NEXT, "write");
+            if (real_write(fd, data, size / 2) < 0)
+                _exit(99);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    return kind == FULL ? ENOSPC : kind == READ_ONLY ? EROFS : EIO;
+}
+
+#define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+#define FAIL(...) do { int error = fault(__VA_ARGS__); if (error) { errno = error; return -1; } } while (0)
+
+#define OPEN(name, arguments, path)                                             \
+    {                                                                           \
+        mode_t mode = 0;                                                        \
+        if (flags & (O_CREAT | O_TMPFILE)) {                                    \
+            va_list rest;                                                       \
+            va_start(rest, flags);                                              \
+            mode = va_arg(rest, mode_t);                                        \
+            va_end(rest);                                                       \
+        }                                                                       \
+        REAL(name);                                                             \
+        if (flags & (O_WRONLY | O_RDWR | O_CREAT))                              \
+            FAIL("open", path, -1, NULL, 0);                                    \
+        return real arguments;                                                  \
+    }
+
+int open(const char *path, int flags, ...) OPEN(open, (path, flags, mode), path)
+int open64(const char *path, int flags, ...) OPEN(open64, (path, flags, mode), path)
+int openat(int folder, const char *path, int flags, ...) OPEN(openat, (folder, path, flags, mode), path)
+int openat64(int folder, const char *path, int flags, ...) OPEN(openat64, (folder, path, flags, mode), path)
+
+ssize_t write(int fd, const void *data, size_t size)
+{
+    REAL(write);
+    FAIL("write", NULL, fd, data, size);
+    return real(fd, data, size);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset)
+{
+    REAL(pwrite64);
+    FAIL("write", NULL, fd, data, size);
+    return real(fd, data, size, offset);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count)
+{
+    REAL(writev);
+    FAIL("write", NULL, fd, parts[0].iov_base, parts[0].iov_len);
+    return real(fd, parts, count);
+}
+
+int fsync(int fd)
+{
+    REAL(fsync);
+    FAIL("sync", NULL, fd, NULL, 0);
+    return real(fd);
+}
+
+int fdatasync(int fd)
+{
+    REAL(fdatasync);
+    FAIL("sync", NULL, fd, NULL, 0);
+    return real(fd);
+}
+
+int ftruncate64(int fd, off64_t length)
+{
+    REAL(ftruncate64);
+    FAIL("truncate", NULL, fd, NULL, 0);
+    return real(fd, length);
+}
+
+int rename(const char *from, const char *to)
+{
+    REAL(rename);
+    FAIL("rename", from, -1, NULL, 0);
+    return real(from, to);
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to)
+{
+    REAL(renameat);
+    FAIL("rename", from, -1, NULL, 0);
+    return real(from_folder, from, to_folder, to);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    REAL(mkdir);
+    FAIL("mkdir", path, -1, NULL, 0);
+    return real(path, mode);
+}
+
+int mkdirat(int folder, const char *path, mode_t mode)
+{
+    REAL(mkdirat);
+    FAIL("mkdir", path, -1, NULL, 0);
+    return real(folder, path, mode);
+}
