@@ -21,13 +21,13 @@ from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.config import Budget, per_stage
+from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
 from benchmark.training.clock import Clock
 from benchmark.training.contention import CoreTime
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.optimization import scheduled
 from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import NonFiniteLoss, Stopped
@@ -97,11 +97,15 @@ def test_per_stage_budgets() -> None:
         ("inverse_sqrt", 0.02, 0.25),
         ("cosine", 0.54, 0.55),
         ("cosine", 1.0, 0.1),
+        ("wsd", 0.5, 1.0),
+        ("wsd", 0.9, 0.5),
+        ("constant", 0.04, 0.5),
+        ("constant", 1.0, 1.0),
     ],
 )
-def test_learning_rate(schedule: str, done: float, expected: float) -> None:
-    """Oracle: the formulas in the docstring, by hand, for a warm-up of 8%."""
-    assert scheduled(schedule, done, 0.08) == pytest.approx(expected)
+def test_learning_rate(schedule: ScheduleName, done: float, expected: float) -> None:
+    """Oracle: the formulas in the docstrings, by hand, for a warm-up of 8%."""
+    assert schedule_of(schedule, 0.08).at(done) == pytest.approx(expected)
 
 
 def rates_of(monkeypatch) -> list[float]:

@@ -27,8 +27,8 @@ from benchmark.downstream.tasks import TaskData, metric, score_key, without_leak
 from benchmark.models.devices import computes_in_bf16, kept_random_numbers, own_device
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
+from benchmark.settings.schedules import schedule_of
 from benchmark.settings.task_settings import Finetuning, Prompt, Task
-from benchmark.training.optimization import scheduled
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -101,7 +101,7 @@ class Trainer:
 
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
         share = (self.steps + 1) / (total + 1)  # neither the first nor the last step has a rate of 0
-        rate = 1.0 if self.task.schedule == "constant" else scheduled("linear", share, self.task.warmup)
+        rate = schedule_of(self.task.schedule, self.task.warmup).at(share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.learning_rate * rate
         self.optimizer.zero_grad()

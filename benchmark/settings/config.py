@@ -22,6 +22,7 @@ from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
 from benchmark.settings.architecture_names import known
 from benchmark.settings.base import Settings
+from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
 from benchmark.settings.units import UNITS
@@ -180,9 +181,7 @@ class Training(Settings):
     micro_batch_size: int | None = Field(None, gt=0, description="rows of one forward pass; default: all of a process")
     learning_rate: PerStage = Field(5e-4, description="the peak of each phase")
     warmup: PerStage = Field(0.08, description="share of each phase in which the learning rate rises")
-    schedule: Literal["linear", "inverse_sqrt"] = Field(
-        "linear", description="how the learning rate falls after warm-up"
-    )
+    schedule: ScheduleName = Field("linear", description="how the learning rate falls after warm-up")
     betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
     epsilon: float = Field(1e-6, gt=0, description="Adam's, added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, description="Adam's, decoupled from the gradient (AdamW)")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,15 @@ def precision_of(training: Training, world: World) -> str:
     return "bf16" if computes_in_bf16(world.device) else "fp32"
 
 
+@dataclass(frozen=True)
+class Elapsed:
+    """What share of the budget is over at the middle of a step, from 0 to 1: what a learning rate is a function of."""
+
+    phase: float = 0.0
+    stage: float = 0.0
+    stream: float = 0.0  # of the budget of all stages, so it tells their sum: see `Stage.outlook`
+
+
 class Objective(nn.Module):
     """A method's loss as a module, so that compile and DDP wrap all of it: model, loss and teacher."""
 
@@ -45,7 +55,8 @@ class Objective(nn.Module):
 class Learner:
     """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
 
-    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
+    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape (). `elapsed` says how
+    much of the budget is over in the step at hand.
     """
 
     def __init__(
@@ -53,6 +64,7 @@ class Learner:
     ) -> None:
         self.model, self.world = model, world
         self.metrics: dict[str, float] = {}
+        self.elapsed = Elapsed()
         self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in self.named_parameters]
         bf16 = precision_of(training, world) == "bf16"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from benchmark.settings.config import ConfigError, Size
+from benchmark.settings.schedules import Schedule, ScheduleName
 
 # What an option may be; a value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -40,7 +41,7 @@ class Phase:
     domain: Literal["new", "previous", "seen"] = "new"  # whose text the rest is; "seen": of all so far, the new one too
     trains: bool = True  # False: batches go to observe(), no optimizer
     memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
-    schedule: Literal["linear", "inverse_sqrt", "cosine"] | None = None  # None: the suite's
+    schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
 
 
 def rows_of_share(share: float, batch_size: int) -> int:
@@ -78,6 +79,8 @@ class Stage:
     domains: tuple[str, ...]  # so far, the new one last
     ladder: tuple[Size, ...]  # so far, one size a domain
     budget: float  # of this stage, in the budget's unit
+    unit: str  # of the budget: "seconds", "steps", ...
+    learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights
     memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from benchmark.settings.config import Training
+from benchmark.settings.schedules import Schedule
+from benchmark.training.learner import Elapsed
 
 
 def new_optimizer(parameters: list[torch.nn.Parameter], training: Training) -> torch.optim.Optimizer:
@@ -22,34 +23,40 @@ def new_optimizer(parameters: list[torch.nn.Parameter], training: Training) -> t
     )
 
 
-def scheduled(schedule: str, done: float, warmup: float) -> float:
-    """Share of the peak learning rate when the share `done` of a phase's budget is spent.
+@dataclass(frozen=True)
+class Span:
+    """A part of the stream, in the budget's unit; both ends count from where the stage at hand begins."""
 
-    Linear warm-up over the share `warmup`; then linear decay to 0 (the paper's BERT), inverse square root decay (its
-    GPT: peak * sqrt(warmup / done)), or cosine decay to a tenth.
-    """
-    done = min(done, 1.0)
-    if done < warmup:
-        return done / warmup
-    if schedule == "linear":
-        return (1 - done) / (1 - warmup) if warmup < 1 else 1.0
-    if schedule == "inverse_sqrt":
-        return math.sqrt(warmup / done) if warmup else 1.0
-    assert schedule == "cosine", schedule
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+    begin: float
+    end: float
+
+    def share(self, spent: float, step_cost: float = 0.0) -> float:
+        """The share that is over at the middle of a step that begins when `spent` is spent and costs `step_cost`."""
+        length = max(self.end - self.begin, step_cost) or 1.0  # a budget may be shorter than a step
+        return (spent + step_cost / 2 - self.begin) / length
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The parts of the stream that a step belongs to."""
+
+    phase: Span
+    stage: Span
+    stream: Span
+
+    def elapsed(self, spent: float, step_cost: float) -> Elapsed:
+        """What is over of each at the middle of a step, see `Span.share`."""
+        parts = (self.phase, self.stage, self.stream)
+        return Elapsed(*(min(max(part.share(spent, step_cost), 0.0), 1.0) for part in parts))
 
 
 @dataclass(frozen=True)
 class LearningRate:
-    """The learning rate in a phase that lasts from `begin` to `end` of what its stage spends."""
+    """The learning rate in a phase."""
 
-    schedule: str
+    schedule: Schedule
     peak: float
-    warmup: float  # share of the phase
-    begin: float
-    end: float
 
-    def at(self, spent: float, step_cost: float) -> float:
-        """The rate of a step that begins when `spent` is spent: that of its middle, if it costs `step_cost`."""
-        length = max(self.end - self.begin, step_cost) or 1.0  # a budget may be shorter than a step
-        return self.peak * scheduled(self.schedule, (spent + step_cost / 2 - self.begin) / length, self.warmup)
+    def at(self, elapsed: Elapsed) -> float:
+        """The rate of a step at whose middle so much is over."""
+        return self.peak * self.schedule.at(getattr(elapsed, self.schedule.over))

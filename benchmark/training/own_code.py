@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training.flops import count_flops
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.unchanged import SideEffect
 
 TRUSTED = ("benchmark.models.", "torch.", "transformers.")  # packages whose classes a model may consist of
+DECLARED = (Schedule, Piece)  # what a phase may hold beside plain values
 LOOKED_UP = ("__getattribute__", "__getattr__", "__setattr__")
 PLAIN = {
     *(bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset),
@@ -102,6 +104,21 @@ def plain(name: str, value: object) -> None:
     if isinstance(value, list | tuple | set | frozenset):
         for part in value:
             plain(name, part)
+
+
+def declared(place: str, phase: Phase) -> None:
+    """Raise SideEffect unless a phase and all values in it are of the interface's own classes, which only hold data."""
+    if type(phase) is not Phase:
+        raise SideEffect(f"{place} gives a {type(phase).__name__}: give Phase itself")
+    values = [*vars(phase).values()]
+    while values:
+        value = values.pop()
+        if type(value) in DECLARED:
+            values += vars(value).values()
+        elif type(value) in (tuple, list):
+            values += value
+        elif type(value) not in (bool, int, float, str, type(None)):
+            raise SideEffect(f"{place}, {phase.name}, holds a {type(value).__name__}: give plain values")
 
 
 def _is_ours(value: object) -> bool:

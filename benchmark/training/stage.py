@@ -16,16 +16,17 @@ import torch
 from benchmark.models import LanguageModel
 from benchmark.record_lines import StageEnd
 from benchmark.settings.config import per_stage
+from benchmark.settings.schedules import schedule_of
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
 from benchmark.training.clock import Clock
 from benchmark.training.contention import contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
-from benchmark.training.learner import Learner, precision_of
+from benchmark.training.learner import Elapsed, Learner, precision_of
 from benchmark.training.method import Phase, Stage, get_state, set_state
-from benchmark.training.optimization import LearningRate
-from benchmark.training.own_code import plain, refuse_own_code
+from benchmark.training.optimization import LearningRate, Span, Spans
+from benchmark.training.own_code import declared, plain, refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import stage_times
@@ -121,10 +122,8 @@ class StageRun:
             clock.start()
             phases = list(method.phases(self.stage))
             clock.pause()
-        if foreign := [phase for phase in phases if type(phase) is not Phase]:
-            raise SideEffect(
-                f"phases() of {type(method).__name__} gives a {type(foreign[0]).__name__}: give Phase itself"
-            )
+        for phase in phases:
+            declared(f"phases() of {type(method).__name__}", phase)
         clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
         clock.share = sum(phase.share for phase in phases) or 1.0
         return phases
@@ -140,12 +139,10 @@ class StageRun:
             stepper.learner.metrics = saved.metrics
             if stepper.optimizer and saved.optimizer:
                 stepper.optimizer.load_state_dict(saved.optimizer)
-        schedule = phase.schedule or training.schedule
-        peak = per_stage(training.learning_rate, self.stage.index)
-        warmup = per_stage(training.warmup, self.stage.index)
-        rate = LearningRate(schedule, peak, warmup, position.before[self.clock.unit.name], end)
+        schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
+        rate = LearningRate(schedule, self.stage.learning_rate)
         loader, seconds = stepper.loader, self.times.phases[phase.name] if self.times else 0.0
-        self._take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate)
+        self._take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate, self._spans(end))
         stepper.close()
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
         position.phases.append(PhaseCost(phase.name, spent))
@@ -154,17 +151,27 @@ class StageRun:
             # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
             torch.compiler.reset()
 
-    def _take_steps(self, stepper: Stepper, work: Work, rate: LearningRate) -> None:
+    def _spans(self, end: float) -> Spans:
+        """The parts of the stream to which the phase belongs that now begins, and ends when `end` is spent."""
+        earlier = sum(per_stage(self.inputs.config.budget.amount, index) for index in range(self.stage.index))
+        return Spans(
+            phase=Span(self.position.before[self.clock.unit.name], end),
+            stage=Span(0.0, self.clock.limit * self.clock.share),
+            stream=Span(-earlier, self.stage.outlook.budget - earlier),
+        )
+
+    def _take_steps(self, stepper: Stepper, work: Work, rate: LearningRate, spans: Spans) -> None:
         """The loop. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
         loss, learning_rate, recount = torch.zeros(()), 0.0, False
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
         clock.start()
-        while position.step == 0 or clock.spent < rate.end * (1 - 1e-9):
+        while position.step == 0 or clock.spent < spans.phase.end * (1 - 1e-9):
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss
-            learning_rate = rate.at(spent, position.step_cost)
-            loss = (self._counted(stepper, work) if recount else stepper.step)(position.step, learning_rate)
+            elapsed = spans.elapsed(spent, position.step_cost)
+            learning_rate = rate.at(elapsed)
+            loss = (self._counted(stepper, work) if recount else stepper.step)(position.step, learning_rate, elapsed)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
@@ -192,12 +199,12 @@ class StageRun:
         clock.count(Work())  # what the device still had to do
         self._check_finite(loss, stepper.phase, learning_rate)
 
-    def _counted(self, stepper: Stepper, work: Work) -> Callable[[int, float], torch.Tensor]:
+    def _counted(self, stepper: Stepper, work: Work) -> Callable[[int, float, Elapsed], torch.Tensor]:
         """A step that may not cost more FLOPs than the first, by which all are charged; so a run looks now and then."""
 
-        def step(number: int, learning_rate: float) -> torch.Tensor:
+        def step(number: int, learning_rate: float, elapsed: Elapsed) -> torch.Tensor:
             losses: list[torch.Tensor] = []
-            flops = count_flops(lambda: losses.append(stepper.step(number, learning_rate))) * self.world.size
+            flops = count_flops(lambda: losses.append(stepper.step(number, learning_rate, elapsed))) * self.world.size
             if flops > work.flops * 1.001:
                 raise SideEffect(
                     f"step {number} of phase {stepper.phase.name} of {type(self.method).__name__} takes {flops:g} "

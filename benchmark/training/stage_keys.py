@@ -13,6 +13,7 @@ from functools import cache
 from typing import NoReturn
 
 from benchmark.settings.config import ConfigError, RunConfig, digest, per_stage
+from benchmark.settings.schedules import Schedule
 from benchmark.training.method import LifelongMethod, Outlook, Stage, rows_of_share
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
@@ -36,6 +37,8 @@ def stage_of(config: RunConfig, index: int) -> Stage:
         domains=domains[: index + 1],
         ladder=ladder[: index + 1],
         budget=amounts[index],
+        unit=config.budget.unit,
+        learning_rate=per_stage(config.training.learning_rate, index),
         seed=_seed(config.seed, index),
         build=refuse,
         memory_rows=refuse,
@@ -96,7 +99,14 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "learning_rate": per_stage(config.training.learning_rate, index),
                     "warmup": per_stage(config.training.warmup, index),
                     "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
+                    **({"stream": stage.outlook.budget} if _knows_the_stream(method, stage) else {}),
                 }
             )
         )
     return keys
+
+
+def _knows_the_stream(method: LifelongMethod, stage: Stage) -> bool:
+    """Whether a learning rate of the stage is a function of how much of the whole stream is over."""
+    schedules = [phase.schedule for phase in method.phases(stage)]
+    return any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)

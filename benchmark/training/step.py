@@ -9,13 +9,15 @@ from torch import Tensor
 
 from benchmark.models.devices import kept_random_numbers
 from benchmark.training.flops import count_flops
-from benchmark.training.learner import Learner
+from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.loader import Loader
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import new_optimizer
 from benchmark.training.own_code import plain, refuse_class
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.unchanged import unchanged
+
+BEFORE = Elapsed()
 
 
 class Stepper:
@@ -31,12 +33,13 @@ class Stepper:
         self.loader = Loader(self.inputs, self.phase, self.number)
         self.optimizer = new_optimizer(self.learner.parameters, self.training) if self.phase.trains else None
 
-    def step(self, step: int, learning_rate: float = 0.0) -> Tensor:
+    def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
 
         Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
         """
         torch.manual_seed(self.loader.seed(step))  # dropout: a function of the step, nothing to checkpoint
+        self.learner.elapsed = elapsed
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
             self.method.observe(self.learner, batches)

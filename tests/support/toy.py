@@ -84,6 +84,8 @@ def stage(index: int) -> Stage:
         domains=("a", "b", "c")[: index + 1],
         ladder=(size,) * (index + 1),
         budget=1.0,
+        unit="steps",
+        learning_rate=1e-3,
         seed=0,
         build=unasked,
         memory_rows=unasked,

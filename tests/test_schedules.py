@@ -1,0 +1,138 @@
+"""Learning-rate schedules as values, over a phase, a stage and the stream, and what of it a method sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from benchmark.errors import UserError
+from benchmark.instruments.lab import Lab
+from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
+from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.stage_keys import stage_keys
+from benchmark.training.unchanged import SideEffect
+
+WRONG: Any = "run"
+RISE_HOLD_FALL = (Piece(0.25, 1.0), Piece(0.5, 0.4, "cosine"), Piece(0.75, 0.4), Piece(1.0, 0.1, "exponential"))
+
+
+@pytest.mark.parametrize(
+    ("spent", "level"),
+    [(0.0, 0.0), (0.125, 0.5), (0.25, 1.0), (0.375, 0.7), (0.6, 0.4), (0.875, 0.2), (1.0, 0.1), (1.2, 0.1)],
+)
+def test_pieces_follow_each_other(spent: float, level: float) -> None:
+    """Oracle: the formulas in the docstring, by hand; half-way of an exponential is the geometric mean."""
+    assert Schedule(RISE_HOLD_FALL).at(spent) == pytest.approx(level)
+
+
+def test_a_fall_may_follow_an_inverse_square_root() -> None:
+    """Oracle: sqrt(0.1 / 0.4) is a half, from where the line to 0 begins."""
+    schedule = Schedule((Piece(0.1, 1.0), Piece(0.4, None, "inverse_sqrt"), Piece(1.0, 0.0)))
+    assert [schedule.at(0.4), schedule.at(0.7)] == pytest.approx([0.5, 0.25])
+
+
+def test_every_name_has_a_schedule() -> None:
+    """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is finite throughout."""
+    assert set(SCHEDULES) == set(get_args(ScheduleName))
+    for name in SCHEDULES:
+        assert schedule_of(name, 0.0).at(0.0) == 1.0
+        assert all(math.isfinite(schedule_of(name, warmup).at(1.0)) for warmup in (0.0, 0.9, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Schedule(()), "let these rise, the last one be 1"),
+        (lambda: Schedule((Piece(0.5, 1.0), Piece(0.4, 1.0), Piece(1.0, 0.0))), r"\[0.5, 0.4, 1.0\]"),
+        (lambda: Schedule((Piece(1.0, 1.0),), over=WRONG), "over 'run': choose from phase, stage, stream"),
+        (lambda: Schedule((Piece(1.0, 1.0, WRONG),)), "choose from linear, cosine"),
+        (lambda: Schedule((Piece(1.0, -1.0),)), "0 or more"),
+        (lambda: Schedule((Piece(1.0, None),)), "all curves but inverse_sqrt have an end"),
+        (lambda: Schedule((Piece(1.0, 0.5, "exponential"),)), "neither begins nor ends at 0"),
+        (lambda: schedule_of(WRONG, 0.1), "no schedule 'run': choose from linear"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
+    """Oracle: the message names the value and the choices."""
+    with pytest.raises(UserError, match=message):
+        build()
+
+
+@dataclass
+class OverTheStream(LifelongMethod):
+    """Naive with another schedule, which notes the rate and what of the budget is over at each step."""
+
+    over: Extent = "stream"
+    seen: list = field(default_factory=list, init=False)
+    state = ("seen",)
+
+    def signature(self, stage):
+        return {"over": self.over}
+
+    def phases(self, stage):
+        schedule = Schedule((Piece(0.5, 1.0), Piece(1.0, 0.0)), over=self.over)
+        return [Phase("a", 0.4, schedule=schedule), Phase("b", 0.6, schedule=schedule)]
+
+    def adjust_gradients(self, learner, memory):
+        elapsed = learner.elapsed
+        self.seen = [*self.seen, [elapsed.phase, elapsed.stage, elapsed.stream]]
+
+
+def rates_of(monkeypatch) -> list[float]:
+    """The learning rates of AdamW's steps, as they come, but those of 0 before each phase."""
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def noted(self, *args):
+        if self.param_groups[0]["lr"]:
+            rates.append(self.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    return rates
+
+
+@pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
+def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, monkeypatch) -> None:
+    """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two phases change nothing,
+    and the method sees the same shares."""
+    lab, rates = Lab("over", lambda name, options: OverTheStream(over), tmp_path), rates_of(monkeypatch)
+    run = lab.run(lab.config(), "run")
+    run.train()
+    middles = [(i % steps + 0.5) / steps for i in range(30)]
+    assert rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
+    seen = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
+    assert [stream for _, _, stream in seen] == pytest.approx([(i + 0.5) / 30 for i in range(30)])
+    assert [stage for _, stage, _ in seen] == pytest.approx([(i + 0.5) / 10 for i in range(10)] * 3)
+    ends = [(i + 0.5) / 4 for i in range(4)] + [(i + 0.5) / 6 for i in range(6)]
+    assert [phase for phase, _, _ in seen] == pytest.approx(ends * 3)
+
+
+def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
+    """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells it how long."""
+    config = Lab("over", lambda name, options: OverTheStream(), tmp_path).config()
+    shorter = config.model_copy(update={"domains": config.domains[:2]})
+    cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
+    for over, same in cases:
+        keys = [stage_keys(one, OverTheStream(over), ["a", "b", "c"][: len(one.domains)]) for one in (config, shorter)]
+        assert (keys[0][0] == keys[1][0]) == same
+
+
+class Lazy(Schedule):
+    """Computes when it is asked."""
+
+
+@dataclass
+class HasAScheduleOfItsOwn(LifelongMethod):
+    def phases(self, stage):
+        return [Phase("adapt", schedule=Lazy((Piece(1.0, 1.0),)))]
+
+
+def test_a_schedule_is_no_place_for_code(tmp_path) -> None:
+    """Oracle: the message names the class."""
+    with pytest.raises(SideEffect, match="holds a Lazy: give plain values"):
+        Lab("cheat", lambda name, options: HasAScheduleOfItsOwn(), tmp_path).undisturbed()
