@@ -104,6 +104,15 @@ class MetricsLine(TypedDict):
     values: dict[str, float]
 
 
+class OptimizerLine(TypedDict):
+    """What the optimizer of a phase that carries it on began with."""
+
+    kind: Literal["optimizer"]
+    phase: str
+    carried: int  # parameters whose moments it goes on with
+    new: list[str]  # those that begin anew, because there are no moments of their shape
+
+
 class ResumedLine(TypedDict):
     """Where training went on from a checkpoint."""
 
@@ -163,7 +172,7 @@ class DoneLine(StageEnd):
     weights: NotRequired[str]  # a hash of its model's
 
 
-LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine
+LineOfStage = StageLine | EvaluationLine | MetricsLine | OptimizerLine | ResumedLine | LaterLine | DoneLine
 
 
 class FailedLine(TypedDict):

@@ -28,6 +28,7 @@ that the stage began anew: what stands before it no longer counts.
                 perplexity and bits_per_byte {every domain of the stream, seen or not, and every probe: float},
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
+    optimizer   phase, carried (parameters whose moments it goes on with), new (names of those that begin anew)
     resumed     phase, step: training goes on from the checkpoint of that step
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
@@ -87,6 +88,7 @@ _REQUIRED = """
 stage key index domain provenance parameters trainable layers hidden_size phases budget data
 evaluation phase step fraction charged perplexity
 metrics phase step values
+optimizer phase carried new
 resumed phase step
 later domain text perplexity bits_per_byte
 run id suite row row_index title method options seed config stages domains unigram

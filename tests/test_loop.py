@@ -228,6 +228,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         "state": {"copied": [1]},
         "metrics": {"conflicts": 0.5},
         "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0},
+        "carried": {},
     }
     assert Checkpoint.load(path, cpu) == saved
     del content["cores"]

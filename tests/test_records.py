@@ -225,6 +225,7 @@ LINES: dict[str, type] = {
     "stage": record_lines.StageLine,
     "evaluation": record_lines.EvaluationLine,
     "metrics": record_lines.MetricsLine,
+    "optimizer": record_lines.OptimizerLine,
     "resumed": record_lines.ResumedLine,
     "later": record_lines.LaterLine,
     "done": record_lines.DoneLine,

@@ -18,6 +18,7 @@ from benchmark.atomic import whole_file
 from benchmark.checksums import DamagedFile
 from benchmark.record_lines import PhaseSpending
 from benchmark.training.contention import CoreTime
+from benchmark.training.optimization import Moments
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Checkpoint:
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
     cores: CoreTime
+    carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
 
     def save(self, path: Path) -> None:
         position = vars(self.position) | {"phases": [phase.flat() for phase in self.position.phases]}

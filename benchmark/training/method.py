@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a stage. Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper)."""
+    """A part of a stage. Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
+
+    `rates` maps patterns such as "layers.0.*" to factors; the first that fits a parameter decides. Where the first
+    phase of a stage to train carries on, it goes on with what the stage before has kept, and the stage keeps what it
+    ends with: so all stages of a method do, the first one too, or none.
+    """
 
     name: str
     share: float = 1.0  # of the stage's budget; the shares of a stage sum to 1
@@ -42,6 +47,13 @@ class Phase:
     trains: bool = True  # False: batches go to observe(), no optimizer
     memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
+    rates: Mapping[str, float] = field(default_factory=dict)  # factors of it by name (`part_names`); 0 freezes
+    optimizer: Literal["new", "carry"] = "new"  # "carry": go on with the moments that the last phase to train has left
+
+
+def keeps_optimizer(phases: Sequence[Phase]) -> bool:
+    """Whether a stage goes on with the optimizer of the stage before, and keeps its own for the next."""
+    return next((phase.optimizer == "carry" for phase in phases if phase.trains), False)
 
 
 def rows_of_share(share: float, batch_size: int) -> int:

@@ -117,6 +117,8 @@ def declared(place: str, phase: Phase) -> None:
             values += vars(value).values()
         elif type(value) in (tuple, list):
             values += value
+        elif type(value) is dict:
+            values += [*value, *value.values()]
         elif type(value) not in (bool, int, float, str, type(None)):
             raise SideEffect(f"{place}, {phase.name}, holds a {type(value).__name__}: give plain values")
 

@@ -32,13 +32,14 @@ from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.learner import precision_of
-from benchmark.training.method import LifelongMethod, get_state, set_state
+from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
+from benchmark.training.optimization import Moments
 from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
-from benchmark.training.stage_keys import check_memory_shares, stage_keys
+from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
 
@@ -72,6 +73,8 @@ class Run:
         with unchanged("signature, options, uses_memory or phases", method, nn.Module()):
             check_memory_shares(config, method)
             self.keys = stage_keys(config, method, self.corpus.texts)
+            stages = [stage_of(config, index) for index in range(len(self.keys))]
+            self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 
     def done(self) -> bool:
         return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()
@@ -160,9 +163,12 @@ class Run:
             sweep(folder)
         stage = trainable_stage(self.config, index, self.stream)
         method = built(self.new_method)
+        keeps = self._keeps[index]
+        moments: Moments = {}
         torch.manual_seed(stage.seed)
         if index:
             previous = self.store.stage(self.keys[index - 1])
+            moments = checkpoint.load(previous / "optimizer.pt") if keeps else {}
             model = load(previous / "model")
             set_state(method, {**get_state(method), **(checkpoint.load(previous / "method.pt") or {})})
         else:
@@ -179,13 +185,15 @@ class Run:
                 values["texts"] = self.stream.validation_keys
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
-        inputs = StageInputs(self.config, stage, self.stream, method, model, self.world)
+        inputs = StageInputs(self.config, stage, self.stream, method, model, self.world, moments)
         training = StageRun(inputs, folder / "checkpoint.pt", record, self.asked_to_stop, self.progress)
         model = training.run()
         summary = training.summary()
         if self.world.leads:
             model.save(folder / "model", self.corpus.tokenizer)
             checkpoint.save(folder / "method.pt", get_state(method))
+            if keeps:
+                checkpoint.save(folder / "optimizer.pt", training.carried)
             record("done", **summary, weights=weights_hash(model))
             (folder / "checkpoint.pt").unlink(missing_ok=True)
 

@@ -25,7 +25,7 @@ from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Elapsed, Learner, precision_of
 from benchmark.training.method import Phase, Stage, get_state, set_state
-from benchmark.training.optimization import LearningRate, Span, Spans
+from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
 from benchmark.training.own_code import declared, plain, refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
@@ -70,6 +70,8 @@ class StageRun:
         self.position = Position(before=self.clock.charged())
         self.precision = precision_of(self.training, self.world)
         self.times = stage_times(inputs.config, self.stage.index)  # on the machine that the budget names, if it does
+        self.carries = False  # whether any phase goes on with what an earlier one has left
+        self.carried: Moments = {}  # what the last phase to train has left
 
     def run(self) -> LanguageModel:
         """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the trained model.
@@ -126,6 +128,9 @@ class StageRun:
             declared(f"phases() of {type(method).__name__}", phase)
         clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
         clock.share = sum(phase.share for phase in phases) or 1.0
+        self.carries = any(phase.optimizer == "carry" for phase in phases)
+        growth = method.growth
+        self.carried = of_layers(self.inputs.moments, growth["layer_sources"]) if growth else self.inputs.moments
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: Checkpoint | None) -> None:
@@ -133,8 +138,11 @@ class StageRun:
         position, training = self.position, self.training
         # Building, compiling and warming up are free: the clock is paused.
         refuse_own_code(self.inputs.model)
-        stepper = Stepper(self.inputs, phase, position.phase)
+        known = self.carried if phase.optimizer == "carry" else {}
+        stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
+        if phase.optimizer == "carry" and not saved:
+            self.record("optimizer", phase=phase.name, carried=len(stepper.moments()), new=stepper.fresh)
         if saved:
             stepper.learner.metrics = saved.metrics
             if stepper.optimizer and saved.optimizer:
@@ -144,6 +152,8 @@ class StageRun:
         loader, seconds = stepper.loader, self.times.phases[phase.name] if self.times else 0.0
         self._take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate, self._spans(end))
         stepper.close()
+        if phase.trains:
+            self.carried = stepper.moments() if self.carries else {}
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
         position.phases.append(PhaseCost(phase.name, spent))
         self._record_metrics(phase.name, stepper.learner)
@@ -279,6 +289,11 @@ class StageRun:
         plain("learner.metrics", stepper.learner.metrics)
         plain(f"the state of {type(self.method).__name__}", get_state(self.method))
         if self.world.leads:
+            kept = (
+                self.carried
+                if self.position.phase and (stepper.phase.optimizer == "carry" or not stepper.phase.trains)
+                else {}
+            )
             content = Checkpoint(
                 position=self.position,
                 charged=self.clock.charged(),
@@ -287,6 +302,7 @@ class StageRun:
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
                 cores=self.clock.cores.total,
+                carried=kept,
             )
             content.save(self.checkpoint_file)
         self.world.barrier()
@@ -297,4 +313,6 @@ class StageRun:
         self.clock.cores.total = saved.cores
         self.inputs.model.load_state_dict(saved.model)
         set_state(self.method, saved.state)
+        if self.position.phase:  # else the stage before has left it, in a file
+            self.carried = saved.carried
         self.record("resumed", phase=phases[self.position.phase].name, step=self.position.step)

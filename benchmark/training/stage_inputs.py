@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from benchmark.models import LanguageModel, build
 from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig, Size
 from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.optimization import Moments
 from benchmark.training.processes import World
 from benchmark.training.stage_keys import stage_of
 from benchmark.training.stream import Stream
@@ -47,6 +48,7 @@ class StageInputs:
     method: LifelongMethod
     model: LanguageModel
     world: World
+    moments: Moments = field(default_factory=dict)  # what the stage before has kept of its optimizer
 
     def begin(self) -> None:
         """Let the method make the model that this stage trains, on the device and in training mode.

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from benchmark.settings.config import ConfigError, RunConfig, digest, per_stage
 from benchmark.settings.schedules import Schedule
-from benchmark.training.method import LifelongMethod, Outlook, Stage, rows_of_share
+from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
 
@@ -72,11 +72,19 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     keys: list[str] = []
     training = config.training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
     made_of = config.model.model_dump(mode="json", include=MADE_OF)
+    keeps = False
     draws_memory = config.data.memory_seed == "run"
     for index, text in enumerate(texts):
         stage = stage_of(config, index)
         times = stage_times(config, index)
         signature = method.signature(stage)
+        phases = list(method.phases(stage))
+        keeps, kept = keeps_optimizer(phases), keeps
+        if index and keeps and not kept:
+            raise ConfigError(
+                f"row {config.row!r}: stage {index} carries the optimizer on, but stage {index - 1} keeps none: let "
+                'the first phase of every stage have optimizer="carry"'
+            )
         if signature and method.version > 1:
             signature = {**signature, "version": method.version}
         keys.append(
@@ -99,14 +107,15 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                     "learning_rate": per_stage(config.training.learning_rate, index),
                     "warmup": per_stage(config.training.warmup, index),
                     "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
-                    **({"stream": stage.outlook.budget} if _knows_the_stream(method, stage) else {}),
+                    **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
+                    **({"keeps": "optimizer"} if keeps else {}),
                 }
             )
         )
     return keys
 
 
-def _knows_the_stream(method: LifelongMethod, stage: Stage) -> bool:
-    """Whether a learning rate of the stage is a function of how much of the whole stream is over."""
-    schedules = [phase.schedule for phase in method.phases(stage)]
+def _knows_the_stream(phases: Sequence[Phase]) -> bool:
+    """Whether a learning rate of a stage is a function of how much of the whole stream is over."""
+    schedules = [phase.schedule for phase in phases]
     return any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from benchmark.models.devices import kept_random_numbers
+from benchmark.models.part_names import part_names
+from benchmark.settings.config import ConfigError
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.loader import Loader
 from benchmark.training.method import Phase, get_state, set_state
-from benchmark.training.optimization import new_optimizer
+from benchmark.training.optimization import Moments, carry_on, factors, moments, new_optimizer, set_rate
 from benchmark.training.own_code import plain, refuse_class
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.unchanged import unchanged
@@ -21,17 +23,34 @@ BEFORE = Elapsed()
 
 
 class Stepper:
-    """Takes the steps of one phase, the `number`-th of its stage (from 0). `close` it when the phase is over."""
+    """Takes the steps of one phase, the `number`-th of its stage (from 0). `close` it when the phase is over.
 
-    def __init__(self, inputs: StageInputs, phase: Phase, number: int) -> None:
-        self.inputs, self.phase, self.number = inputs, phase, number
+    `known` is what a phase that carries the optimizer on begins with. What it freezes learns again after `close`.
+    Raises ConfigError where the phase would train nothing.
+    """
+
+    def __init__(self, inputs: StageInputs, phase: Phase, number: int, known: Moments | None = None) -> None:
+        self.inputs, self.phase, self.number, self._known = inputs, phase, number, known or {}
         self.method, self.training = inputs.method, inputs.config.training
+        names = part_names(inputs.model)
+        learns = [(names[name], p) for name, p in inputs.model.named_parameters() if p.requires_grad]
+        of_each = factors([name for name, _ in learns], phase.rates, phase.name)
+        self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+        self._factors = [factor for factor in of_each if factor]
+        self._named = [(name, p) for name, p in learns if p.requires_grad]
+        if phase.trains and not self._named:
+            raise ConfigError(f"phase {phase.name!r} trains nothing: all parameters are frozen")
         self.learner = Learner(inputs.model, self.method.loss, self.training, inputs.world)
         self._begin()
 
     def _begin(self) -> None:
         self.loader = Loader(self.inputs, self.phase, self.number)
-        self.optimizer = new_optimizer(self.learner.parameters, self.training) if self.phase.trains else None
+        self.optimizer = None
+        if self.phase.trains:
+            self.optimizer = new_optimizer(self.learner.parameters, self.training, self._factors)
+            self.fresh = carry_on(self.optimizer, self._named, self._known)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
@@ -54,8 +73,7 @@ class Stepper:
         """Move the weights along their gradients."""
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_rate(optimizer, learning_rate)
         optimizer.step()
 
     def warm_up(self) -> float:
@@ -81,7 +99,7 @@ class Stepper:
                     tensor.copy_(before)
                     tensor.grad = None
             self.learner.metrics = {}
-        self.close()
+        self.loader.close()
         self._begin()
         return flops
 
@@ -98,6 +116,12 @@ class Stepper:
         self.learner = learner
         return flops
 
+    def moments(self) -> Moments:
+        """What the optimizer remembers, and of parameters that this phase froze what it had carried on."""
+        return {**self._known, **(moments(self.optimizer, self._named) if self.optimizer else {})}
+
     def close(self) -> None:
-        """End the thread that makes batches."""
+        """End the thread that makes batches, and let what the phase froze learn again."""
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
         self.loader.close()
