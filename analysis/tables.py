@@ -286,14 +286,30 @@ def to_csv(table: Table) -> str:
     """One line a cell, for other programs; low and high: the 95% Student t interval of the mean over the n values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", *table.stubs, "group", "column", *_CSV])
+    writer.writerow(["table", "block", *map(_no_formula, table.stubs), "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 values = [*map(_plain, (cell.mean, cell.sd, *interval(cell.values))), len(cell.values) or ""]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                writer.writerow([*place, *values, cell.text, cell.printed])
+                writer.writerow([*map(_no_formula, place), *values, *map(_no_formula, (cell.text, cell.printed))])
     return out.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe, numbers do not."""
+    text = text.replace("\r", " ")  # csv quotes line feeds alone
+    return f"'{text}" if text.lstrip(" ")[:1] in _FORMULA and not _is_number(text) else text
+
+
+_FORMULA = {"=", "+", "-", "@", "\t"}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _plain(value: float) -> str:

@@ -52,6 +52,7 @@ def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
     """A signal before there is a handler ends a process (POSIX); here it waits. The current folder is not searched."""
     code = snapshot.take(tmp_path / "code")
     (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "FOLDER").mkdir()
     (tmp_path / "benchmark").mkdir()  # would be imported, if the current folder were searched
     (tmp_path / "benchmark" / "__init__.py").write_text("raise ImportError")
     begin = f"import os, signal, sys; os.kill(os.getpid(), {int(signal.SIGUSR2)}); import runpy; "

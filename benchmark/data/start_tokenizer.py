@@ -21,7 +21,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     try:
         from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
 
-        wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: no tokenizer ({error}): copy the one that the model was trained with") from None
     if not wrapped.is_fast:

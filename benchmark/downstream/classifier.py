@@ -52,7 +52,7 @@ class SavedModel:
         check_files(self.folder)
         if not (self.folder / "config.json").is_file():
             raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
-        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True)
+        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         if not hasattr(self.config, "text_vocabulary"):
             raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
         self.domains: list[str] = list(self.config.domains)
@@ -112,6 +112,8 @@ class SavedModel:
                 attn_implementation="sdpa",
                 dtype=torch.float32,
                 local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         use_fast_dropout(network)
         return network

@@ -253,7 +253,8 @@ def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
         raise ConfigError("a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned")
     plain: Any = model
     plain.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True).save_pretrained(folder)
+    saved: Any = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
+    saved.save_pretrained(folder)
 
 
 @contextmanager

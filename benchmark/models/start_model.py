@@ -124,7 +124,7 @@ def _configuration(folder: Path) -> Any:
         architectures.of(str(content.get("model_type")))
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
-    return AutoConfig.from_pretrained(folder, local_files_only=True)
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 @functools.cache

@@ -257,7 +257,14 @@ def load_network(folder: Path | str) -> PreTrainedModel:
         family: Any = architectures.of(model_type).family(model_type)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
-    return family.from_pretrained(folder, attn_implementation="sdpa", local_files_only=True)
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
+            "save the model again with a transformers of today"
+        )
+    return family.from_pretrained(
+        folder, attn_implementation="sdpa", local_files_only=True, use_safetensors=True, trust_remote_code=False
+    )
 
 
 def check_files(folder: Path) -> None:

@@ -28,6 +28,21 @@ else:
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 LONGEST_NAME = 60  # characters of a folder that is named after `--set`
+SECRET = {
+    "token",
+    "tokens",
+    "secret",
+    "secrets",
+    "password",
+    "passwd",
+    "pass",
+    "passphrase",
+    "key",
+    "apikey",
+    "pat",
+} | {
+    *("credential", "credentials", "cookie", "auth", "private")  # words of the name of a variable
+}
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
@@ -186,6 +201,11 @@ def _expand(value: Any, place: str) -> Any:
     if isinstance(value, str):
 
         def from_environment(match: re.Match[str]) -> str:
+            if SECRET.intersection(match[1].lower().split("_")):
+                raise ConfigError(
+                    f"{place} asks for the environment variable {match[1]} (in {value!r}), which sounds like a secret: "
+                    "records and reports would hold it; use a variable of another name"
+                )
             if match[1] not in os.environ:
                 raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
             return os.environ[match[1]]

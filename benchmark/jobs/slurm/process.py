@@ -17,6 +17,9 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, [PREEMPTION])
     # The snapshot this file lies in comes first, before an installed package, and the current folder is not searched.
     sys.path[0] = str(Path(__file__).parents[3])
+    from benchmark.jobs.slurm.private import check_private
+
     _, unbuffered, dash_m, module, *sys.argv[1:] = sys.argv
     assert (unbuffered, dash_m) == ("-u", "-m"), (unbuffered, dash_m)
+    check_private(Path(sys.argv[-1]))  # submitit unpickles what lies there
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -8,16 +8,24 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from benchmark.errors import UserError
+from benchmark.jobs.slurm.private import make_private
 from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
 
 CONTENT = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
 
 
 def take(folder: Path) -> Path:
-    """Copy the code to `folder/<its hash>` unless it is there, and return that path."""
+    """Copy the code to `folder/<its hash>` unless it is there, and return that path.
+
+    Raises UserError where others can write in `folder`, or where what is there is not that code.
+    """
+    make_private(folder)
     kept = folder / digest(ROOT)
-    if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+    if kept.exists():
+        if digest(kept) != kept.name:
+            raise UserError(f"the code in {kept} is not what it was: remove that folder, and it is copied again")
+    else:
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:
             copy = Path(unfinished) / kept.name
             for path in _files(ROOT):

@@ -16,6 +16,7 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import snapshot
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
+from benchmark.jobs.slurm.private import make_private
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
 
@@ -38,6 +39,7 @@ def submit(
     processes = [
         SlurmJob(job.payload, folder, asks_for_gpus(parameters), parameters.get("exclusive", False)) for job in jobs
     ]
+    make_private(folder / "logs")
     program = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
     python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(program))}"
     try:
