@@ -78,7 +78,7 @@ def survey_of(options: argparse.Namespace) -> Survey:
     from benchmark.jobs.survey import Survey
 
     suite, configs = read_suite(options, options.suite)
-    return Survey(suite, configs, methods.build, Store(options.runs))
+    return Survey(suite, configs, methods.build, Store(options.runs), [row.name for row in methods.rows(suite)])
 
 
 def run(options: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
     suite, configs = read_suite(options, options.suite)
-    return say(preparation.prepare(suite, configs[0], Store(options.runs)))
+    return say(preparation.prepare(suite, configs, Store(options.runs)))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -137,10 +137,11 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    suite, _ = read_suite(options, options.suite)
-    ended = sum(executor.cancel() for executor in executors.of(suite, Store(options.runs)))
-    print(f"ended {ended} jobs; `run` goes on from their checkpoints")
-    return 0
+    from benchmark.jobs.cancellation import cancel as end
+
+    suite, configs = read_suite(options, options.suite)
+    chosen = configs if options.methods or options.seeds else None
+    return say(end(suite, Store(options.runs), chosen, options.dry_run))
 
 
 def speed(options: argparse.Namespace) -> int:
@@ -186,6 +187,8 @@ def verify(options: argparse.Namespace) -> int:
     suites = suites_of_study(options)
     if options.stage:
         return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
+    if str(options.runs) != "runs":
+        raise UserError("--runs: verify trains something only with --stage KEY")
     return say(results.verify(options.study, suites, write_report))
 
 

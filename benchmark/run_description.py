@@ -5,6 +5,7 @@ Of settings, which are recorded in full, the types name the ones that tables rea
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
@@ -98,3 +99,18 @@ class RunLine(RunDescription):
     unigram: dict[str, float]  # by domain
     texts: dict[str, str]  # by domain or probe a hash of its validation text
     start: str  # key of the start model, empty where there is none
+
+
+def row_slug(row: str) -> str:
+    """A row's name as file names have it."""
+    return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
+
+
+def label_of(run: str) -> str:
+    """Row and seed of a run, `elle-s0`, by its id."""
+    return run.rpartition("-")[0]
+
+
+def without_seed(label: str) -> str:
+    """The slug of the row that a label is of."""
+    return label.rpartition("-s")[0]

@@ -35,8 +35,8 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture
 def cli(place, capsys):
     def call(command: str, *options: object) -> tuple[int, str]:
-        arguments = [command, str(place / "tiny.toml"), "--runs", str(place / "runs"), "--out", str(place / "report")]
-        code = run_all.main([*arguments, *map(str, options)])
+        out = ["--out", place / "report"] if command in ("run", "tune", "report") else []
+        code = run_all.main([command, *map(str, [place / "tiny.toml", "--runs", place / "runs", *out, *options])])
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 

@@ -39,14 +39,14 @@ class Toy:
             assert all(key in keys for key in job.needs), "a job comes after those that it needs"
             job.payload(World(0, 1, torch.device("cpu")), lambda: False)
             history = History("no log", 1e9, ("toy node",), ended=1e10)
-            self.done.append(JobState(str(number), job.key, job.name, job.run, "done", "", history))
+            self.done.append(JobState(str(number), job.key, job.name, "done", "", history, job.serves))
         return 0
 
     def jobs(self):
         return self.done
 
-    def cancel(self):
-        return 7
+    def cancel(self, jobs):
+        self.done.append(jobs)
 
 
 EXECUTOR = Toy
@@ -77,7 +77,7 @@ def test_a_file_adds_an_executor(lab: Lab, monkeypatch, capsys) -> None:
     assert executors.find("toy").done[-1].key == "report"  # type: ignore[attr-defined]
     capsys.readouterr()
     assert lab.call("cancel") == 0
-    assert "ended 7 jobs" in capsys.readouterr().out
+    assert "ended 0 jobs" in capsys.readouterr().out and executors.find("toy").done.pop() == []  # type: ignore[attr-defined]
     del sys.modules[f"{executors.__name__}.toy"]
 
 

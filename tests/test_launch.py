@@ -16,7 +16,6 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.plan import to_train
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import different_hardware
 from benchmark.jobs.training_graph import training_graph
@@ -26,6 +25,7 @@ from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from benchmark.training.processes import World
+from tests.support.job_lines import STARTED, write_job
 from tests.support.slurm_lab import Lab, write_texts
 
 OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job
@@ -126,7 +126,9 @@ def test_shared_stages_are_a_tree(lab: Lab) -> None:
 def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
     """Oracle: 2 runs of 40 and 200 s on 3 nodes of 4 GPUs, 40 of which they share."""
     lab.write(NAIVE, ER, slurm="nodes = 3\ngpus_per_node = 4")
-    lab.call("run", "--dry-run", "--executor", "slurm", "--set", "budget.unit=seconds")
+    lab.call(
+        "run", "--dry-run", "--executor", "slurm", "--set", "budget.unit=seconds", "--set", "training.batch_size=12"
+    )
     told = capsys.readouterr().out
     assert "tiny:prepare\n    tiny:wood-of-2-s0 after tiny:prepare\n    tiny:naive-s0 after tiny:wood-of-2-s0\n" in told
     assert f"480 s (8:00, {480 * 12 / 3600:,.1f} GPU-hours)" in told
@@ -135,62 +137,6 @@ def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
 
 
 # States
-
-
-def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7") -> None:
-    one = lab.config(row)
-    path = job_files.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
-    job: dict[str, Any] = {
-        "id": id,
-        "key": one.id,
-        "name": row,
-        "run": one.id,
-        "after": [],
-        "needs": [],
-        "log": "L",
-        "exclusive": False,
-    }
-    for line in ({"kind": "job", **job}, {"kind": "released"}, *lines):
-        records.append(path, line)
-
-
-STARTED = {"kind": "started", "node": "n1", "gpus": None, "restarts": 0}
-
-
-@pytest.mark.parametrize(
-    ("lines", "queue", "sacct", "state", "detail"),
-    [
-        ([], {"7": commands.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
-        ([STARTED], {"7": commands.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
-        ([STARTED, STARTED], {"7": commands.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
-        ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
-        ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),
-        ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
-        ([STARTED], {}, {"7": "NODE_FAIL"}, "interrupted", "(NODE_FAIL)"),
-        ([STARTED], {}, {}, "interrupted", "sacct does not say how"),
-    ],
-)
-def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detail) -> None:
-    """Who failed by its own fault is failed; what the cluster or a user ended is interrupted, and `run` goes on."""
-    monkeypatch.setattr(commands, "queue", lambda: queue)
-    monkeypatch.setattr(commands, "endings", lambda ids: {key: sacct[key] for key in ids if key in sacct})
-    write_job(lab, "Naive", *lines)
-    found = lab.states()["Naive"]
-    assert (found.state, found.job.id, found.restarts) == (state, "7", max(0, lines.count(STARTED) - 1))
-    assert detail in found.detail
-    retried = [one.config.row for one in to_train(lab.states().values(), retry_failed=True)]
-    left = [one.config.row for one in to_train(lab.states().values(), retry_failed=False)]
-    assert ("Naive" in retried) == (state in ("failed", "interrupted")) and ("Naive" in left) == (
-        state == "interrupted"
-    )
-
-
-def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog) -> None:
-    """A machine outside the cluster still says what the records know."""
-    monkeypatch.setattr(commands, "queue", lambda: (_ for _ in ()).throw(commands.SlurmError("no answer")))
-    write_job(lab, "Naive", STARTED, {"kind": "ended", "state": "failed", "error": "why"})
-    assert lab.call("status") == 1
-    assert "no answer" in caplog.text
 
 
 def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:

@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from benchmark import records
+from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.slurm import commands
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
-from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_task, write_texts
+from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_task, write_texts
 
 missing = missing_programs()
 pytestmark = [
@@ -223,9 +224,19 @@ def test_two_nodes_of_two_processes(lab: Lab) -> None:
     assert lab.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
 
 
-def test_who_submits_may_die_and_cancel(lab: Lab) -> None:
-    """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on."""
+def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys) -> None:
+    """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on.
+
+    A submitter that dies before it has noted what it submitted leaves that held, and `status` says so. A controller
+    that does not answer ends nothing.
+    """
     lab.write("x").tell("x", "slow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SlurmExecutor, "_note", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert lab.submit() == 130
+    assert lab.jobs() == [] and lab.call("status") == 0
+    assert "other jobs: 1 held" in capsys.readouterr().out
+    assert lab.call("cancel") == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "release", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
         assert lab.submit() == 130
@@ -242,6 +253,10 @@ def test_who_submits_may_die_and_cancel(lab: Lab) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert lab.states()["x"].state == "running" and lab.job("x").id == held.id
+    with silent(cluster):
+        assert lab.call("status") == 3
+        assert lab.states()["x"].state == "unknown" and lab.call("cancel") == 2
+    assert lab.states()["x"].state == "running"
     lab.call("cancel")
     assert lab.wait_for("x", "interrupted").detail == "saved and ended by SIGTERM; 1 of 2 stages done"
     lab.let_go("x")

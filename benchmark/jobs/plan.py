@@ -38,9 +38,14 @@ class PlannedJob:
     kind: Literal["prepare", "train", "score", "measure", "report"]
     name: str
     payload: Payload
-    run: str | None = None  # the id of the run that it trains to its end
     after: tuple[str, ...] = ()  # keys of jobs that must have ended, where they are planned or under way
     needs: tuple[str, ...] = ()  # keys of jobs that must have succeeded
+    serves: tuple[str, ...] = ()  # ids of the runs that it is for; none where it is for all
+
+    @property
+    def run(self) -> str | None:
+        """The id of the run that it trains to its end, which is its key, if it does."""
+        return self.key if self.key in self.serves else None
 
 
 @dataclass(frozen=True)
@@ -104,15 +109,24 @@ class Plan:
         """The key of the job that trains a stage, by the stage's."""
         return {stage: segment.key for segment in self.segments for stage in segment.stages}
 
+    @cached_property
+    def _users(self) -> dict[str, tuple[str, ...]]:
+        """The ids of the runs that have a stage, by the stage's key."""
+        found: dict[str, list[str]] = {}
+        for run, keys in self.keys.items():
+            for key in keys:
+                found.setdefault(key, []).append(run)
+        return {key: tuple(runs) for key, runs in found.items()}
+
     def jobs(self, known: Sequence[JobState] = ()) -> list[PlannedJob]:
         """All jobs that are neither over nor under way by what is `known`, each after those that it waits for.
 
         They prepare data, train, score, measure, and then render a report of what there is.
         """
-        under_way = [job.key for job in known if job.under_way]
-        planned = [*self._preparing(), *self._training(), *self._scoring(known), *self._measuring(known)]
+        under_way = {job.key: job for job in known if job.under_way}
+        planned = [*self._preparing(known), *self._training(), *self._scoring(known), *self._measuring(known)]
         new = [job for job in planned if job.key not in under_way]
-        if not new:
+        if not new and not self._lacks_report(known):
             return []
         before = (key for key in (*under_way, *(job.key for job in new)) if key.partition("-")[0] not in AT_THE_ENDS)
         payload = WriteReport(
@@ -120,11 +134,18 @@ class Plan:
         )
         return [*new, PlannedJob("report", "report", f"{self.suite.name}:report", payload, after=tuple(before))]
 
-    def _preparing(self) -> list[PlannedJob]:
-        """One for each corpus that is not tokenised."""
+    def _lacks_report(self, known: Sequence[JobState]) -> bool:
+        """Whether the last job that was to render the report did not, and is to be tried again."""
+        last = {job.key: job.state for job in known}.get("report")
+        return last == "interrupted" or (last == "failed" and self.options.retry_failed)
+
+    def _preparing(self, known: Sequence[JobState]) -> list[PlannedJob]:
+        """One for each corpus that is not tokenised; again after a failure only when asked."""
+        states = {job.key: job.state for job in known} if not self.options.retry_failed else {}
         runs = {data_key(state.config): state.config for state in self.wanted if not state.trained.prepared}
         name, folder = f"{self.suite.name}:prepare", self.store.root.absolute()
-        return [PlannedJob(key, "prepare", name, PrepareData(config, folder)) for key, config in runs.items()]
+        wanted = {key: config for key, config in runs.items() if states.get(key) != "failed"}
+        return [PlannedJob(key, "prepare", name, PrepareData(config, folder)) for key, config in wanted.items()]
 
     def _training(self) -> list[PlannedJob]:
         """One for each segment.
@@ -135,9 +156,8 @@ class Plan:
         jobs = []
         for segment in self.segments:
             payload = TrainRun(segment.config, self.build, self.store.root.absolute(), segment.last_stage)
-            run = segment.config.id if segment.last_stage is None else None
             after = (data_key(segment.config), *([segment.after] if segment.after else []))
-            jobs.append(PlannedJob(segment.key, "train", segment.name, payload, run, after))
+            jobs.append(PlannedJob(segment.key, "train", segment.name, payload, after, serves=segment.serves))
         return jobs
 
     def _scoring(self, known: Sequence[JobState]) -> list[PlannedJob]:
@@ -152,7 +172,8 @@ class Plan:
                 name = f"{self.suite.name}:score-{config.label}-{config.domains[stage].name}"
                 payload = ScoreModel(self.suite, config, stage, self.store.root.absolute())
                 if (needs := self._trained_by(model, state, stage, key, known)) is not None:
-                    jobs.setdefault(key, PlannedJob(key, "score", name, payload, needs=needs))
+                    serves = self._users[model]
+                    jobs.setdefault(key, PlannedJob(key, "score", name, payload, needs=needs, serves=serves))
         return list(jobs.values())
 
     def _measuring(self, known: Sequence[JobState]) -> list[PlannedJob]:
@@ -166,7 +187,7 @@ class Plan:
             name = f"{self.suite.name}:similarity-{config.label}"
             payload = MeasureModels(self.tables.measures, config, self.store.root.absolute())
             if (needs := self._trained_by(model, state, stage, key, known)) is not None:
-                jobs.setdefault(key, PlannedJob(key, "measure", name, payload, needs=needs))
+                jobs.setdefault(key, PlannedJob(key, "measure", name, payload, needs=needs, serves=self._users[model]))
         return list(jobs.values())
 
     def _trained_by(
@@ -181,11 +202,14 @@ class Plan:
         return (self._trainers[model],) if model in self._trainers else None
 
     def _is_over(self, key: str, stage: str, known: Sequence[JobState]) -> bool:
-        """Whether a job has worked on the model that this stage has now, and is not to be submitted again."""
+        """Whether a job has worked on the model that this stage has now, and is not to be submitted again.
+
+        What the cluster or a user ended is; what failed by its own fault when asked.
+        """
         same = [job for job in known if job.key == key]
         since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"] if same else 0.0
-        over = [job for job in same if (job.history.ended or 0) > since]
-        return any(job.state == "done" or not self.options.retry_failed for job in over)
+        over = ("done",) if self.options.retry_failed else ("done", "failed")
+        return any(job.state in over and job.history.last_seen > since for job in same)
 
 
 AT_THE_ENDS = ("data", "report")  # what begins the keys of jobs that a report does not wait for

@@ -8,6 +8,8 @@ from typing import Literal
 from benchmark.record_lines import DoneLine, StageLine
 from benchmark.settings.config import RunConfig
 
+StateName = Literal["waiting", "running", "unknown", "held", "done", "failed", "interrupted"]  # of a job
+
 
 @dataclass(frozen=True)
 class History:
@@ -17,6 +19,12 @@ class History:
     submitted: float
     nodes: tuple[str, ...] = ()  # where it started, once for each start
     ended: float | None = None
+    started: float | None = None  # the last time
+
+    @property
+    def last_seen(self) -> float:
+        """When it was last heard of: one that was killed has not said when."""
+        return self.ended or self.started or self.submitted
 
     @property
     def node(self) -> str:
@@ -25,23 +33,32 @@ class History:
 
 @dataclass(frozen=True)
 class JobState:
-    """One job, as its executor knows it. An interrupted one was ended by the cluster or by a user.
+    """One job, as its executor knows it.
 
-    `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `run` is the id of the run that it trains to
-    its end, if it does; `detail` says why it waits or how it ended.
+    An interrupted one was ended by the cluster or by a user; one whose state is unknown is under way as far as anybody
+    knows; one that is held was left so by a submission that died, and starts by itself never.
+
+    `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `detail` says why it waits or how it ended;
+    `serves` are the ids of the runs that it is for.
     """
 
     id: str
     key: str
     name: str
-    run: str | None
-    state: Literal["waiting", "running", "done", "failed", "interrupted"]
+    state: StateName
     detail: str
     history: History
+    serves: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str | None:
+        """The id of the run that it trains to its end, if it does."""
+        return self.key if self.key in self.serves else None
 
     @property
     def under_way(self) -> bool:
-        return self.state in ("waiting", "running")
+        """Whether nobody else may do what it does."""
+        return self.state in ("waiting", "running", "unknown", "held")
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class RunState:
     """Where a run stands. A run in state `todo` was never started; `interrupted` ones go on with the next `run`."""
 
     config: RunConfig
-    state: Literal["todo", "waiting", "running", "done", "failed", "interrupted"]
+    state: Literal["todo"] | StateName
     detail: str
     trained: Trained
     job: JobState | None = None  # the last one

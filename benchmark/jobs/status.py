@@ -5,37 +5,61 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import get_args
 
-from benchmark.jobs.states import RunState
+from benchmark.jobs.states import RunState, StateName
 from benchmark.jobs.survey import Survey
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import duration
 
-SECONDS = 5.0  # between two questions to executors
+PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
+SHOWN = 20  # jobs in a list
+FAILED, UNKNOWN = 1, 3  # exit statuses
 
 
 def show(survey: Survey) -> int:
-    """Print the table of `status`. Returns 1 if a run or another job has failed, else 0."""
-    states = survey.states()
-    print(table(survey.suite, states, notes(survey, states)), flush=True)
-    return int(bool(survey.failed_jobs()) or any(state.state == "failed" for state in states))
+    """Print the table of `status`. Returns 1 if a run or another job has failed, 3 if a state is unknown, else 0."""
+    told, code = tell(survey)
+    print(told, flush=True)
+    return code
 
 
-def watch(survey: Survey) -> int:
-    """Show the table again and again until none of the suite's jobs is left. Returns as `show` does."""
+def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Show the table again and again until none of the suite's jobs is left. Returns as `show` does.
+
+    A state that is unknown ends nothing. The pauses grow where nothing changes.
+    """
+    pause, before = PAUSE, ""
     while True:
+        told, code = tell(survey)
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
-        failed = show(survey)
+        print(told, flush=True)
         if not survey.under_way():
-            return failed
-        time.sleep(SECONDS)
+            return code
+        pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
+        before = told
+        sleep(pause)
 
 
-def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) -> str:
-    """A line for each run, and then other lines."""
+def tell(survey: Survey) -> tuple[str, int]:
+    """The text of `status`, and its exit status."""
+    states = survey.states()
+    found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
+    code = FAILED if "failed" in found else UNKNOWN if "unknown" in found else 0
+    return table(survey.suite, states, notes(survey, states), summary_of_others(survey)), code
+
+
+def summary_of_others(survey: Survey) -> str:
+    """How many jobs that are no run do not go well, or are under way."""
+    counts = Counter(job.state for job in survey.other_jobs(*get_args(StateName)) if job.state != "done")
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
+
+
+def table(suite: Suite, states: Sequence[RunState], lines_below: Sequence[str] = (), others: str = "") -> str:
+    """A line that says how many runs, and how many `others`, are how; one for each run; and other lines."""
     rows = [("run", "state", "job", "node", "charged", "", "log")]
     for one in states:
         detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
@@ -47,18 +71,26 @@ def table(suite: Suite, states: Sequence[RunState], others: Sequence[str] = ()) 
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
     counts = Counter(one.state for one in states)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *others])
+    summary += f"; other jobs: {others}" if others else ""
+    return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *lines_below])
 
 
 def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
-    others = [job for job in survey.jobs.values() if not job.run and job.under_way]
-    running = [job for job in others if job.state == "running"]
-    found = [f"{job.name}  running  {job.id}  {job.history.node}" for job in running]
-    if len(running) < len(others):
-        found.append(f"{len(others) - len(running)} other jobs wait")
-    for job in survey.failed_jobs():
-        found.append(f"{job.name}  failed  {job.id}  {job.detail}; log {job.history.log}")
+    found = [f"{job.name}  running  {job.id}  {job.history.node}" for job in survey.other_jobs("running")]
+    if waiting := survey.other_jobs("waiting"):
+        found.append(f"{len(waiting)} other jobs wait")
+    for job in survey.other_jobs("failed", "interrupted", "held", "unknown"):
+        log = f"; log {job.history.log}" if job.state in ("failed", "interrupted") else ""
+        found.append(f"{job.name}  {job.state}  {job.id}  {job.detail}{log}")
+    if len(found) > SHOWN:
+        found[SHOWN:] = [f"and {len(found) - SHOWN} more"]
+    if stale := survey.stale_jobs():
+        ids = " ".join(job.id for job in stale[:SHOWN]) + (" ..." if len(stale) > SHOWN else "")
+        found.append(
+            f"! {len(stale)} jobs are for runs that the suite no longer has: `scancel {ids}` ends them, "
+            f"`run_all.py cancel {survey.suite.name}` all jobs of the suite"
+        )
     return [*found, *different_hardware(states), *lacked_cores(states)]
 
 

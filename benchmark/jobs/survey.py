@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
+from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store
@@ -29,11 +30,16 @@ FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benc
 class Survey:
     """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys.
 
+    `other_rows` are names of rows that the suite has, but whose runs are not asked for.
+
     Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
     """
 
-    def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
+    def __init__(
+        self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store, other_rows: Iterable[str] = ()
+    ) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
+        self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
         self._starts: dict[str | None, int] = {}
         self._lines: dict[str, dict[str, records.Record]] = {}
@@ -57,11 +63,25 @@ class Survey:
 
     def under_way(self) -> bool:
         """Whether a job of the suite was under way when `states` was last asked for."""
-        return any(job.under_way for job in self.jobs.values())
+        return any(job.under_way and job.state != "held" for job in self.jobs.values())
 
-    def failed_jobs(self) -> list[JobState]:
-        """Jobs that are no run, and ended with an error."""
-        return [job for job in self.jobs.values() if not job.run and job.state == "failed"]
+    def other_jobs(self, *states: str) -> list[JobState]:
+        """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report."""
+        return [job for job in self.jobs.values() if not job.run and job.state in states]
+
+    def stale_jobs(self) -> list[JobState]:
+        """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
+
+        Seeds that the suite does not name are no reason: `--seeds` may have.
+        """
+        ids = {config.label: config.id for config in self.configs}
+        rows = {without_seed(config.label) for config in self.configs} | self.other_rows
+
+        def is_stale(run: str) -> bool:
+            label = label_of(run)
+            return ids.get(label, run) != run or without_seed(label) not in rows
+
+        return [job for job in self.jobs.values() if job.under_way and job.serves and all(map(is_stale, job.serves))]
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         path = self.store.run_file(config)
@@ -90,8 +110,9 @@ class Survey:
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
             return RunState(config, "running", _progress(self.store, config) or "starting", trained, job)
-        if job and job.state == "waiting":
-            return RunState(config, "waiting", _join(job.detail, so_far), trained, job)
+        if job and job.under_way:
+            progress = _progress(self.store, config) if job.state == "unknown" else ""
+            return RunState(config, job.state, _join(job.detail, progress or so_far), trained, job)
         if failed and not (job and job.history.submitted > failed["time"]):
             return RunState(config, "failed", failed["error"].strip().rpartition("\n")[2], trained, job)
         if job:  # one that is done has trained what the run was then

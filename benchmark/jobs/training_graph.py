@@ -21,6 +21,7 @@ class Segment:
     last_stage: int | None = None  # None: to the end
     after: str | None = None  # key of the segment that trains the shared stages before it
     stages: tuple[str, ...] = ()  # keys of the stages that it trains
+    serves: tuple[str, ...] = ()  # ids of the runs that need them
 
 
 def training_graph(runs: Iterable[RunAndKeys], done: Callable[[RunConfig, int], bool]) -> list[Segment]:
@@ -43,7 +44,8 @@ def _branch(
         config = members[0][0]
         if len(members) == 1:
             stages = tuple(members[0][1][depth:])
-            segments.append(Segment(config.id, f"{config.suite}:{config.label}", config, after=after, stages=stages))
+            name, serves = f"{config.suite}:{config.label}", (config.id,)
+            segments.append(Segment(config.id, name, config, after=after, stages=stages, serves=serves))
             continue
         columns = zip(*(keys for _, keys in members), strict=True)
         shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
@@ -52,6 +54,7 @@ def _branch(
             domains = "+".join(domain.name for domain in config.domains[depth : last + 1])
             name = f"{config.suite}:{domains}-of-{len(members)}-s{config.seed}"
             needed = f"stage-{shared[last]}"
-            segments.append(Segment(needed, name, config, last, after, tuple(shared[depth:])))
+            both = tuple(member.id for member, _ in members)
+            segments.append(Segment(needed, name, config, last, after, tuple(shared[depth:]), both))
         segments += _branch(members, len(shared), needed, done)
     return segments

@@ -34,7 +34,6 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     one.add_argument("suite", nargs="?", default="demo", help=suites)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    common.add_argument("--out", type=Path, default=Path("report"), help="tables and figures (default: report)")
     common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
     common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
     common.add_argument(
@@ -44,9 +43,10 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         metavar="KEY=VALUE",
         help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE/",
     )
-
     common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
     common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")
+    rendering = argparse.ArgumentParser(add_help=False)
+    rendering.add_argument("--out", type=Path, default=Path("report"), help="tables and figures (default: report)")
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
     training.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
@@ -59,17 +59,20 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         "--share-machine", action="store_true", help="do not wait for other local runs under a budget of wall time"
     )
 
-    add("run", "train what is missing, then report (the default)", [one, common, training])
-    sub = add("tune", "try options on the first two domains, equally many for each row", [one, common, training])
+    add("run", "train what is missing, then report (the default)", [one, common, rendering, training])
+    sub = add(
+        "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
+    )
     sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
-    sub = add("report", "render tables and figures from the records that exist", [common])
+    sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     views = ("ours", "printed", "both")
     sub.add_argument("--view", choices=views, default="ours", help="tables with our numbers, the paper's, or both")
     sub = add("status", "the state of each run", [one, common])
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
-    add("cancel", "end the suite's jobs; what is trained stays", [one, common])
+    sub = add("cancel", "end the jobs of the suite or of some runs; what is trained stays", [one, common])
+    sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
     add("rekey", "give stages that an older version trained their keys of today", [one, common])
     sub = add("collect", "add the records of finished runs to a study's folder, and render its report", [one, common])
     sub.add_argument("--study", type=Path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from benchmark.errors import UserError
-from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
+from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
 from benchmark.settings.architecture_names import known
 from benchmark.settings.base import Settings
 from benchmark.settings.schedules import ScheduleName
@@ -321,8 +320,7 @@ class RunConfig(Settings):
     @property
     def label(self) -> str:
         """Row and seed, `elle-s0`."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.row.lower()).strip("-")
-        return f"{slug}-s{self.seed}"
+        return f"{row_slug(self.row)}-s{self.seed}"
 
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
+from tests.support.slurm_cluster import SlurmCluster
 
 PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
 STEPS = 200  # of the second stage, evaluated every tenth
@@ -142,7 +145,8 @@ class Lab:
         self.gate(row).unlink()
 
     def arguments(self, command: str, *more: str) -> list[str]:
-        return [command, str(self.file), "--runs", str(self.runs), "--out", str(self.folder / "report"), *more]
+        out = ["--out", str(self.folder / "report")] if command in ("run", "tune", "report") else []
+        return [command, str(self.file), "--runs", str(self.runs), *out, *more]
 
     def call(self, command: str, *more: str) -> int:
         return run_all.main(self.arguments(command, *more))
@@ -227,3 +231,20 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {patience:.0f} s; in the queue: {commands.queue()}")
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def silent(cluster: SlurmCluster) -> Iterator[None]:
+    """The controller stands still, as under a heavy load, and commands wait for it no longer than two seconds."""
+    conf = cluster.folder / "slurm.conf"
+    [line] = [line for line in conf.read_text().splitlines() if line.startswith("SlurmctldPidFile=")]
+    controller = int(Path(line.partition("=")[2]).read_text())
+    impatient = cluster.folder / "impatient.conf"
+    impatient.write_text(conf.read_text() + "MessageTimeout=2\n")
+    os.kill(controller, signal.SIGSTOP)
+    os.environ["SLURM_CONF"] = str(impatient)
+    try:
+        yield
+    finally:
+        os.environ["SLURM_CONF"] = str(conf)
+        os.kill(controller, signal.SIGCONT)

@@ -14,7 +14,8 @@ from tests.support.slurm_lab import wait_until
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "runs" / "slurm-demo"
-SETTINGS = ["--runs", str(RUNS), "--out", str(ROOT / "report" / "slurm-demo"), "--set", "slurm.partition=preemptible"]
+SETTINGS = ["--runs", str(RUNS), "--set", "slurm.partition=preemptible"]
+OUT = ["--out", str(ROOT / "report" / "slurm-demo")]
 
 
 def run_all(command: str, *more: str) -> None:
@@ -37,13 +38,13 @@ def heartbeat(job: job_files.Job) -> Path:
 def main() -> None:
     # One node: its budgets are in seconds, so runs go one at a time.
     with tempfile.TemporaryDirectory() as folder, SlurmCluster(Path(folder) / "c", nodes=1, cpus=os.cpu_count() or 1):
-        run_all("run", "--executor", "slurm", "--dry-run")
-        run_all("run", "--executor", "slurm")
+        run_all("run", "--executor", "slurm", "--dry-run", *OUT)
+        run_all("run", "--executor", "slurm", *OUT)
         wait_until(running, patience=600)
         print("\nan urgent job takes the node", flush=True)
         subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True)
         run_all("status", "--watch")
-    run_all("report")
+    run_all("report", *OUT)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def main() -> None:
         for share in (1.0, 0.6, 0.0):
             runs = folder / f"runs-{share}"
             write_runs(file, runs, share)
-            place = [str(file), "--runs", str(runs), "--out", str(folder / "report")]
+            place, out = [str(file), "--runs", str(runs)], ["--out", str(folder / "report")]
             print(f"of 1,000 runs {share:.0%} are done")
             print("  status                           ", shortest("status", *place))
             for executor in ("local", "slurm"):
@@ -122,7 +122,7 @@ def main() -> None:
             if share:
                 reports = set()
                 for _ in range(2):
-                    print("  report                           ", shortest("report", *place))
+                    print("  report                           ", shortest("report", *place, *out))
                     reports.add(b"".join(path.read_bytes() for path in sorted((folder / "report").rglob("*.*"))))
                 print("  the reports are", "the same" if len(reports) == 1 else "DIFFERENT")
 

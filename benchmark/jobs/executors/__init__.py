@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Executor(Protocol):
         """The suite's jobs that this executor has or had, in the order of submission."""
         ...
 
-    def cancel(self) -> int:
-        """End the suite's jobs that are under way. Returns how many there were."""
+    def cancel(self, jobs: Sequence[JobState]) -> None:
+        """End these jobs, which are under way."""
         ...
 
 

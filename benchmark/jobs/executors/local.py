@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import JobState
@@ -29,8 +31,8 @@ class LocalExecutor:
     def jobs(self) -> list[JobState]:
         return []
 
-    def cancel(self) -> int:
-        return 0
+    def cancel(self, jobs: Sequence[JobState]) -> None:
+        pass
 
 
 EXECUTOR = LocalExecutor

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmark.errors import UserError
+
+PIECE = 500  # ids in one command
 
 
 class SlurmError(UserError):
@@ -22,6 +24,7 @@ class Queued:
     state: str  # PENDING, RUNNING, COMPLETING, ...
     reason: str  # why it waits
     node: str
+    script: str = ""  # the batch script that it was submitted with
 
     @property
     def waits(self) -> bool:
@@ -29,26 +32,29 @@ class Queued:
 
 
 def queue() -> dict[str, Queued]:
-    """This user's jobs by id; tasks of arrays are apart, `123_4`. Empty on a machine without Slurm."""
-    if not shutil.which("squeue"):
-        return {}
-    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%T|%r|%N"]
-    rows = (line.split("|") for line in _ask(command).splitlines())
-    return {job: Queued(state, reason if reason != "None" else "", node) for job, state, reason, node in rows}
+    """This user's jobs by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
+    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%T|%r|%N|%o"]
+    rows = (line.split("|", 4) for line in _ask(command).splitlines())
+    return {
+        job: Queued(state, reason if reason != "None" else "", node, script)
+        for job, state, reason, node, script in rows
+    }
 
 
 def endings(jobs: Iterable[str]) -> dict[str, str]:
     """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; many clusters have none."""
-    wanted = sorted(set(jobs))
+    wanted = set(jobs)
     if not wanted or not shutil.which("sacct"):
         return {}
-    arrays = ",".join(sorted({job.partition("_")[0] for job in wanted}))
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={arrays}", "--format=JobID,State"]
-    try:
-        rows = [line.split("|") for line in _ask(command).splitlines()]
-    except SlurmError:
-        return {}
-    return {job: state.split()[0] for job, state in rows if job in wanted}
+    found: dict[str, str] = {}
+    for arrays in pieces(sorted({job.partition("_")[0] for job in wanted})):
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}"]
+        try:
+            rows = [line.split("|") for line in _ask([*command, "--format=JobID,State"]).splitlines()]
+        except SlurmError:
+            return {}
+        found |= {job: state.split()[0] for job, state in rows if job in wanted}
+    return found
 
 
 def wire(job: str, name: str, after: Sequence[str], needs: Sequence[str]) -> None:
@@ -60,12 +66,20 @@ def wire(job: str, name: str, after: Sequence[str], needs: Sequence[str]) -> Non
 
 def release(jobs: Sequence[str]) -> None:
     """Let held jobs or tasks of arrays go."""
-    _ask(["scontrol", "release", ",".join(jobs)])
+    for piece in pieces(jobs):
+        _ask(["scontrol", "release", ",".join(piece)])
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    if jobs:
-        _ask(["scancel", *jobs])
+    """End jobs, tasks of arrays or whole arrays."""
+    for piece in pieces(jobs):
+        _ask(["scancel", *piece])
+
+
+def pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in bounded numbers: the words of a command are limited, and so is a message to Slurm."""
+    for start in range(0, len(ids), PIECE):
+        yield ids[start : start + PIECE]
 
 
 def _ask(command: list[str]) -> str:

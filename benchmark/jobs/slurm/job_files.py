@@ -20,7 +20,10 @@ from benchmark.jobs.states import History
 
 
 class Submitted(TypedDict):
-    """What was submitted: ids of Slurm, except for `key` (what the job does) and `run` (whose training it ends)."""
+    """What was submitted: ids of Slurm, except for `key` (what the job does) and those of runs.
+
+    `run` is the run whose training it ends, `serves` are those that it is for (in older files that one).
+    """
 
     id: str
     key: str
@@ -30,6 +33,7 @@ class Submitted(TypedDict):
     needs: list[str]  # jobs that must have succeeded before
     log: str
     exclusive: bool | str
+    serves: list[str]
     time: float
 
 
@@ -84,7 +88,8 @@ class Job:
     def history(self, ended: float | None = None) -> History:
         """When and where it was."""
         nodes = tuple(start["node"] for start in self.starts)
-        return History(self.submitted["log"], self.submitted["time"], nodes, ended)
+        started = self.starts[-1]["time"] if self.starts else None
+        return History(self.submitted["log"], self.submitted["time"], nodes, ended, started)
 
 
 def folder_of(runs: Path, suite: str) -> Path:
@@ -104,7 +109,7 @@ def read_one(path: Path) -> Job | None:
     first = next((line for line in lines if line["kind"] == "job"), None)
     if first is None:
         return None
-    job = Job(cast(Submitted, _fields(first)))
+    job = Job(cast(Submitted, {"serves": [first["run"]] if first["run"] else [], **_fields(first)}))
     for line in lines:
         if line["kind"] == "released":
             job.released = True

@@ -1,0 +1,35 @@
+"""What `cancel` ends: all jobs of a suite that are under way, or those of some of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmark.errors import UserError
+from benchmark.jobs import executors
+from benchmark.jobs.states import JobState
+from benchmark.run_description import label_of
+from benchmark.settings.config import RunConfig, Suite
+from benchmark.store import Store
+
+
+def cancel(suite: Suite, store: Store, runs: Sequence[RunConfig] | None, dry_run: bool) -> Iterator[str]:
+    """End the jobs of these runs, None for all jobs of the suite, or only say which they are; a line for each.
+
+    A job that serves other runs too goes on. Raises UserError where nobody knows which jobs there are.
+    """
+    labels = None if runs is None else {run.label for run in runs}
+    count = 0
+    for executor in executors.of(suite, store):
+        found = [job for job in executor.jobs() if job.under_way and _is_of(job, labels)]
+        if any(job.state == "unknown" for job in found):
+            raise UserError(f"nothing is ended: {found[0].detail}; try again once Slurm answers")
+        for job in found if dry_run else ():
+            yield f"{job.id}  {job.name}  {job.state}"
+        if not dry_run:
+            executor.cancel(found)
+        count += len(found)
+    yield f"{count} jobs would be ended" if dry_run else f"ended {count} jobs; `run` goes on from their checkpoints"
+
+
+def _is_of(job: JobState, labels: set[str] | None) -> bool:
+    return labels is None or (bool(job.serves) and all(label_of(run) in labels for run in job.serves))

@@ -1,0 +1,167 @@
+"""States of jobs and runs without a cluster: what Slurm says, what it does not say, and what ends jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+import methods
+import run_all
+from benchmark.jobs.executors.slurm import SlurmExecutor
+from benchmark.jobs.plan import LaunchOptions, to_train
+from benchmark.jobs.slurm import commands, job_files
+from benchmark.jobs.status import watch
+from benchmark.jobs.survey import Survey
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
+from tests.support.job_lines import STARTED, ask, write_job
+from tests.support.slurm_lab import Lab, write_task, write_texts
+
+NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write(NAIVE, ER)
+
+
+@pytest.mark.parametrize(
+    ("lines", "queue", "sacct", "state", "detail"),
+    [
+        ([], {"7": commands.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
+        ([STARTED], {"7": commands.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
+        ([STARTED, STARTED], {"7": commands.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
+        ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
+        ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),
+        ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
+        ([STARTED], {}, {"7": "NODE_FAIL"}, "interrupted", "(NODE_FAIL)"),
+        ([STARTED], {}, {}, "interrupted", "sacct does not say how"),
+        ([STARTED], None, {}, "unknown", "Slurm does not answer; started on n1 20"),
+        ([], None, {}, "unknown", "Slurm does not answer; submitted 20"),
+        ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], None, {}, "failed", "b"),
+    ],
+)
+def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detail) -> None:
+    """Who failed by its own fault is failed; what the cluster or a user ended is interrupted, and `run` goes on."""
+    ask(monkeypatch, queue)
+    monkeypatch.setattr(commands, "endings", lambda ids: {key: sacct[key] for key in ids if key in sacct})
+    write_job(lab, "Naive", *lines)
+    found = lab.states()["Naive"]
+    assert (found.state, found.job.id, found.restarts) == (state, "7", max(0, lines.count(STARTED) - 1))
+    assert detail in found.detail
+    retried = [one.config.row for one in to_train(lab.states().values(), retry_failed=True)]
+    left = [one.config.row for one in to_train(lab.states().values(), retry_failed=False)]
+    assert ("Naive" in retried) == (state in ("failed", "interrupted")) and ("Naive" in left) == (
+        state == "interrupted"
+    )
+
+
+def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog) -> None:
+    """A machine outside the cluster still says what the records know."""
+    ask(monkeypatch, None)
+    write_job(lab, "Naive", STARTED, {"kind": "ended", "state": "failed", "error": "why"})
+    assert lab.call("status") == 1
+    assert "no answer" in caplog.text
+
+
+def test_no_answer_is_no_end(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the contract: who waits goes on waiting, exit status 3 tells, nothing is submitted or ended."""
+    ask(monkeypatch, None)
+    write_job(lab, "Naive", STARTED)
+    assert lab.call("status") == 3
+    assert "2 runs, 1 unknown, 1 todo" in capsys.readouterr().out
+    paused: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 8:
+            ask(monkeypatch, {})  # it answers again: the job is gone
+
+    survey = Survey(load_suite(str(lab.file)), lab.configs(), methods.build, Store(lab.runs))
+    assert watch(survey, sleep) == 0 and len(paused) == 8
+    assert paused[0] == 30 and paused[-1] == 300 and paused == sorted(paused), "it asks ever less often"
+    ask(monkeypatch, None)
+    ended: list[object] = []
+    monkeypatch.setattr(commands, "cancel", ended.append)
+    assert lab.call("cancel") == 2 and ended == []
+    assert lab.call("run", "--executor", "slurm", "--dry-run") == lab.call("run", "--executor", "slurm") == 2
+    assert len(lab.jobs()) == 1
+
+
+def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the queue, written by hand: a noted job, an array that nobody noted, a job of an older suite."""
+    held = commands.Queued("PENDING", "JobHeldUser", "")
+    scripts = job_files.folder_of(lab.runs.absolute(), "tiny") / "logs" / "x.sh"
+    unnoted = {f"8_{task}": commands.Queued("PENDING", "JobHeldUser", "", str(scripts)) for task in range(3)}
+    other = {"9": commands.Queued("PENDING", "JobHeldUser", "", "/elsewhere/x.sh")}
+    ask(monkeypatch, {"7": held, **unnoted, **other, "6": commands.Queued("RUNNING", "", "n1")})
+    write_job(lab, "Naive", released=False)
+    write_job(lab, "ER", STARTED, id="6", key="er-s0-older", run="er-s0-older")
+    assert lab.call("status") == 0
+    told = capsys.readouterr().out
+    assert "2 runs, 1 held, 1 todo; other jobs: 1 held" in told
+    assert re.search(r"naive-s0 +held +7 .*a submission that died: `run` lets it go", told)
+    assert re.search(r"tiny:\?  held  8  .*`run_all.py cancel tiny` ends it", told) and "elsewhere" not in told
+    assert "1 jobs are for runs that the suite no longer has: `scancel 6`" in told
+    ended: list[list[str]] = []
+    monkeypatch.setattr(commands, "cancel", lambda ids: ended.append(list(ids)))
+    assert lab.call("cancel") == 0 and sorted(ended[0]) == ["6", "7", "8"]
+
+
+def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the options: a row, a seed, or nothing at all; what serves other rows too goes on."""
+    ask(monkeypatch, {id: commands.Queued("RUNNING", "", "n1") for id in "678"})
+    naive, er = (lab.config(row).id for row in ("Naive", "ER"))
+    write_job(lab, "Naive", STARTED, id="6")
+    write_job(lab, "ER", STARTED, id="7")
+    write_job(lab, "ER", STARTED, id="8", key="stage-x", run=None, serves=[naive, er])
+    ended: list[list[str]] = []
+    monkeypatch.setattr(commands, "cancel", lambda ids: ended.append([*ids]) if ids else None)
+    assert lab.call("cancel", "--methods", "er", "--dry-run") == 0 and ended == []
+    assert capsys.readouterr().out == "7  ER  running\n1 jobs would be ended\n"
+    assert lab.call("cancel", "--methods", "er") == 0 and ended.pop() == ["7"]
+    assert lab.call("cancel", "--methods", "er,naive") == 0 and ended.pop() == ["6", "7", "8"]
+    assert lab.call("cancel", "--seeds", "5") == 0 and ended == []
+    assert lab.call("cancel") == 0 and ended.pop() == ["6", "7", "8"]
+
+
+def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
+    """Oracle: what each command does: only some render, and none but `run` and `tune` start anything."""
+    for words in (["status", "--out", "x"], ["cancel", "--out", "x"], ["prepare", "--out", "x"], ["status", "--wait"]):
+        with pytest.raises(SystemExit, match="2"):
+            run_all.main(words)
+    assert run_all.main(["export", "demo", "x", "--data", "--prompt", "sea"]) == 2
+    assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
+    assert lab.call("run", "--executor", "slurm", "--parallel", "2", "--dry-run") == 2
+    assert "set slurm.array_parallelism" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ending", "again", "when_asked"), [("FAILED", [], ["score", "report"]), ("CANCELLED", ["score", "report"], None)]
+)
+def test_a_killed_score_is_seen_and_tried_again_when_asked(
+    lab: Lab, monkeypatch, capsys, ending: str, again: list[str], when_asked: list[str] | None
+) -> None:
+    """Oracle: the rule for runs: its own fault waits until it is asked for, the cluster's or a user's does not.
+
+    The dry run says the same as what would be submitted.
+    """
+    lab.write(NAIVE, tasks=write_task(lab.folder))
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert lab.call("run", "--set", "tasks=[]", "--set", "tables=[]", "--parallel", "1") == 0
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, ending))
+    [score, _] = lab.plan().jobs()
+    write_job(lab, "Naive", STARTED, key=score.key, run=None)
+    known = SlurmExecutor(lab.plan().suite, Store(lab.runs)).jobs()
+    assert [job.kind for job in lab.plan().jobs(known)] == again
+    asked = dataclasses.replace(lab.plan(), options=LaunchOptions(retry_failed=True))
+    assert [job.kind for job in asked.jobs(known)] == (when_asked or again)
+    assert lab.call("run", "--executor", "slurm", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert ("2 jobs to submit: 1 to score, 1 to report" in told) == bool(again)
+    assert lab.call("status") == int(ending == "FAILED")
+    assert f"other jobs: 1 {'failed' if ending == 'FAILED' else 'interrupted'}" in capsys.readouterr().out
