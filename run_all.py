@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError
-from benchmark.instruments.commands import evaluate, export, grow
+from benchmark.instruments.commands import evaluate, export, grow, new_suite
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line
 from benchmark.store import Store
@@ -115,7 +115,7 @@ def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
     suite, configs = read_suite(options, options.suite)
-    return say(preparation.prepare(suite, configs, Store(options.runs)))
+    return say(preparation.prepare(suite, configs, Store(options.runs), options.suite))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -193,7 +193,8 @@ def verify(options: argparse.Namespace) -> int:
 
 
 SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
-COMMANDS = {command.__name__: command for command in (*SUITE_COMMANDS, check, evaluate, export, grow)}
+OTHERS = (check, evaluate, export, grow, new_suite)
+COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -247,6 +248,51 @@ def test_set_values_are_toml_or_text() -> None:
     assert parse_set("a.b=some/path") == ("a.b", "some/path")
     with pytest.raises(ConfigError, match="key.path=value"):
         parse_set("a.b")
+
+
+def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatch) -> None:
+    """Oracle: the same files named by absolute paths, from two folders, in a base, in rows and by `extends`."""
+    (tmp_path / "suites" / "more").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    base = MINIMAL.replace('packages = ["json"]', 'train = ["../text/a.txt", "/there/*.txt", "~/b.txt"]')
+    base = base.replace('unit = "steps"', 'unit = "reference"\nreference = "times.json"')
+    row = '[[rows]]\nname = "r"\nmethod = "er"\nset = { "tokenizer.folder" = "bpe", "data.memory_tokens" = 9 }\n'
+    task = '[[tasks]]\nname = "t"\ndomain = "a"\ntrain = "t.jsonl"\ndev = "../d.jsonl"\ntest = "${HERE}/t.jsonl"\n'
+    (tmp_path / "suites" / "base.toml").write_text(base + task)
+    (tmp_path / "suites" / "more" / "mine.toml").write_text(f'extends = "../base.toml"\ntokenizer.folder = "x"\n{row}')
+    monkeypatch.setenv("HERE", "set")
+    found = []
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        monkeypatch.chdir(folder)
+        suite = load_suite(os.path.relpath(tmp_path / "suites" / "more" / "mine.toml"), {"probes": []})
+        assert suite.domains[0].train[1:] == ("/there/*.txt", "~/b.txt") and suite.tasks[0].test == "set/t.jsonl"
+        one = expand(suite, methods.rows(suite, ("er",)), [0])[0]
+        paths = (suite.domains[0].train[0], suite.budget.reference, suite.tasks[0].train, suite.tasks[0].dev)
+        found.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, one.tokenizer.folder)])
+    names = ["text/a.txt", "suites/times.json", "suites/t.jsonl", "d.jsonl", "suites/more/x", "suites/more/bpe"]
+    assert found == [[str(tmp_path / name) for name in names]] * 2
+
+
+def test_a_path_that_is_meant_from_elsewhere_is_told_how_to_be_written(tmp_path, monkeypatch) -> None:
+    """Oracle: the message, followed. What is on the Hub has no path, unless a folder of that name is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "suites").mkdir()
+    file = tmp_path / "suites" / "s.toml"
+    file.write_text(MINIMAL.replace('packages = ["json"]', 'train = ["text"]'))
+    with pytest.raises(
+        ConfigError, match=r"train: 'text' is not there: paths are relative to this file; write '../text'"
+    ):
+        load_suite("suites/s.toml")
+    file.write_text(
+        MINIMAL.replace('packages = ["json"]', 'train = ["../text"]')
+        .replace("[model]", '[model]\nstart = "m"')
+        .replace("{ layers = 1, hidden_size = 64 }, ", "")
+    )
+    assert load_suite("suites/s.toml").domains[0].train == ("text",)
+    assert load_suite("suites/s.toml").model.start == "m"
+    (tmp_path / "suites" / "m").mkdir()
+    assert load_suite("suites/s.toml").model.start == "suites/m"
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,9 @@ def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None
     """Oracle: the cure that it names, which is to be followed once."""
     config = tiny_config("naive")
     note = config.tokenizer.note(config.domains)
-    assert note.endswith('tokenizer.domains = ["json", "email", "logging"]')
+    assert note.endswith('tokenizer.domains = ["json", "email", "logging"].')
+    assert "trained on email, logging too" in note and 'on the first alone: tokenizer.domains = ["json"]' in note
+    named = Tokenizer(domains=("json", "email")).note(config.domains)
+    assert "trained on email too" in named and "Another domain" not in named
     assert not config_of("naive", 0, 1).tokenizer.note(config.domains)
     assert not Tokenizer(folder="somewhere").note(config.domains)

@@ -7,6 +7,7 @@ useless is skipped.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import sqlite3
 from collections import Counter
@@ -34,6 +35,17 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
     Raises DataError.
     """
+    for document, hashed in each_once(domain, skipped):
+        if document.split != "valid" and hashed >= (1 - domain.hold_out) * 2**64:
+            skipped["held out"] += 1
+        elif document.split:
+            yield document
+        else:
+            yield replace(document, split="valid" if hashed < valid_share * 2**64 else "train")
+
+
+def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[tuple[Document, int]]:
+    """The documents of a domain as they come, each text once, with 64 bits of its sha256. Raises DataError."""
     with closing(_Seen()) as seen:
         for document in _documents(domain, skipped):
             if not document.text.strip():
@@ -43,14 +55,10 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
                 hashed = int.from_bytes(hashlib.sha256(document.text.encode()).digest()[:8], "big")
             except UnicodeEncodeError as error:
                 raise DataError(f"{document.source}: {_surrogate(error)}") from None
-            if not seen.add(hashed):
-                skipped["duplicate"] += 1
-            elif document.split != "valid" and hashed >= (1 - domain.hold_out) * 2**64:
-                skipped["held out"] += 1
-            elif document.split:
-                yield document
+            if seen.add(hashed):
+                yield document, hashed
             else:
-                yield replace(document, split="valid" if hashed < valid_share * 2**64 else "train")
+                skipped["duplicate"] += 1
 
 
 def identity(domain: Domain, valid_share: float) -> str:
@@ -61,11 +69,13 @@ def identity(domain: Domain, valid_share: float) -> str:
     paths = [path for name in domain.packages for path, _ in docstrings.modules(name)]
     paths += [path for spec in (*domain.train, *domain.valid) for path in files.find(spec, Counter())]
     stats = [(str(path.resolve()), path.stat()) for path in paths]
+    here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
+    here |= {key: [os.path.abspath(os.path.expanduser(spec)) for spec in here[key]] for key in ("train", "valid")}
     return digest(
         {
             "format": FORMAT,
             "python": platform.python_version() if domain.packages else None,  # it parses them
-            "domain": domain.model_dump(mode="json", exclude={"name", "title"}),
+            "domain": here,
             "valid_share": None if domain.valid else valid_share,
             "files": [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
         }

@@ -18,6 +18,19 @@ def evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def new_suite(options: argparse.Namespace) -> int:
+    """Write a suite for somebody's text, and say what to do next."""
+    from benchmark.instruments.new_suite import new_suite as write
+    from benchmark.instruments.speed import MatrixProduct
+    from benchmark.training.processes import join
+
+    with join() as alone:
+        product = MatrixProduct("fp32", alone)
+        fastest = max(product.flops_per_second() for _ in range(5))
+    print("\n".join(write(options.name, options.text, fastest)))
+    return 0
+
+
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
     if options.data and (options.prompt or options.push):

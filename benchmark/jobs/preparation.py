@@ -1,30 +1,88 @@
-"""What `prepare` says of a suite's text and tasks, once they are tokenised and read."""
+"""What `prepare` says of a suite's text and tasks, once they are tokenised and read, and what it warns of."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import Corpus, Ids
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
 
+FEW_DOCUMENTS = 20  # for validation
+BLOCK = 2**24  # ids that are looked through at once
 
-def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
-    """Tokenise the domains of runs of the suite and read the suite's tasks; a line for each of them."""
+
+def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store, called: str) -> Iterator[str]:
+    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next.
+
+    `called`: what names the suite on the command line.
+    """
+    found: list[str] = []
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):
+            skipped = ", ".join(f"{count:,} {reason}" for reason, count in domain.info["skipped"].items())
             yield (
                 f"{domain.name}: {domain.info['documents']:,} documents, {len(domain.train):,} training and "
                 f"{len(domain.valid):,} validation tokens, unigram perplexity {domain.info['unigram_perplexity']:,.1f}"
+                + (f"; left out: {skipped}" if skipped else "")
             )
-        if note := config.tokenizer.note(config.domains):
-            yield note
+        found += warnings(corpus, config)
     for task, data in load_tasks(suite, store):
         yield (
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes"
         )
+    yield from (f"! {warning}" for warning in dict.fromkeys(found))
+    yield f"ready in {store.data}; `python run_all.py run {called} --dry-run` says which runs there are, and how long"
+
+
+def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
+    """What makes numbers on this text say less than they seem to."""
+    for domain in (*corpus.domains, *corpus.probes):
+        held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
+        if held_out < FEW_DOCUMENTS:
+            yield (
+                f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
+                "domain's. Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
+            )
+    yield from shared_documents(corpus)
+    if note := config.tokenizer.note(config.domains):
+        yield note
+
+
+def shared_documents(corpus: Corpus) -> Iterator[str]:
+    """Which domains have documents in common, token by token: what one learns of the other is no transfer."""
+    eos = corpus.special.eos
+    texts = [(one.name, _documents(one.train, eos), _documents(one.valid, eos)) for one in corpus.domains]
+    texts += [(one.name, np.empty(0, np.uint64), _documents(one.valid, eos)) for one in corpus.probes]
+    for (name, train, valid), (other, other_train, other_valid) in combinations(texts, 2):
+        both = len(np.intersect1d(np.union1d(train, valid), np.union1d(other_train, other_valid)))
+        leaks = {
+            f"{of}'s validation in {to}'s training text": len(np.intersect1d(held, trained))
+            for of, to, held, trained in ((name, other, valid, other_train), (other, name, other_valid, train))
+        }
+        leaked = ", ".join(f"{count:,} of {where}" for where, count in leaks.items() if count)
+        if both:
+            yield (
+                f"{name} and {other} share {both:,} documents{f' ({leaked})' if leaked else ''}: what a model learns "
+                "or forgets of one is then text of the other too. Take them out of one"
+            )
+
+
+def _documents(ids: Ids, eos: int) -> NDArray[np.uint64]:
+    """A hash of each document of some ids, once."""
+    blocks = (np.flatnonzero(ids[start : start + BLOCK] == eos) + start + 1 for start in range(0, len(ids), BLOCK))
+    ends = np.concatenate([np.zeros(1, int), *blocks])
+    parts = (ids[start:end].tobytes() for start, end in pairwise(ends.tolist()) if end > start + 1)
+    found = b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in parts)
+    return np.unique(np.frombuffer(found, np.uint64))

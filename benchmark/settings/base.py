@@ -7,6 +7,11 @@ import difflib
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.config import JsonDict
+
+# of a field: it holds a path, or paths, see benchmark/settings/suite_paths.py
+PATH: JsonDict = {"path": "always"}
+PATH_OR_NAME: JsonDict = {"path": "or name"}
 
 
 class Settings(BaseModel):

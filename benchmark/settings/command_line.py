@@ -64,6 +64,11 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
     )
     sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
+    sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
+    sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
+    sub.add_argument(
+        "--text", type=Path, nargs="+", required=True, metavar="FOLDER", help="one a domain, or one that holds these"
+    )
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
 from benchmark.settings.architecture_names import known
-from benchmark.settings.base import Settings
+from benchmark.settings.base import PATH, PATH_OR_NAME, Settings
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
@@ -47,9 +47,13 @@ class Domain(Settings):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="its name in records, commands and other settings")
     title: str = Field("", description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
-    train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
+    train: tuple[str, ...] = Field(
+        (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst", json_schema_extra=PATH
+    )
     valid: tuple[str, ...] = Field(
-        (), description="as train, for validation; without it a hash of each document decides"
+        (),
+        description="as train, for validation; without it a hash of each document decides",
+        json_schema_extra=PATH,
     )
     text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
@@ -74,19 +78,33 @@ class Domain(Settings):
 class Tokenizer(Settings):
     """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
 
-    folder: str | None = Field(None, description="a folder with vocab.json and merges.txt; default: one is trained")
+    folder: str | None = Field(
+        None, description="a folder with vocab.json and merges.txt; default: one is trained", json_schema_extra=PATH
+    )
     vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
     domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
     sample_bytes: int = Field(4_000_000, gt=0, description="it is trained on so much of each domain's training text")
 
     def note(self, domains: Sequence[Domain]) -> str:
-        """What has to be said to who may want to add a domain to the stream; nothing if that changes no token."""
-        if self.folder or self.domains:
+        """What has to be said of a tokenizer that is trained on domains which come later than the first.
+
+        Nothing of one that is trained on the first alone, or that comes from a folder.
+        """
+        later = [name for name in self.domains or [one.name for one in domains] if name != domains[0].name]
+        if self.folder or not later:
             return ""
         names = ", ".join(f'"{domain.name}"' for domain in domains)
+        adding = (
+            ""
+            if self.domains
+            else (
+                " Another domain in the stream would change it, and train every stage anew; to be free to add some: "
+                f"tokenizer.domains = [{names}]."
+            )
+        )
         return (
-            "The tokenizer is trained on all domains, so another domain in the stream would change it, and train every "
-            f"stage anew. To be free to add some: tokenizer.domains = [{names}]"
+            f"The tokenizer is trained on {', '.join(later)} too, which no model has met before their stage; on the "
+            f'first alone: tokenizer.domains = ["{domains[0].name}"].{adding}'
         )
 
 
@@ -146,7 +164,11 @@ class Model(Settings):
     architecture: Annotated[str, AfterValidator(known)] = Field(
         "bert", description="the name of a file in benchmark/models/architectures/; see docs/how_it_works.md"
     )
-    start: str | None = Field(None, description="begin with this model: a Hugging Face folder, or a name on the Hub")
+    start: str | None = Field(
+        None,
+        description="begin with this model: a Hugging Face folder, or a name on the Hub",
+        json_schema_extra=PATH_OR_NAME,
+    )
     revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
     grow: Growth | None = Field(None, description="with start, in place of a ladder")
     ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
@@ -198,7 +220,9 @@ class Budget(Settings):
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: PerStage = Field(description="what a stage may spend")
-    reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
+    reference: str | None = Field(
+        None, description="a table of step times, made by `run_all.py speed`", json_schema_extra=PATH
+    )
 
     @field_validator("unit")
     @classmethod

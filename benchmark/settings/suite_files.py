@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from benchmark.settings.base import Settings, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.suite_names import SUITES, suite_names
+from benchmark.settings.suite_paths import located
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,10 +48,12 @@ SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, se
 
 
 def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
-    """Read the suite `name` (of `benchmark/suites/`, or the path of a TOML file), with `--set` overrides applied.
+    """Read a suite, with `--set` overrides applied.
+
+    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
 
     A suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the
-    environment. Raises ConfigError.
+    environment. Paths are relative to the file (benchmark/settings/suite_paths.py). Raises ConfigError.
     """
     content = _read(name)
     content["slurm"] = _merge(_site(), content.get("slurm", {}))
@@ -152,18 +155,25 @@ def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) ->
 
 def _read(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
+    if not path.exists() and Path(f"{name}.toml").is_file():
+        path = Path(f"{name}.toml")
     if not path.exists():
         near = difflib.get_close_matches(name, suite_names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"no suite {name!r}. {hint}There are {', '.join(suite_names())}; or give the path of a .toml file"
+            f"no suite {name!r}. {hint}There are {', '.join(suite_names())}; or give the path of a file, NAME.toml, "
+            "which `run_all.py new-suite` writes"
         )
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     base = content.pop("extends", None)
-    return _merge(_read(base), content) if base else content
+    content = located(content, path)
+    if not base:
+        return content
+    beside = str(path.parent / base) if isinstance(base, str) and base.endswith(".toml") else base
+    return _merge(_read(beside), content)
 
 
 def _site() -> dict[str, Any]:

@@ -1,0 +1,225 @@
+"""`run_all.py new-suite`: a suite file for somebody's own text, with sizes and budgets that fit text and machine.
+
+What it writes is where to begin from, not a result: every choice stands in the file, with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.atomic import whole_file
+from benchmark.data import corpus, files
+from benchmark.data.documents import DataError
+from benchmark.settings.config import ConfigError, Domain, Size
+
+METHODS = ("naive", "er", "elle", "elle_exact")
+LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
+PACKED = 4.0  # bytes of text in a byte of an archive, roughly
+BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabulary, on English text
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
+ENOUGH_DOCUMENTS = 20  # for validation
+TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
+PASSES = 20  # over a domain's text in a stage, at most
+SWEEP = 600.0  # seconds of train time of all runs together
+UTILISATION = 0.1  # of a large matrix product's speed, that training small models reaches
+RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
+    *((1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192), (6, 224), (6, 256)),
+    *((6, 320), (6, 384), (8, 448), (8, 512), (10, 576), (10, 640), (12, 704), (12, 768)),
+)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Text:
+    """A folder of text as a domain, and what was seen of it."""
+
+    domain: Domain
+    sizes: tuple[int, ...]  # bytes of the documents that were looked at
+    hashes: tuple[int, ...]  # 64 bits; those below data.valid_share of the range are for validation
+    total: float  # bytes of text, roughly
+
+    def documents(self, share: float) -> tuple[int, float]:
+        """How many documents this share holds out, and the bytes of a domain as small in it: the less of both parts."""
+        held = [size for size, hashed in zip(self.sizes, self.hashes, strict=True) if hashed < share * 2**64]
+        return len(held), float(min(sum(held), sum(self.sizes) - sum(held)))
+
+
+def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
+    """Write NAME.toml for the text in `folders`, and say what was chosen and what to do next.
+
+    One folder without files of text of its own stands for the folders in it. Raises ConfigError or DataError.
+    """
+    file = Path(name if name.endswith(".toml") else f"{name}.toml")
+    if file.exists():
+        raise ConfigError(f"{file} is there already: choose another name, or remove it")
+    if not re.fullmatch(r"[\w.-]+", file.stem):
+        raise ConfigError(f"new-suite {name!r}: a name of letters, digits, '-', '_' and '.', after a folder if need be")
+    texts = [look(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
+    content = suite_text(file, texts, flops_per_second)
+    with whole_file(file) as out:
+        out.write(content.encode())
+    called = file.with_suffix("")
+    seen = (f"  {one.domain.name}: about {one.total / 1e6:,.1f} MB of text" for one in texts)
+    return [
+        f"wrote {file}, a suite of {len(texts)} domains:",
+        *seen,
+        "What stands in it fits this text and this machine; change what you like. Then",
+        f"  python run_all.py prepare {called}          # reads the text, and warns of what looks wrong with it",
+        f"  python run_all.py run {called} --dry-run    # which runs, how long",
+        f"  python run_all.py run {called}              # trains them, then shows the table",
+    ]
+
+
+def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The files or folders, and a name for each, which a suite can use."""
+    places = list(given)
+    if len(places) == 1 and places[0].is_dir() and not any(_is_text(path) for path in places[0].iterdir()):
+        places = sorted(path for path in places[0].iterdir() if path.is_dir() and any(map(_is_text, path.rglob("*"))))
+    for place in places:
+        if not place.exists():
+            raise DataError(f"--text {place}: no such file or folder (from {Path.cwd()})")
+    if len(places) < 2:
+        endings = ", ".join(files.SUFFIXES)
+        raise DataError(
+            f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
+            f"holds a folder for each domain, with files that end in {endings}"
+        )
+    names = [_name(place) for place in places]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ConfigError(f"--text: two domains would be called {repeated[0]!r}: rename one of the folders")
+    return places, names
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(files.SUFFIXES)
+
+
+def _name(place: Path) -> str:
+    stem = place.resolve().name if place.is_dir() else place.name.split(".")[0]
+    slug = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")
+    return slug if re.match("[a-z]", slug) else f"domain_{slug}".rstrip("_")
+
+
+def look(place: Path, name: str) -> Text:
+    """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
+    found = files.find(str(place), Counter())
+    packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
+    domain = Domain(name=name, train=(str(place),), text_field=_text_field(found))
+    sizes: list[int] = []
+    hashes: list[int] = []
+    seen = 0
+    for document, hashed in corpus.each_once(domain, Counter()):
+        size = len(document.text.encode())
+        sizes.append(size)
+        hashes.append(hashed)
+        seen += size
+        if seen > LOOKED_AT:
+            break
+    return Text(domain, tuple(sizes), tuple(hashes), max(sum(packed), seen) if seen > LOOKED_AT else seen)
+
+
+def _text_field(found: Sequence[Path]) -> str:
+    """The field of the first record that is called `text`, or else holds the longest one."""
+    lines = next((path for path in found if ".jsonl" in path.suffixes[-2:]), None)
+    record = files.first_record(lines) if lines else {}
+    texts = {key: value for key, value in record.items() if isinstance(value, str)}
+    return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
+
+
+def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
+    """The file's content."""
+    vocabulary = next(
+        (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
+    )
+    tokens = [one.total / BYTES_PER_TOKEN[vocabulary] for one in texts]
+    share = _valid_share(texts)
+    stage = SWEEP / len(METHODS) / len(texts)
+    computed = UTILISATION * flops_per_second * stage
+    computed = min(computed, 6 * TOKENS_PER_PARAMETER * (PASSES * min(tokens) / TOKENS_PER_PARAMETER) ** 2)
+    first = _largest((computed / 6 / TOKENS_PER_PARAMETER) ** 0.5, vocabulary)
+    ladder = [RUNGS[min(first + step, len(RUNGS) - 1)] for step in range(len(texts))]
+    head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
+    width = ladder[0].hidden_size
+    longest = next((length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514)
+    fitting = (n for n in (514, 258, 130, 66, 34) if n <= longest and _fits(texts, share, n, vocabulary))
+    row = next(fitting, 18)
+    rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
+    memory = max(row, round(min(tokens) / 20, -2))
+    domains = "\n".join(f"  {_domain(one, file)}," for one in texts)
+    rungs = "\n".join(f"  {{ layers = {size.layers}, hidden_size = {size.hidden_size} }}," for size in ladder)
+    return f"""\
+# {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
+title = "{", ".join(one.domain.name for one in texts)}"
+seeds = [0]  # more seeds make differences certain: [0, 1, 2, 3, 4]
+methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
+tables = ["main_pretraining", "lifelong_metrics", "units", "trend_main", "stage_domain_matrix"]
+# The stream, in this order. Paths are relative to this file. A title = "..." is what tables show.
+domains = [
+{domains}
+]
+
+[tokenizer]
+vocabulary = {vocabulary}
+domains = ["{texts[0].domain.name}"]  # trained on the first alone: later domains come unseen, and more can be added
+
+[data]
+sequence_length = {row}
+valid_share = {share:g}  # of the documents of each domain, on which perplexity is measured
+max_valid_tokens = 60_000
+memory_tokens = {memory:.0f}  # of each earlier domain, for methods that replay
+
+[model]  # a size for each domain; methods that do not grow stay on the first
+architecture = "gpt"
+head_size = {head}
+dropout = 0.0
+ladder = [
+{rungs}
+]
+
+[training]
+batch_size = 20
+learning_rate = {rate:g}
+evaluations = 4
+
+[budget]  # train wall time of a stage, the same for every method: about {SWEEP / 60:.0f} minutes for all
+unit = "seconds"
+amount = {stage:.0f}
+"""
+
+
+def _valid_share(texts: Sequence[Text]) -> float:
+    """The smallest share that gives each domain enough documents for validation, or a tenth of its few."""
+    wanted = {one.domain.name: min(ENOUGH_DOCUMENTS, -(-len(one.sizes) // 10)) for one in texts}
+    good = (share for share in SHARES if all(one.documents(share)[0] >= wanted[one.domain.name] for one in texts))
+    share = next(good, SHARES[-1])
+    for one in texts:
+        if not one.documents(share)[1]:
+            raise DataError(
+                f"{one.domain.train[0]}: {len(one.sizes)} documents, too few to train on some and keep others for "
+                "validation: a .txt file is one document; give more files, or .jsonl with a document a line"
+            )
+    return share
+
+
+def _fits(texts: Sequence[Text], share: float, length: int, vocabulary: int) -> bool:
+    """Whether each domain's validation and training text have ten rows of a length at least."""
+    least = min(one.documents(share)[1] for one in texts)
+    return least / BYTES_PER_TOKEN[vocabulary] >= 10 * length
+
+
+def _largest(parameters: float, vocabulary: int) -> int:
+    """The index of the largest rung of at most so many parameters, or of the first."""
+    counts = [12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size for size in RUNGS]
+    return max([index for index, count in enumerate(counts) if count <= parameters], default=0)
+
+
+def _domain(text: Text, file: Path) -> str:
+    place = Path(text.domain.train[0])
+    beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
+    field = f', text_field = "{text.domain.text_field}"' if text.domain.text_field != "text" else ""
+    return f'{{ name = "{text.domain.name}", train = ["{beside.as_posix()}"]{field} }}'

@@ -1,0 +1,101 @@
+"""Somebody's own text: the suite that `new-suite` writes for it, and what `prepare` warns of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import methods
+import run_all
+from benchmark.data.documents import DataError
+from benchmark.data.tokens import prepare
+from benchmark.instruments.new_suite import RUNGS, new_suite
+from benchmark.jobs.preparation import shared_documents, warnings
+from benchmark.settings.config import ConfigError, Domain
+from benchmark.settings.suite_files import load_suite
+from tests.support.texts import DATA, SMALL, sentences
+from tests.support.texts import write as write_text
+
+
+@pytest.fixture
+def texts(tmp_path) -> Path:
+    """Three folders: JSON Lines with a field of another name, plain files, and a long one."""
+    lines = [json.dumps({"id": "x", "body": text}) for text in sentences(1)]
+    (tmp_path / "texts" / "My Letters").mkdir(parents=True)
+    (tmp_path / "texts" / "My Letters" / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    for name, words in (("news", ["late", "early"]), ("2024", ["one", "two"])):
+        (tmp_path / "texts" / name).mkdir()
+        for number, text in enumerate(sentences(2, 300, words)):
+            (tmp_path / "texts" / name / f"{number}.txt").write_text(f"{text} {number}")
+    return tmp_path / "texts"
+
+
+def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None:
+    """Oracle: the suite's own rules, a preparation and a plan of it; names and fields by hand. It replaces nothing."""
+    monkeypatch.chdir(texts.parent)
+    said = new_suite("suites/mine", [Path("texts")], 5e10)
+    suite = load_suite("suites/mine.toml")
+    assert [domain.name for domain in suite.domains] == ["domain_2024", "my_letters", "news"]
+    assert suite.domains[1].text_field == "body" and suite.tokenizer.domains == ("domain_2024",)
+    assert suite.budget.unit == "seconds" and suite.budget.amount == 600 // 4 // 3
+    assert [size for size in RUNGS if size in suite.model.ladder] == list(suite.model.ladder)
+    assert "python run_all.py prepare suites/mine " in said[-3]
+    arguments = ["suites/mine", "--runs", "runs"]
+    assert run_all.main(["prepare", *arguments]) == 0
+    assert "`python run_all.py run suites/mine --dry-run`" in capsys.readouterr().out.splitlines()[-1]
+    assert run_all.main(["run", *arguments, "--dry-run"]) == 0
+    assert f"To train: {len(suite.methods)} of {len(methods.runs(suite))} runs" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="there already"):
+        new_suite("suites/mine", [Path("texts")], 5e10)
+
+
+def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:
+    """Oracle: by hand: 75 s of a tenth of 1e15 FLOPs a second train 5.6 million parameters on 40 tokens each, of which
+    L6_D256 has 5.0 and L6_D320 7.7; but 20 passes over some thousand tokens are the smallest rung's at most."""
+    monkeypatch.chdir(texts.parent)
+    ladders = []
+    for name, speed in (("slow", 1e8), ("fast", 1e15)):
+        new_suite(name, [texts / "news", texts / "2024"], speed)
+        ladders.append(load_suite(name).model.ladder)
+    assert ladders[0][0] == RUNGS[0] and ladders[0] == ladders[1]  # so little text
+    monkeypatch.setattr("benchmark.instruments.new_suite.PASSES", 1e9)
+    new_suite("faster", [texts / "news", texts / "2024"], 1e15)
+    assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["texts/news"], "a stream needs two domains at least"),
+        (["texts/news", "nowhere"], "nowhere: no such file or folder"),
+        (["texts/news", "texts/news/"], "two domains would be called 'news'"),
+        (["texts/news", "one"], "1 documents, too few to train on some"),
+    ],
+)
+def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], message: str, monkeypatch) -> None:
+    """Oracle: the message; nothing is written."""
+    monkeypatch.chdir(texts.parent)
+    (texts.parent / "one").mkdir()
+    (texts.parent / "one" / "a.txt").write_text("short")
+    with pytest.raises((ConfigError, DataError), match=message):
+        new_suite("mine", list(map(Path, folders)), 1e10)
+    assert not list(texts.parent.glob("*.toml"))
+
+
+def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
+    """Oracle: by hand: 40 of 300 documents stand in both domains, 9 of those of another domain are for validation."""
+    one, two = sentences(1, 300), sentences(2, 300)
+    places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", one), ("b", [*two, *one[:40]]))]
+    held = write_text(tmp_path / "held.jsonl", two[:9])
+    domains = [Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)]
+    domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
+    corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
+    found = list(shared_documents(corpus))
+    assert found[0].startswith("a and b share 40 documents") and found[1].startswith("b and c share 9 documents")
+    assert len(found) == 2 and "of c's validation in b's training text" in found[1]
+    config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+    said = list(warnings(corpus, config))
+    assert said[0].startswith("c: only 9 documents for validation") and said[1:3] == found
+    assert said[3].startswith("The tokenizer is trained on b, c too") and len(said) == 4
