@@ -58,7 +58,7 @@ def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> li
         raise ConfigError(f"{file} is there already: choose another name, or remove it")
     if not re.fullmatch(r"[\w.-]+", file.stem):
         raise ConfigError(f"new-suite {name!r}: a name of letters, digits, '-', '_' and '.', after a folder if need be")
-    texts = [look(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
+    texts = [glimpse(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
     content = suite_text(file, texts, flops_per_second)
     with whole_file(file) as out:
         out.write(content.encode())
@@ -105,7 +105,7 @@ def _name(place: Path) -> str:
     return slug if re.match("[a-z]", slug) else f"domain_{slug}".rstrip("_")
 
 
-def look(place: Path, name: str) -> Text:
+def glimpse(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     found = files.find(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
