@@ -21,7 +21,8 @@ from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import architecture_names
-from benchmark.settings.config import ConfigError, Model
+from benchmark.settings.config import ConfigError
+from benchmark.settings.model_settings import Model
 from benchmark.training.evaluate import perplexities
 from tests.support.toy_task import SETTINGS, TASK, data_of, save
 

@@ -19,16 +19,14 @@ from benchmark.settings.config import (
     ConfigError,
     Data,
     Domain,
-    Growth,
     HubDataset,
-    Model,
     Row,
-    Size,
     Suite,
     Tokenizer,
     Training,
     per_stage,
 )
+from benchmark.settings.model_settings import Growth, Model, Size
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import expand, load_suite, parse_set, report_folder
 from benchmark.settings.suite_names import SUITES, suite_names

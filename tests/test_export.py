@@ -26,7 +26,8 @@ from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.start_model import started
 from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, Data, Model
+from benchmark.settings.config import ConfigError, Data
+from benchmark.settings.model_settings import Model
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 

@@ -21,7 +21,8 @@ from benchmark.run_description import (
     TunedRecord,
 )
 from benchmark.settings.base import Settings
-from benchmark.settings.config import Budget, Model, RunConfig, Size, Training, Tuned
+from benchmark.settings.config import Budget, RunConfig, Training, Tuned
+from benchmark.settings.model_settings import Model, Size
 from benchmark.settings.task_settings import Task
 
 STAGE = {

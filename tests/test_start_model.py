@@ -27,7 +27,8 @@ from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.start_model import load_start, started
-from benchmark.settings.config import ConfigError, Model, RunConfig
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.model_settings import Model
 from benchmark.training.evaluate import perplexities
 
 

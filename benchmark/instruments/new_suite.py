@@ -15,7 +15,8 @@ from pathlib import Path
 from benchmark.atomic import whole_file
 from benchmark.data import corpus, files
 from benchmark.data.documents import DataError
-from benchmark.settings.config import ConfigError, Domain, Size
+from benchmark.settings.config import ConfigError, Domain
+from benchmark.settings.model_settings import Size
 
 METHODS = ("naive", "er", "elle", "elle_exact")
 LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings

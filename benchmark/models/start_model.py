@@ -21,7 +21,8 @@ from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
 from benchmark.models.transformer import LanguageModel, load_network
 from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, Growth, Model, RunConfig, Size, Start
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.model_settings import Growth, Model, Size, Start
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from benchmark.settings.config import ConfigError, Size
+from benchmark.settings.config import ConfigError
+from benchmark.settings.model_settings import Size
 from benchmark.settings.schedules import Schedule, ScheduleName
 
 # What an option may be; a value outside is refused before anything is trained

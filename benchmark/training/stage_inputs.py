@@ -8,7 +8,8 @@ from torch import Tensor
 
 from benchmark.models import LanguageModel, build
 from benchmark.models.prompts import meet
-from benchmark.settings.config import RunConfig, Size
+from benchmark.settings.config import RunConfig
+from benchmark.settings.model_settings import Size
 from benchmark.training.method import LifelongMethod, Stage
 from benchmark.training.optimization import Moments
 from benchmark.training.processes import World

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.instruments.lab import ALONE
-from benchmark.settings.config import Size, Training
+from benchmark.settings.config import Training
+from benchmark.settings.model_settings import Size
 from benchmark.training.batch import Batch
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
