@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from benchmark import checksums
@@ -17,12 +18,13 @@ from benchmark.instruments.evaluate_text import ModelOnText, on_text, open_folde
 from benchmark.models import lora, progressive
 from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import load_network
+from benchmark.models.weight_files import SHARD, WeightFiles
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError
 
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
-COLUMNS = 128  # of random rows, at most
+COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OF_THE_SIZE = (
     "*.safetensors",
     "*.bin",
@@ -60,6 +62,9 @@ def grow_checkpoint(
 ) -> GrownCheckpoint:
     """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
 
+    Both models lie in their folders' files, of which memory holds what is being worked on. Files are as large as those
+    of `checkpoint` where it has several.
+
     `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
     cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
     grown, DataError for the text.
@@ -76,27 +81,40 @@ def grow_checkpoint(
     network = opened.model.network if opened else load_network(checkpoint)
     rows = _rows_of(opened) if opened else _random_rows(network, seed)
     before = _measured(network, rows, opened)
-    grown, record = grow(
-        network,
-        layers,
-        hidden_size,
-        mode=mode,
-        noise=0.0 if mode == "exact" else 0.01,
-        seed=seed,
-        calibration=rows if opened else None,
-    )
-    grown.eval()
-    if opened:
-        opened.model.set_network(grown)
-    after = _measured(grown, rows, opened)
-    with whole_folder(out) as folder:
-        grown.save_pretrained(folder)
+    with whole_folder(out) as folder, tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
+
+        def progress(done: int, of: int) -> None:
+            bar.total = of
+            bar.update(done - bar.n)
+
+        grown, record = grow(
+            network.cpu(),
+            layers,
+            hidden_size,
+            mode=mode,
+            noise=0.0 if mode == "exact" else 0.01,
+            seed=seed,
+            calibration=rows if opened else None,
+            files=WeightFiles(folder, _shard(checkpoint), progress),
+        )
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
                 shutil.copy2(path, folder)
         checksums.write(folder)
+        del network
+        if opened:
+            opened.model.set_network(grown)
+        after = _measured(grown, rows, opened)
     perplexities = (before[1], after[1]) if opened else None
-    return GrownCheckpoint(record, (before[0] - after[0]).abs().max().item(), perplexities)
+    moved = max(
+        (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
+    )
+    return GrownCheckpoint(record, moved, perplexities)
+
+
+def _shard(checkpoint: Path) -> int:
+    sizes = [file.stat().st_size for file in checkpoint.glob("*.safetensors")]
+    return max(sizes) if len(sizes) > 1 else SHARD
 
 
 def _rows_of(opened: ModelOnText) -> Tensor:
@@ -112,8 +130,7 @@ def _random_rows(network: PreTrainedModel, seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def _measured(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[Tensor, float]:
+def _measured(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
-    some = rows[:COMPARED].to(network.device)
-    logits = torch.cat([network(row.unsqueeze(0)).logits for row in some]).float().cpu()
+    logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
     return logits, opened.perplexity(opened.newest) if opened else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
@@ -11,12 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models.growth_advanced import Aki
-from benchmark.models.growth_exact import Calibration, Exact, silence_copies
-from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, places, write
+from benchmark.models.growth_exact import Calibration, Exact, silenced
+from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, placed, places
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_padding import Padding
 from benchmark.models.growth_width import Fpi, NoiseScale, Width
-from benchmark.models.layout import Place
+from benchmark.models.weight_files import WeightFiles
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError
 
@@ -37,6 +38,7 @@ def grow(
     copied: Sequence[int] = (),
     seed: int = 0,
     calibration: Tensor | None = None,
+    files: WeightFiles | None = None,
 ) -> tuple[PreTrainedModel, GrowthRecord]:
     """A larger copy of a language model of a known architecture; the given one stays as it is.
 
@@ -54,6 +56,7 @@ def grow(
         copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its last growth).
         calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
             multiples of its width fits the LM head's extra units.
+        files: where the larger network's weights are to lie; by default in memory, on the device of the given one.
 
     Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
     """
@@ -70,17 +73,21 @@ def grow(
     else:
         width = Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
 
-    weights, head_sources = width.network(places(network).map(Place.read), plan.sources)
+    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance, files)
+    old, new = places(network), places(grown)
+    wide = width.layers(old.layers, plan.sources)
     if mode == "exact":
-        weights.layers = silence_copies(weights.layers, plan, architecture_of(network).post_norm)
-    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance)
-    write(weights, grown)
+        wide = silenced(wide, plan, architecture_of(network).post_norm)
+    for place, weights in chain(placed(wide, new.layers), width.ends(old, new)):
+        place.write(weights)
+        if files:
+            files.written(weights.weight)
 
     case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
     return grown, GrowthRecord(
         layer_sources=plan.sources,
         layer_is_copy=plan.is_copy,
-        head_sources=head_sources,
+        head_sources=width.head_sources,
         copied=plan.copied,
         case=case,
         note=note,

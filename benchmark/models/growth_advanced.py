@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
 from benchmark.models.growth_width import Fpi
-from benchmark.models.layout import Affine, Layer, Network
+from benchmark.models.layout import Affine, Layer, Place, Recipe
 
 
 class Aki(Fpi):
@@ -16,11 +19,11 @@ class Aki(Fpi):
     neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
     """
 
-    def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
-        self._above = {id(layer): above for layer, above in zip(network.layers, network.layers[1:], strict=False)}
-        return super().network(network, sources)
+    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Recipe]]:
+        self._above = {id(layer): above for layer, above in pairwise(layers)}
+        return super().layers(layers, sources)
 
-    def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
         maps = self.generator.get_state()
         wide, heads = super().layer(layer)
         above = self._above.get(id(layer))
@@ -31,15 +34,19 @@ class Aki(Fpi):
                 small, own, other = (getattr(each, half) for each in (layer, wide, upper))
                 for name in names:
                     if getattr(small, name) is not None:
-                        old = len(getattr(small, name).weight)
+                        old = getattr(small, name).shape[0]
                         setattr(own, name, _joined(getattr(own, name), getattr(other, name), old))
         return wide, heads
 
 
-def _joined(own: Affine, upper: Affine, old: int) -> Affine:
+def _joined(own: Recipe, upper: Recipe, old: int) -> Recipe:
     """The first `old` outputs of one linear map, the others of another."""
 
     def join(one: Tensor, other: Tensor) -> Tensor:
         return torch.cat([one[:old], other[old:]])
 
-    return Affine(join(own.weight, upper.weight), join(own.bias, upper.bias))
+    def joined() -> Affine:
+        first, rest = own(), upper()
+        return Affine(join(first.weight, rest.weight), join(first.bias, rest.bias))
+
+    return joined

@@ -15,7 +15,7 @@ they are fitted to keep that LayerNorm's mean and variance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from benchmark.models.growth_maps import LayerPlan
 from benchmark.models.growth_width import Heads, Width
-from benchmark.models.layout import Affine, Layer
+from benchmark.models.layout import Affine, Layer, Recipe
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -177,39 +177,50 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
     return Affine(weight.detach(), bias.detach()), scale.item() / eta
 
 
-def silence_copies(layers: list[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> list[Layer[Affine]]:
-    """Make the copies of a plan add nothing to the residual stream."""
-    layers = [layer.map(lambda part: part) for layer in layers]  # a change of these leaves the given ones alone
-    for index, is_copy in enumerate(plan.is_copy):
-        if not is_copy:
-            continue
-        copy, previous = layers[index], layers[index - 1]
-        copy.attention.output, copy.ffn.down = _zero(copy.attention.output), _zero(copy.ffn.down)
-        if post_norm:
-            _pass_on(previous, copy)
-    return layers
+def silenced(layers: Iterable[Layer[Recipe]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Recipe]]:
+    """The layers of a plan, the copies among them made to add nothing to the residual stream.
 
-
-def _pass_on(previous: Layer[Affine], copy: Layer[Affine]) -> None:
-    """Let a copy without residual outputs hand on what the layer before it computes, through its own two LayerNorms.
-
-    A LayerNorm maps a vector that is normalised already to itself, up to its epsilon. So the layer before stops at the
-    normalised vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the layer
-    before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
+    A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is normalised already to
+    itself, up to its epsilon. So the layer before stops at the normalised vector, the copy's first LayerNorm has no
+    gain and bias, and its second one has those of the layer before. What reads a LayerNorm that lost its gain and bias
+    takes them into its weights.
     """
-    norm, attention = previous.ffn.norm, copy.attention
-    attention.query = _absorb(norm, attention.query)
-    attention.key = _absorb(norm, attention.key)
-    attention.value = _absorb(norm, attention.value)
-    if attention.norm is not None:
-        copy.ffn.up = _absorb(attention.norm, copy.ffn.up)
-    copy.ffn.norm = norm
-    attention.norm = previous.ffn.norm = Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
+    before: Recipe | None = None  # the last LayerNorm of the layer before, as if no copy came after it
+    for layer, is_copy, copy_follows in zip(layers, plan.is_copy, [*plan.is_copy[1:], False], strict=True):
+        attention, ffn = layer.attention, layer.ffn
+        if is_copy:
+            attention.output, ffn.down = _zero(attention.output), _zero(ffn.down)
+        if is_copy and post_norm and before and attention.norm:
+            attention.query = _absorb(before, attention.query)
+            attention.key = _absorb(before, attention.key)
+            attention.value = _absorb(before, attention.value)
+            ffn.up = _absorb(attention.norm, ffn.up)
+            attention.norm, ffn.norm = _identity(attention.norm), before
+        before = ffn.norm
+        if copy_follows and post_norm:
+            ffn.norm = _identity(ffn.norm)
+        yield layer
 
 
-def _absorb(norm: Affine, linear: Affine) -> Affine:
-    return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
+def _identity(norm: Recipe) -> Recipe:
+    def identity() -> Affine:
+        whole = norm()
+        return Affine(torch.ones_like(whole.weight), torch.zeros_like(whole.bias))
+
+    return identity
 
 
-def _zero(linear: Affine) -> Affine:
-    return Affine(torch.zeros_like(linear.weight), torch.zeros_like(linear.bias))
+def _absorb(norm: Recipe, linear: Recipe) -> Recipe:
+    def absorbed() -> Affine:
+        gain, map_ = norm(), linear()
+        return Affine(map_.weight * gain.weight, map_.bias + map_.weight @ gain.bias)
+
+    return absorbed
+
+
+def _zero(linear: Recipe) -> Recipe:
+    def zero() -> Affine:
+        whole = linear()  # it draws what it would draw, whatever becomes of it
+        return Affine(torch.zeros_like(whole.weight), torch.zeros_like(whole.bias))
+
+    return zero

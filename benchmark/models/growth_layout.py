@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from transformers import PreTrainedModel
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture
 from benchmark.models.growth_width import Heads
-from benchmark.models.layout import Affine, Network, Place
+from benchmark.models.layout import Affine, Layer, Network, Place, Recipe
+from benchmark.models.weight_files import WeightFiles
 from benchmark.settings.config import ConfigError
 
 
@@ -40,15 +42,15 @@ def places(network: PreTrainedModel) -> Network[Place]:
     return found
 
 
-def write(weights: Network[Affine], network: PreTrainedModel) -> None:
-    """Put weights where they stand in a network of their size."""
-    found = places(network)
-    for into, layer in zip(found.layers, weights.layers, strict=True):
-        if into.attention.norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
-            size = network.config.hidden_size
-            layer.attention.norm = Affine(torch.ones(size), torch.zeros(size))
-    for place, affine in zip(found.parts(), weights.parts(), strict=True):
-        place.write(affine)
+def placed(layers: Iterable[Layer[Recipe]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
+    """The weights of layers, one after the other, and where they belong."""
+    for layer, into in zip(layers, new, strict=True):
+        norm = into.attention.norm
+        if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
+            yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
+            into.attention.norm = None
+        for place, recipe in zip(into.parts(), layer.parts(), strict=True):
+            yield place, recipe()
 
 
 def epsilon(network: PreTrainedModel) -> float:
@@ -64,10 +66,12 @@ def heads(network: PreTrainedModel) -> Heads:
     return Heads(size, groups, config.num_attention_heads // groups)
 
 
-def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
+def enlarged(
+    network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float, files: WeightFiles | None = None
+) -> PreTrainedModel:
     """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms.
 
-    `sources`: of each new layer the old one whose kind it has.
+    `sources`: of each new layer the old one whose kind it has. `files`: where its weights lie, if not in memory.
     """
     architecture = architecture_of(network)
     config = copy.deepcopy(network.config)
@@ -79,7 +83,14 @@ def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int,
     if getattr(config, "layer_types", None) is not None:  # which of them attend locally
         config.layer_types = [config.layer_types[source] for source in sources]
     setattr(config, architecture.epsilon, eps)
-    with torch.random.fork_rng(devices=[]):  # its initial weights are overwritten, so they must not cost random numbers
-        family: Any = type(network)
+    family: Any = type(network)
+    # its initial weights are overwritten, so they must not cost random numbers
+    with torch.random.fork_rng(devices=[]), torch.device("meta") if files else nullcontext():
         larger = family(config)
-    return larger.to(device=network.device, dtype=network.dtype).train(network.training)
+    larger.to(device=None if files else network.device, dtype=network.dtype).train(network.training)
+    for name, buffer in network.named_buffers():  # rotations and the like, which no size changes
+        owner, _, key = name.rpartition(".")
+        larger.get_submodule(owner)._buffers[key] = buffer.clone()
+    if files:
+        files.hold(larger)
+    return larger

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmark.models.growth_width import Heads, Width
-from benchmark.models.layout import Affine, Layer
+from benchmark.models.layout import Affine, Layer, Place, Recipe
 
 
 class Padding(Width):
@@ -34,13 +34,13 @@ class Padding(Width):
         self.eta = (old / new) ** 0.5
         self.variance = self.eta**2
 
-    def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
         wide, heads = super().layer(layer)
         attention = wide.attention
         if attention.query_norm is not None:
-            attention.query = Affine(self.eta * attention.query.weight, self.eta * attention.query.bias)
+            attention.query = _scaled(attention.query, self.eta)
         if attention.key_norm is not None:
-            attention.key = Affine(self.eta * attention.key.weight, self.eta * attention.key.bias)
+            attention.key = _scaled(attention.key, self.eta)
         return wide, heads
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
@@ -66,6 +66,14 @@ class Padding(Width):
         """Weights (out, T) for weights (out, S), of the same size on the new units."""
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
         return torch.cat([weight, extra * weight.std()], 1)
+
+
+def _scaled(linear: Recipe, factor: float) -> Recipe:
+    def scaled() -> Affine:
+        whole = linear()
+        return Affine(factor * whole.weight, factor * whole.bias)
+
+    return scaled
 
 
 def _padded(tensor: Tensor, *shape: int) -> Tensor:

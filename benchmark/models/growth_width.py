@@ -5,16 +5,19 @@ Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from benchmark.models.growth_maps import blocks, counts, expansion
-from benchmark.models.layout import Affine, Attention, FeedForward, Layer, Network
+from benchmark.models.layout import Affine, Attention, FeedForward, Layer, Network, Place, Recipe
 
 NoiseScale = Literal["absolute", "relative"]
+_BLOCK = 2**23  # numbers of a table that are widened at once
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Heads:
 
 
 class Width:
-    """Widens the weights of a network. Subclasses say what happens where a map meets the residual stream.
+    """Widens the weights of a network, one by one. Subclasses say what happens where a map meets the residual stream.
 
     Args:
         old, new: S and T.
@@ -36,6 +39,7 @@ class Width:
 
     Attributes:
         variance: what it multiplies the variance that norms see by.
+        head_sources: the old head of each new head, for each layer so far.
     """
 
     variance = 1.0
@@ -45,60 +49,76 @@ class Width:
         self.new = new
         self.heads = heads
         self.generator = generator
+        self.head_sources: list[list[int]] = []
 
-    def network(self, network: Network[Affine], sources: list[int]) -> tuple[Network[Affine], list[list[int]]]:
-        """The wide network with the layers `sources`, and for each of them the old head of each new head."""
-        layers, heads = zip(*(self.layer(network.layers[source]) for source in sources), strict=True)
-        embedding_norm, final_norm = network.embedding_norm, network.final_norm
-        head, head_norm = network.head, network.head_norm
-        if head is None or head_norm is None:
-            final_norm = final_norm and self.last_norm(final_norm)
-        else:
-            final_norm = final_norm and self.norm(final_norm)
-            head, head_norm = self.head(head, head_norm)
-        wide = Network(
-            tables=[self.table(table, embedding_norm) for table in network.tables],
-            embedding_norm=embedding_norm and self.embedding_norm(embedding_norm),
-            layers=list(layers),
-            final_norm=final_norm,
-            head=head,
-            head_norm=head_norm,
-            decoder=self.decoder(network.decoder, embedding_norm),
-        )
-        return wide, list(heads)
+    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Recipe]]:
+        """The wide layers, each to be used up before the next is asked for: both draw from the same generator."""
+        for source in sources:
+            wide, heads = self.layer(layers[source])
+            self.head_sources.append(heads)
+            yield wide
 
-    def layer(self, layer: Layer[Affine]) -> tuple[Layer[Affine], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
+        """The wide layer, and the old head of each of its heads."""
         attention, ffn = layer.attention, layer.ffn
-        inner, size = ffn.up.weight.shape[0], self.heads.size
+        inner, size = ffn.up.shape[0], self.heads.size
         groups = expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
         heads = blocks(groups, self.heads.ratio)
         query, key = blocks(heads, size), blocks(groups, size)
         units = expansion(inner, inner * self.new // self.old, self.generator)
-        wide = Layer(
+
+        def norm(place: Place) -> Recipe:
+            return lambda: self.norm(place.read())
+
+        def reading(place: Place, outputs: Tensor) -> Recipe:
+            return lambda: self.reading(place.read(), outputs)
+
+        def writing(place: Place, inputs: Tensor) -> Recipe:
+            return lambda: self.writing(place.read(), inputs)
+
+        wide = Layer[Recipe](
             attention=Attention(
-                norm=attention.norm and self.norm(attention.norm),
-                query=self.reading(attention.query, query),
-                key=self.reading(attention.key, key),
-                value=self.reading(attention.value, key),
-                output=self.writing(attention.output, query),
-                query_norm=attention.query_norm,
-                key_norm=attention.key_norm,
+                norm=norm(attention.norm) if attention.norm else None,
+                query=reading(attention.query, query),
+                key=reading(attention.key, key),
+                value=reading(attention.value, key),
+                output=writing(attention.output, query),
+                query_norm=attention.query_norm.read if attention.query_norm else None,
+                key_norm=attention.key_norm.read if attention.key_norm else None,
             ),
             ffn=FeedForward(
-                norm=self.norm(ffn.norm),
-                up=self.reading(ffn.up, units),
-                down=self.writing(ffn.down, units),
-                gate=ffn.gate and self.reading(ffn.gate, units),
+                norm=norm(ffn.norm),
+                up=reading(ffn.up, units),
+                down=writing(ffn.down, units),
+                gate=reading(ffn.gate, units) if ffn.gate else None,
             ),
         )
         return wide, heads.tolist()
 
+    def ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
+        """What is before and after the layers, and where in `new` it belongs; tables come in blocks of rows."""
+        if old.head is None or old.head_norm is None:
+            if old.final_norm and new.final_norm:
+                yield new.final_norm, self.last_norm(old.final_norm.read())
+        elif new.head and new.head_norm:
+            if old.final_norm and new.final_norm:
+                yield new.final_norm, self.norm(old.final_norm.read())
+            head, head_norm = self.head(old.head.read(), old.head_norm.read())
+            yield new.head, head
+            yield new.head_norm, head_norm
+        norm = old.embedding_norm.read() if old.embedding_norm else None
+        for table, wide in zip(old.tables, new.tables, strict=True):
+            yield from _by_rows(table, wide, partial(self.table, norm=norm))
+        if norm and new.embedding_norm:
+            yield new.embedding_norm, self.embedding_norm(norm)
+        yield from _by_rows(old.decoder, new.decoder, partial(self.decoder, norm=norm))
+
     def table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Embeddings, of which `norm` is the LayerNorm, if any."""
+        """Rows of a table of embeddings, of which `norm` is the LayerNorm, if any."""
         raise NotImplementedError
 
     def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        """The decoder is widened as the embeddings are, to which it may be tied."""
+        """Rows of the decoder, which is widened as the embeddings are: it may be tied to them."""
         return self.table(decoder, norm)
 
     def norm(self, norm: Affine) -> Affine:
@@ -123,6 +143,12 @@ class Width:
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         """BERT's LM head: dense, GELU, LayerNorm."""
         raise NotImplementedError
+
+
+def _by_rows(old: Place, new: Place, widened: Callable[[Affine], Affine]) -> Iterator[tuple[Place, Affine]]:
+    size = max(1, _BLOCK // old.shape[1])
+    for block, place in zip(old.blocks(size), new.blocks(size), strict=True):
+        yield place, widened(block.read())
 
 
 class Fpi(Width):

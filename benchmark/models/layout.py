@@ -111,6 +111,9 @@ class Affine:
     bias: Tensor
 
 
+Recipe = Callable[[], Affine]  # weights that are made when they are asked for, so that not all are there at once
+
+
 @dataclass(frozen=True)
 class Place:
     """Where an Affine stands in a network.
@@ -121,6 +124,16 @@ class Place:
     module: nn.Module
     rows: Tensor | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the weight: (out, in), (D) or (rows, D)."""
+        shape = tuple(self._tensors()[0].shape)
+        return shape if self.rows is None else (len(self.rows), *shape[1:])
+
+    def blocks(self, size: int) -> Iterator[Place]:
+        """A place for each `size` rows of what is not shared, in order."""
+        return (Place(self.module, rows) for rows in torch.arange(self.shape[0]).split(size))
+
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
         weight, bias = self._tensors()
@@ -128,7 +141,7 @@ class Place:
             bias = weight.new_zeros(len(weight))
         if self.rows is not None:
             weight, bias = weight[self.rows], bias[self.rows]
-        return Affine(weight.double().cpu().clone(), bias.double().cpu().clone())
+        return Affine(*(part.to("cpu", torch.float64, copy=True) for part in (weight, bias)))
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
