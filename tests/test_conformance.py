@@ -19,6 +19,7 @@ from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS
 from benchmark.instruments.lab import Lab
 from benchmark.training.method import LifelongMethod, Phase
+from tests.support import everything
 
 ROOT = Path(__file__).parent.parent
 ALONE = [check for check in CHECKS if check is not conformance.two_processes_equal_one]
@@ -28,8 +29,11 @@ ALONE = [check for check in CHECKS if check is not conformance.two_processes_equ
 LOOK_INTO_NETWORKS = {"naive", "ewc", "elle", "elle_exact", "aki", "pnn", "lora"}
 # These have a loss or a network of their own; what is compiled of all others is what is compiled of one of these.
 OWN_LOSS_OR_NETWORK = {"naive", "elle", "ewc", "logit_kd", "pnn", "lora"}
+# These do something by the share of a budget; of all others one tells as much as any.
+COUNT = {"ewc", "elle"}
 LEFT_OUT: dict[Callable[[Lab], None], set[str]] = {
     conformance.every_architecture_learns: set(methods.names()) - LOOK_INTO_NETWORKS,
+    conformance.trains_under_every_budget: set(methods.names()) - COUNT,
     conformance.compiled_equals_eager: set(methods.names()) - OWN_LOSS_OR_NETWORK,
 }
 
@@ -46,7 +50,25 @@ def test_conforms(name: str, tmp_path) -> None:
 def test_two_processes_equal_one(tmp_path) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
     names = sorted(OWN_LOSS_OR_NETWORK | {"agem", "er", "mas", "derpp", "merge"})
-    conformance.compare_two_processes([Lab(name, methods.build, tmp_path / name) for name in names])
+    labs = [Lab(name, everything.build, tmp_path / name) for name in [*names, "everything"]]
+    conformance.compare_two_processes(labs)
+
+
+TRIED_AT_ONCE = (
+    conformance.budget_is_kept_to_one_step,
+    conformance.checkpoints_compute_what_was_recorded,
+    conformance.questions_compute_nothing,
+    conformance.each_step_costs_what_the_first_does,
+    conformance.resumes_identically_from_a_kill_in_each_phase,
+    conformance.trains_under_every_budget,
+)
+
+
+def test_all_that_a_method_can_say_goes_together(tmp_path) -> None:
+    """Oracle: the checks, on one method that says all of it at once."""
+    lab = Lab("everything", everything.build, tmp_path)
+    for check in TRIED_AT_ONCE:
+        check(lab)
 
 
 def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
@@ -78,7 +100,7 @@ class Wrong(LifelongMethod):
         return [Phase(f"phase {i}", share=share) for i, share in enumerate(shares)]
 
     def start_stage(self, model, stage):
-        self.kept = []
+        self.kept, self.budget = [], stage.budget
         base = model.network.base_model
         if self.how == "first stage":
             base.wte.weight.data.mul_(0.5)
@@ -100,6 +122,8 @@ class Wrong(LifelongMethod):
 
     def adjust_gradients(self, learner, memory):
         learner.record(steps=learner.metrics.get("steps", 0) + 1)
+        if self.how == "counts":
+            learner.parameters[0].grad.div_(round(self.budget) - 1)
         if self.how == "state" and learner.metrics["steps"] > 1:  # depends on what a resume does not restore
             self.calls = getattr(self, "calls", 0) + 1
             learner.parameters[0].grad.mul_(self.calls % 3)
@@ -121,11 +145,20 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("too much", conformance.phases_fill_each_stage, "more than the budget"),
         ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
-        ("first stage", conformance.shared_first_stage_is_naive, "tensors differ in the first stage"),
+        (
+            "first stage",
+            conformance.shared_first_stage_is_naive,
+            "tensors differ in the first stage, .*: say in `signature`",
+        ),
         ("asked", conformance.questions_compute_nothing, "take 16 FLOPs"),
         ("later", conformance.each_step_costs_what_the_first_does, "step 3 takes"),
         ("thread", conformance.works_in_one_thread, "helper"),
-        ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "tensors differ after kills"),
+        ("counts", conformance.trains_under_every_budget, "not finite"),
+        (
+            "state",
+            conformance.resumes_identically_from_a_kill_in_each_phase,
+            "tensors differ after kills, .*: name in `state`",
+        ),
         ("alone", conformance.two_processes_equal_one, "wrong in two processes"),
         ("compiled", conformance.compiled_equals_eager, "compiled"),
         ("bf16", conformance.bf16_is_finite, "the loss is not finite"),

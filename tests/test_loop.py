@@ -229,6 +229,8 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         "metrics": {"conflicts": 0.5},
         "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0},
         "carried": {},
+        "evaluated": None,
+        "trunk": None,
     }
     assert Checkpoint.load(path, cpu) == saved
     del content["cores"]

@@ -27,7 +27,7 @@ from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights
 from benchmark.instruments.speed import stages
 from benchmark.models import load
 from benchmark.settings import architecture_names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.config import Budget, ConfigError
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.flops import count_flops
@@ -39,6 +39,8 @@ from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_of
 from benchmark.training.step import Stepper
 from benchmark.training.unchanged import unchanged
+
+COMPILED = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
 
 
 class Killed(Exception):
@@ -101,6 +103,22 @@ def budget_is_kept_to_one_step(lab: Lab) -> None:
             )
 
 
+def trains_under_every_budget(lab: Lab) -> None:
+    """Under seconds, FLOPs and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
+    lab.undisturbed()
+    run = lab.run(lab.config(), "undisturbed-gpt")
+    lines = records.read_stage(run.store.stage(run.keys[-1]) / "records.jsonl")
+    [flops] = [line["charged"]["flops"] for line in lines if line["kind"] == "done"]
+    for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * flops)):
+        config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
+        for index, stage in enumerate(lab.weights(config, f"{unit}-{amount:g}")):
+            infinite = [name for name, tensor in stage.items() if not tensor.isfinite().all()]
+            assert not infinite, (
+                f"under {amount:g} {unit} a stage, {infinite[0]} is not finite after stage {index}: a stage may end "
+                "with any step, so do not count on a number of them; learner.elapsed says what share is over"
+            )
+
+
 def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
     expected = lab.undisturbed()
@@ -128,7 +146,8 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
             continue
     assert not kills, f"the run ended before it was killed at steps {kills}"
     actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
-    _assert_equal(expected, actual, "after kills")
+    cure = ": name in `state` what a step changes, and let start_stage make again what it does not"
+    _assert_equal(expected, actual, "after kills", cure)
 
 
 def two_processes_equal_one(lab: Lab) -> None:
@@ -142,7 +161,9 @@ def two_processes_equal_one(lab: Lab) -> None:
 
 def compiled_equals_eager(lab: Lab) -> None:
     """The captured graph computes what the eager method computes, within 1e-5."""
-    _assert_close(lab.undisturbed(), lab.weights(lab.config(compile="aot_eager"), "compiled"), 1e-5, "compiled")
+    _assert_close(
+        lab.undisturbed(), lab.weights(lab.config(compile="aot_eager"), "compiled"), 1e-5, "compiled", COMPILED
+    )
 
 
 def bf16_is_finite(lab: Lab) -> None:
@@ -175,7 +196,8 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
             loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
             for domain, value in evaluations[-1]["perplexity"].items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
-                    f"{domain}: {value} recorded, {loaded[domain]} loaded"
+                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model must be "
+                    "saved with all that it computes with, so give it what its class saves"
                 )
 
 
@@ -183,7 +205,8 @@ def shared_first_stage_is_naive(lab: Lab) -> None:
     """A method whose signature claims nothing for the first stage trains there exactly what Naive trains."""
     if lab.new_method().signature(stage_of(lab.config(), 0)) == {}:
         naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
-        _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage")
+        cure = ": say in `signature` what the first stage does that Naive's does not"
+        _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage", cure)
 
 
 def questions_compute_nothing(lab: Lab) -> None:
@@ -240,6 +263,7 @@ CHECKS: tuple[Callable[[Lab], None], ...] = (
     questions_compute_nothing,
     each_step_costs_what_the_first_does,
     works_in_one_thread,
+    trains_under_every_budget,
     resumes_identically_from_a_kill_in_each_phase,
     two_processes_equal_one,
     compiled_equals_eager,
@@ -282,7 +306,8 @@ def compare_two_processes(labs: Sequence[Lab]) -> None:
     for lab, weights in zip(labs, expected, strict=True):
         run = lab.run(lab.config(), "two")
         actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
-        _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes")
+        cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
+        _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes", cure)
 
 
 def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
@@ -327,18 +352,18 @@ def _cumulative(values: Iterator[int]) -> list[int]:
     return ends
 
 
-def _assert_equal(expected: list[Weights], actual: list[Weights], what: str) -> None:
+def _assert_equal(expected: list[Weights], actual: list[Weights], what: str, cure: str = "") -> None:
     for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
         assert one.keys() == other.keys(), f"stage {stage}: other parameters {what}"
         different = [name for name in one if not torch.equal(one[name], other[name])]
-        assert not different, f"stage {stage}: {len(different)} tensors differ {what}, e.g. {different[0]}"
+        assert not different, f"stage {stage}: {len(different)} tensors differ {what}, e.g. {different[0]}{cure}"
 
 
-def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str) -> None:
+def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:
     for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
         for name in one:
             difference = (one[name] - other[name]).abs().max().item()
-            assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}"
+            assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
 
 
 def _free_port() -> int:

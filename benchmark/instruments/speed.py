@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -201,10 +202,12 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
     naive = copy.deepcopy(model).to(world.device).train()
+    evaluated: LanguageModel | None = None
     for index, key in enumerate(keys):
         method, state = build(config.method, config.options), get_state(method)
         set_state(method, state)
-        inputs = StageInputs(config, trainable_stage(config, index, stream), stream, method, model, world)
+        stage = trainable_stage(config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None)
+        inputs = StageInputs(config, stage, stream, method, model, world)
         torch.manual_seed(inputs.stage.seed)
         model.to(world.device)
         world.synchronize()
@@ -212,7 +215,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
         inputs.begin()
         world.synchronize()
         set_up = world.maximum(time.perf_counter() - began)[0]
-        model = inputs.model
+        model, evaluated = inputs.model, inputs.evaluated
         yield key, Prepared(inputs, set_up, naive)
 
 

@@ -52,8 +52,8 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
     """The share of each of PARTS in the time of these steps, 0 to 1; together 1.
 
     "batches" is the wait for them, as they are made ahead. "forward" is the loss, teachers included; a loss that forms
-    its own gradient (`models/linear_cross_entropy.py`) does so there. "method" is what `adjust_gradients` and `observe`
-    do beyond passes through the model.
+    its own gradient (`models/linear_cross_entropy.py`) does so there. "method" is what `adjust_gradients`, `after_step`
+    and `observe` do beyond passes through the model.
     """
     learner, method = stepper.learner, stepper.method
     watch = Stopwatch(stepper.inputs.world.synchronize)
@@ -63,6 +63,7 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
         ("forward", learner, "objective"),
         ("method", method, "adjust_gradients"),
         ("method", method, "observe"),
+        ("method", method, "after_step"),
         ("optimizer", stepper, "update"),
     ]
     with ExitStack() as patches:

@@ -21,6 +21,8 @@ class Batch:
     rows: int  # of the whole batch, over all micro-batches and processes
     memory_share: float  # of those rows
     memory_rows: int  # of this part, from the memory of earlier domains; they come last
+    source: int = 0  # its number in `Phase.sources`, where a step has several batches
+    weight: float = 1.0  # of its mean loss in the step's loss
 
     @property
     def memory(self) -> Tensor:

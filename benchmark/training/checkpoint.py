@@ -44,6 +44,14 @@ class Position:
     phases: list[PhaseCost] = field(default_factory=list)  # those that are finished
 
 
+@dataclass(frozen=True)
+class Trunk:
+    """Where a branch began: what the next stage goes on from."""
+
+    model: dict[str, torch.Tensor]
+    carried: Moments
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A stage between two of its steps."""
@@ -56,6 +64,8 @@ class Checkpoint:
     metrics: dict[str, float]
     cores: CoreTime
     carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
+    evaluated: dict[str, torch.Tensor] | None = None  # the weights of the method's own model to evaluate
+    trunk: dict[str, Any] | None = None  # `Trunk`, in a branch
 
     def save(self, path: Path) -> None:
         position = vars(self.position) | {"phases": [phase.flat() for phase in self.position.phases]}

@@ -83,7 +83,8 @@ class Learner:
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
         """Set every `parameter.grad` to the gradient of the mean loss over all rows of all processes.
 
-        Returns this process's mean loss, detached, shape ().
+        Where the batches are of several sources, that loss is the sum of each one's mean times its weight. Returns this
+        process's share of it, detached, shape ().
         """
         for parameter in self.parameters:
             parameter.grad = None
@@ -92,7 +93,7 @@ class Learner:
             last = number == len(batches) - 1
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 # DDP averages over processes, so each counts for its rows
-                loss = self.objective(batch) * (len(batch.tokens) * self.world.size / batch.rows)
+                loss = self.objective(batch) * (len(batch.tokens) * self.world.size / batch.rows * batch.weight)
                 loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()

@@ -10,6 +10,7 @@ from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.stream import SOURCES
 
 Step = tuple[list[Batch], list[Batch]]  # the batch, and the second one, from memory, that the phase asked for
 
@@ -30,8 +31,14 @@ class Loader:
         self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
         if 0 < self._memory_rows < world.size:
             raise ValueError(f"{self._memory_rows} rows from memory cannot be split over {world.size} processes")
-        rows = training.batch_size + self._memory_rows  # of a step, over all processes
-        self.tokens = rows * stream.length
+        self._source_rows = [stream.source_batch_size(one, stage.index, training.batch_size) for one in phase.sources]
+        for source, count in zip(phase.sources, self._source_rows, strict=True):
+            if 0 < count < world.size:
+                raise ValueError(
+                    f"{count} rows of source {source.domain!r} cannot be split over {world.size} processes"
+                )
+        rows = sum(self._source_rows) if phase.sources else training.batch_size  # of a step, over all processes
+        self.tokens = (rows + self._memory_rows) * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 
@@ -47,9 +54,13 @@ class Loader:
         return current
 
     def compute(self, step: int) -> Step:
-        stage, stream, index = self._stage.index, self._stream, self._phase_index
+        stage, stream, index, weights = self._stage.index, self._stream, self._phase_index, self._method.replay_weights
         batch = [
-            stream.batch(stage, self._phase, index, step, self._batch_size, rows, self._method.replay_weights)
+            stream.source_batch(stage, source, SOURCES * number + index, step, count, rows, weights)
+            for number, (source, count) in enumerate(zip(self._phase.sources, self._source_rows, strict=True))
+            for rows in self._micro_batches(count)
+        ] or [
+            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights)
             for rows in self._micro_batches(self._batch_size)
         ]
         memory = [

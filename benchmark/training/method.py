@@ -33,6 +33,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Rows of a step that are a batch of their own, with a loss of their own."""
+
+    domain: str  # "new", "previous", "seen" as in Phase, "memory": of all earlier domains, or the name of one of them
+    share: float = 1.0  # rows, as a share of training.batch_size
+    weight: float = 1.0  # of the mean loss of these rows in the step's loss, which is the sum over the sources
+
+    @property
+    def from_memory(self) -> bool:
+        return self.domain not in ("new", "previous", "seen")
+
+
+@dataclass(frozen=True)
 class Phase:
     """A part of a stage. Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
 
@@ -46,9 +59,11 @@ class Phase:
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
     domain: Literal["new", "previous", "seen"] = "new"  # whose text the rest is; "seen": of all so far, the new one too
     trains: bool = True  # False: batches go to observe(), no optimizer
+    sources: tuple[Source, ...] = ()  # several batches, in place of the one that `memory` and `domain` describe
     memory_batch: float = 0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
     schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
     rates: Mapping[str, float] = field(default_factory=dict)  # factors of it by name (`part_names`); 0 freezes
+    branch: bool = False  # the next stage goes on from where the phase begins; its end is evaluated and saved
     optimizer: Literal["new", "carry"] = "new"  # "carry": go on with the moments that the last phase to train has left
 
 
@@ -97,6 +112,7 @@ class Stage:
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights
     memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
+    previous: Callable[[], LanguageModel]  # a copy of what the stage before was evaluated with, in evaluation mode
     outlook: Outlook
 
     @property
@@ -135,6 +151,7 @@ class LifelongMethod:
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
+    evaluated: LanguageModel | None = None  # what is evaluated and saved, where start_stage sets another than it trains
 
     def signature(self, stage: Stage) -> dict[str, Any]:
         """What of the method determines this stage. Stages with equal signatures are trained once and shared.
@@ -145,7 +162,9 @@ class LifelongMethod:
 
     def uses_memory(self, stage: Stage) -> bool:
         """Whether the size of the memory matters to a stage: by default, whether a phase draws from it."""
-        return not stage.first and any(phase.memory or phase.memory_batch for phase in self.phases(stage))
+        phases = self.phases(stage)
+        of_sources = any(source.from_memory for phase in phases for source in phase.sources)
+        return not stage.first and (of_sources or any(phase.memory or phase.memory_batch for phase in phases))
 
     def options(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
@@ -166,6 +185,9 @@ class LifelongMethod:
 
         `memory`: the batch that `Phase.memory_batch` asked for, in micro-batches.
         """
+
+    def after_step(self, learner: Learner) -> None:
+        """Take in the weights that the optimizer has just moved: averages."""
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False."""

@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training.flops import count_flops
-from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.method import LifelongMethod, Phase, Source
 from benchmark.training.unchanged import SideEffect
 
 TRUSTED = ("benchmark.models.", "torch.", "transformers.")  # packages whose classes a model may consist of
-DECLARED = (Schedule, Piece)  # what a phase may hold beside plain values
+DECLARED = (Schedule, Piece, Source)  # what a phase may hold beside plain values
 LOOKED_UP = ("__getattribute__", "__getattr__", "__setattr__")
 PLAIN = {
     *(bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set, frozenset),
@@ -40,7 +40,17 @@ def built(new_method: Callable[[], LifelongMethod]) -> LifelongMethod:
     name = type(method).__name__
     if flops:
         raise SideEffect(f"building {name} takes {flops:g} FLOPs, off the clock: compute in start_stage")
-    for attribute in ("growth", "replay_weights", "title", "group", "version", "space", "state", *method.state):
+    for attribute in (
+        "growth",
+        "evaluated",
+        "replay_weights",
+        "title",
+        "group",
+        "version",
+        "space",
+        "state",
+        *method.state,
+    ):
         found = inspect.getattr_static(method, attribute, None)
         if hasattr(type(found), "__get__"):
             raise SideEffect(

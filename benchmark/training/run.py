@@ -11,6 +11,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,17 @@ class Run:
     def _compute(self, index: int, folder: Path) -> None:
         if self.world.leads:
             sweep(folder)
-        stage = trainable_stage(self.config, index, self.stream)
+        previous = self.store.stage(self.keys[index - 1]) if index else None
+        load_previous = partial(load, previous / "model") if previous else None
+        stage = trainable_stage(self.config, index, self.stream, load_previous)
         method = built(self.new_method)
         keeps = self._keeps[index]
         moments: Moments = {}
         torch.manual_seed(stage.seed)
-        if index:
-            previous = self.store.stage(self.keys[index - 1])
+        if previous:
             moments = checkpoint.load(previous / "optimizer.pt") if keeps else {}
-            model = load(previous / "model")
+            trained = previous / "trained"  # where that is not the model that is evaluated
+            model = load(trained if trained.is_dir() else previous / "model")
             set_state(method, {**get_state(method), **(checkpoint.load(previous / "method.pt") or {})})
         else:
             start = self.config.start
@@ -191,10 +194,13 @@ class Run:
         summary = training.summary()
         if self.world.leads:
             model.save(folder / "model", self.corpus.tokenizer)
+            weights = weights_hash(model)
+            if other := training.trained():
+                other.save(folder / "trained", self.corpus.tokenizer)
             checkpoint.save(folder / "method.pt", get_state(method))
             if keeps:
                 checkpoint.save(folder / "optimizer.pt", training.carried)
-            record("done", **summary, weights=weights_hash(model))
+            record("done", **summary, weights=weights)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
 
     def _record_failure(self, stage: int, error: Exception) -> None:

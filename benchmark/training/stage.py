@@ -18,7 +18,7 @@ from benchmark.record_lines import StageEnd
 from benchmark.settings.config import per_stage
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.units import Work
-from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
+from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
 from benchmark.training.clock import Clock
 from benchmark.training.contention import contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
@@ -72,9 +72,10 @@ class StageRun:
         self.times = stage_times(inputs.config, self.stage.index)  # on the machine that the budget names, if it does
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
+        self.trunk: Trunk | None = None  # where a branch began
 
     def run(self) -> LanguageModel:
-        """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the trained model.
+        """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the model to save.
 
         Raises Stopped, after a checkpoint, when asked to; NonFiniteLoss with phase, step and learning rate; SideEffect
         if the method does anything where the clock would not charge it.
@@ -99,10 +100,23 @@ class StageRun:
                 saved = None
                 self.position.phase, self.position.step = number, 0
                 self.position.before = self.clock.charged()
+            if phase.branch and not self.trunk:
+                weights = {name: value.to("cpu", copy=True) for name, value in self.inputs.model.state_dict().items()}
+                self.trunk = Trunk(weights, self.carried)
             self._train_phase(phase, end, saved)
         if phases:
             self._evaluate(phases[-1].name)
-        return self.inputs.model
+        return self.inputs.evaluated
+
+    def trained(self) -> LanguageModel | None:
+        """The model that the next stage goes on from, once the evaluated one is saved; None where it is that one.
+
+        `carried` goes back to the beginning of a branch too.
+        """
+        if self.trunk:
+            self.inputs.model.load_state_dict(self.trunk.model)
+            self.carried = self.trunk.carried
+        return self.inputs.model if self.trunk or self.method.evaluated is not None else None
 
     def summary(self) -> StageEnd:
         """What the record of a finished stage says. All processes must ask for it at once."""
@@ -119,7 +133,7 @@ class StageRun:
         clock.start()
         flops = count_flops(self.inputs.begin)
         clock.pause()
-        refuse_own_code(self.inputs.model)
+        self._refuse_own_code()
         with unchanged("phases()", method, self.inputs.model):
             clock.start()
             phases = list(method.phases(self.stage))
@@ -137,7 +151,7 @@ class StageRun:
         """Train until `end` of the budget is spent: at least one step, at most one step too long."""
         position, training = self.position, self.training
         # Building, compiling and warming up are free: the clock is paused.
-        refuse_own_code(self.inputs.model)
+        self._refuse_own_code()
         known = self.carried if phase.optimizer == "carry" else {}
         stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
@@ -239,8 +253,8 @@ class StageRun:
 
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs, charged = self.inputs, self.clock.charged()
-        refuse_own_code(inputs.model)
-        perplexity = perplexities(inputs.model, inputs.stream, self.world, self.precision)
+        self._refuse_own_code()
+        perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.precision)
         self.record(
             "evaluation",
             phase=phase,
@@ -252,6 +266,13 @@ class StageRun:
             tokens_per_second=charged["tokens"] / charged["seconds"] if charged["seconds"] else 0.0,
             **values,
         )
+
+    def _refuse_own_code(self) -> None:
+        evaluated = self.method.evaluated
+        if evaluated is not None and not isinstance(evaluated, LanguageModel):
+            raise SideEffect(f"{type(self.method).__name__}.evaluated is a {type(evaluated).__name__}: give a model")
+        for model in {self.inputs.model, self.inputs.evaluated}:
+            refuse_own_code(model)
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         plain("learner.metrics", learner.metrics)
@@ -285,7 +306,7 @@ class StageRun:
 
     def _save(self, stepper: Stepper) -> None:
         self._saved_at = self.clock.seconds
-        refuse_own_code(self.inputs.model)
+        self._refuse_own_code()
         plain("learner.metrics", stepper.learner.metrics)
         plain(f"the state of {type(self.method).__name__}", get_state(self.method))
         if self.world.leads:
@@ -303,6 +324,8 @@ class StageRun:
                 metrics=stepper.learner.metrics,
                 cores=self.clock.cores.total,
                 carried=kept,
+                evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),
+                trunk=vars(self.trunk) if self.trunk else None,
             )
             content.save(self.checkpoint_file)
         self.world.barrier()
@@ -312,6 +335,9 @@ class StageRun:
         self.clock.restore(saved.charged)
         self.clock.cores.total = saved.cores
         self.inputs.model.load_state_dict(saved.model)
+        if saved.evaluated is not None:
+            self.inputs.evaluated.load_state_dict(saved.evaluated)
+        self.trunk = Trunk(**saved.trunk) if saved.trunk else None
         set_state(self.method, saved.state)
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved.carried

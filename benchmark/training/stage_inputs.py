@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -17,8 +18,13 @@ from benchmark.training.stage_keys import stage_of
 from benchmark.training.stream import Stream
 
 
-def trainable_stage(config: RunConfig, index: int, stream: Stream) -> Stage:
-    """The stage `index` of a run with all that a method may ask it for."""
+def trainable_stage(
+    config: RunConfig, index: int, stream: Stream, load_previous: Callable[[], LanguageModel] | None = None
+) -> Stage:
+    """The stage `index` of a run with all that a method may ask it for.
+
+    `load_previous` gives the model that the stage before was evaluated with; the first stage has none.
+    """
     model = config.model
 
     def new_model(size: Size) -> LanguageModel:
@@ -35,7 +41,14 @@ def trainable_stage(config: RunConfig, index: int, stream: Stream) -> Stage:
     def memory_rows(rows: int) -> Tensor:
         return stream.memory_text(index, rows)
 
-    stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows)
+    def previous() -> LanguageModel:
+        if load_previous is None:
+            raise ValueError("the first stage has no model before it: copy the one that start_stage is given")
+        before = load_previous()
+        meet(before, stage.domains, stage.seed)
+        return before.eval()
+
+    stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows, previous=previous)
     return stage
 
 
@@ -51,6 +64,11 @@ class StageInputs:
     world: World
     moments: Moments = field(default_factory=dict)  # what the stage before has kept of its optimizer
 
+    @property
+    def evaluated(self) -> LanguageModel:
+        """The model that is evaluated and saved: the trained one, unless the method has another."""
+        return self.model if self.method.evaluated is None else self.method.evaluated
+
     def begin(self) -> None:
         """Let the method make the model that this stage trains, on the device and in training mode.
 
@@ -59,3 +77,5 @@ class StageInputs:
         meet(self.model, self.stage.domains, self.stage.seed)
         self.model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
         self.model.to(self.world.device).train()
+        if self.method.evaluated is not None:
+            self.method.evaluated.to(self.world.device)

@@ -30,7 +30,7 @@ def stage_of(config: RunConfig, index: int) -> Stage:
     amounts = [per_stage(config.budget.amount, i) for i in range(len(domains))]
     ladder = config.model.ladder
 
-    def refuse(_: object) -> NoReturn:
+    def refuse(*_: object) -> NoReturn:
         raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
 
     return Stage(
@@ -42,6 +42,7 @@ def stage_of(config: RunConfig, index: int) -> Stage:
         seed=_seed(config.seed, index),
         build=refuse,
         memory_rows=refuse,
+        previous=refuse,
         outlook=Outlook(stages=len(domains), size=ladder[-1], budget=sum(amounts)),
     )
 
@@ -52,16 +53,34 @@ def _seed(run: int, stage: int) -> int:
 
 
 def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
-    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold."""
-    if config.data.memory_tokens < config.data.text_length:
-        return
-    for index in range(1, len(config.domains)):
-        for phase in method.phases(stage_of(config, index)):
-            for share in (phase.memory, phase.memory_batch):
+    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
+
+    So it does for sources that a stage does not have.
+    """
+    has_memory = config.data.memory_tokens >= config.data.text_length
+    for index in range(len(config.domains)):
+        stage = stage_of(config, index)
+        for phase in method.phases(stage):
+            _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
+            shares = [("sources", source.share) for source in phase.sources]
+            shares += [("memory", phase.memory), ("memory", phase.memory_batch)] if index and has_memory else []
+            for what, share in shares:
                 try:
                     rows_of_share(share, config.training.batch_size)
                 except ConfigError as error:
-                    raise ConfigError(f"row {config.row!r}, memory of phase {phase.name!r}: {error}") from None
+                    raise ConfigError(f"row {config.row!r}, {what} of phase {phase.name!r}: {error}") from None
+
+
+def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
+    earlier = stage.domains[:-1]
+    known = ["new", "seen", *(["previous", "memory", *earlier] if earlier else [])]
+    for source in phase.sources:
+        if source.domain not in known:
+            raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
+        if source.share <= 0 or source.weight < 0:
+            raise ConfigError(f"{place}: source {source.domain!r} needs a share above 0 and a weight of 0 or more")
+    if phase.sources and not has_memory and all(source.from_memory for source in phase.sources):
+        raise ConfigError(f"{place}: all sources are memory, and data.memory_tokens holds no row")
 
 
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:

@@ -67,6 +67,7 @@ class Stepper:
         refuse_class("the loss", type(loss))
         self.method.adjust_gradients(self.learner, memory)
         self.update(self.optimizer, learning_rate)
+        self.method.after_step(self.learner)
         return loss
 
     def update(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
@@ -82,7 +83,8 @@ class Stepper:
         Raises SideEffect if the step leaves something behind that the method does not name in its `state`.
         """
         model, device = self.inputs.model, self.inputs.world.device
-        tensors = [*model.parameters(), *model.buffers()]
+        models = {model, self.inputs.evaluated}
+        tensors = [tensor for one in models for tensor in (*one.parameters(), *one.buffers())]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
         with unchanged("the warm-up step", self.method, model, self.learner), kept_random_numbers(device):

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from torch import Tensor
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.config import ConfigError, Data, digest
 from benchmark.training.batch import Batch
-from benchmark.training.method import Phase, rows_of_share
+from benchmark.training.method import Phase, Source, rows_of_share
 from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform
 
+SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
@@ -103,6 +105,33 @@ class Stream:
         """Rows of the batch that `Phase.memory_batch` asks for; other rows than those of `batch`."""
         asked = Phase(phase.name, memory=1.0)
         return self.batch(stage, asked, 1000 + phase_index, step, batch_size, rows)
+
+    def source_batch(
+        self,
+        stage: int,
+        source: Source,
+        phase_index: int,
+        step: int,
+        batch_size: int,
+        rows: Integers,
+        weights: Sequence[float] | None = None,
+    ) -> Batch:
+        """Rows of the batch of one of `Phase.sources`, which has `batch_size` rows; see `batch`.
+
+        `phase_index` is that of the phase and SOURCES times the source's number: so the first one's rows are `batch`'s.
+        """
+        domain: Any = "new" if source.from_memory else source.domain
+        asked = Phase("", memory=float(source.from_memory), domain=domain)
+        if source.from_memory and source.domain != "memory":
+            weights = [float(one.name == source.domain) for one in self.corpus.domains[:stage]]
+        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights)
+        return replace(batch, source=phase_index // SOURCES, weight=source.weight)
+
+    def source_batch_size(self, source: Source, stage: int, batch_size: int) -> int:
+        """How many rows a source has; none from memory where there is no memory."""
+        if source.from_memory:
+            return self.memory_rows_of(Phase("", memory=source.share), stage, batch_size)
+        return rows_of_share(source.share, batch_size)
 
     def memory_batch_size(self, phase: Phase, stage: int, batch_size: int) -> int:
         return self.memory_rows_of(replace(phase, memory=phase.memory_batch), stage, batch_size)

@@ -78,7 +78,7 @@ def stage(index: int) -> Stage:
     """A stage as methods that do not grow see it."""
     size = Size(layers=1, hidden_size=8)
 
-    def unasked(_: Any) -> Any:
+    def unasked(*_: Any) -> Any:
         raise AssertionError("a method that does not grow needs no new model, and no memory before its first step")
 
     return Stage(
@@ -90,6 +90,7 @@ def stage(index: int) -> Stage:
         seed=0,
         build=unasked,
         memory_rows=unasked,
+        previous=unasked,
         outlook=Outlook(stages=3, size=size, budget=3.0),
     )
 

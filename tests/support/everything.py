@@ -1,0 +1,57 @@
+"""A method that uses all that a phase and a method can say at once, so that one run tries how these go together."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import methods
+from benchmark.settings.schedules import Piece, Schedule
+from benchmark.training.method import LifelongMethod, Phase, Source, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Learner
+
+RISE_AND_FALL = Schedule((Piece(0.4, 1.0), Piece(1.0, 0.1, "cosine")), over="stream")
+ANNEAL = Schedule((Piece(1.0, 0.1, "exponential"),), begin=0.5)
+
+
+@dataclass
+class Everything(LifelongMethod):
+    """An average over the stream of weights that carry their optimizer on, with a branch, rates and several sources."""
+
+    pace: float = 0.5  # of the average, at the end of the stream
+
+    steps: int = field(default=0, init=False)
+    state = ("steps",)
+
+    def signature(self, stage: Stage) -> dict[str, Any]:
+        return {"everything": self.pace}
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()
+        return model
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        old = () if stage.first else (Source("memory", 0.25, weight=0.5), Source("json", 0.25))
+        return [
+            Phase("adapt", 0.5, sources=(Source("new", 0.5), *old), schedule=RISE_AND_FALL, optimizer="carry"),
+            Phase("look", 0.1, trains=False),
+            Phase("anneal", 0.4, schedule=ANNEAL, optimizer="carry", branch=True, rates={"embeddings.*": 0.0}),
+        ]
+
+    def after_step(self, learner: Learner) -> None:
+        import torch
+
+        self.steps += 1
+        with torch.no_grad():
+            for mean, weight in zip(self.evaluated.parameters(), learner.model.parameters(), strict=True):  # type: ignore[union-attr]
+                mean.lerp_(weight, self.pace * learner.elapsed.stream)
+
+
+def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
+    """The method of that name, or this one."""
+    return Everything(**options) if name == "everything" else methods.build(name, options)

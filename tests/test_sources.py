@@ -1,0 +1,104 @@
+"""Steps of several batches: which rows they have, and what their losses weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.settings.config import ConfigError, Training
+from benchmark.training.learner import Learner
+from benchmark.training.method import LifelongMethod, Phase, Source
+from benchmark.training.stage_keys import check_memory_shares
+from tests.support import toy
+
+
+@dataclass
+class Mixes(LifelongMethod):
+    """Trains on sources, and notes how many rows of which domains each step has."""
+
+    sources: tuple = ()
+    rows: list = field(default_factory=list, init=False)
+    state = ("rows",)
+
+    def signature(self, stage):
+        return {"sources": repr(self.sources)}
+
+    def phases(self, stage):
+        return [Phase("adapt", sources=(Source("new"),) if stage.first else self.sources)]
+
+    def start_stage(self, model, stage):
+        self.step: list = []
+        return model
+
+    def loss(self, learner, batch):
+        self.rows = [*self.rows, [batch.source, batch.domains.tolist(), batch.memory_rows]]
+        return super().loss(learner, batch)
+
+
+def test_sources_are_batches_of_their_own(tmp_path) -> None:
+    """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of the first domain's,
+    all of them text that is paid for."""
+    sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
+    lab = Lab("mixes", lambda name, options: Mixes(sources), tmp_path)
+    run = lab.run(lab.config(), "run")
+    run.train()
+    last = run.store.stage(run.keys[-1])
+    rows = torch.load(last / "method.pt", weights_only=True)["rows"]
+    assert rows[0][0] == 0 and rows[0][1:] == [[0] * 8, 0]  # the first stage has one source
+    [new, memory, first] = [[one for one in rows[-30:] if one[0] == number] for number in range(3)]
+    assert [one[1:] for one in new] == [[[2] * 4, 0]] * 10 and [one[1:] for one in first] == [[[0] * 4, 4]] * 10
+    assert {domain for one in memory for domain in one[1]} == {0, 1} and {len(one[1]) for one in memory} == {2}
+    done = records.last(last / "records.jsonl", "done")
+    assert done and done["charged"]["tokens"] == 10 * 10 * 16
+
+
+def test_one_source_is_the_batch_itself(tmp_path) -> None:
+    """Oracle: Naive, bit for bit: its rows are those of a source of the new domain."""
+    lab = Lab("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
+    naive = Lab("naive", methods.build, tmp_path)
+    for expected, actual in zip(
+        naive.weights(naive.config(), "naive"), lab.weights(lab.config(), "mixes"), strict=True
+    ):
+        assert all(torch.equal(expected[name], actual[name]) for name in expected)
+
+
+def test_losses_are_weighed() -> None:
+    """Oracle: twice the gradient of one batch's mean plus half that of the other's, each by autograd alone."""
+    model, method = toy.Toy(), LifelongMethod()
+    parts = [toy.batch({"tokens": [1, 2, 3], "targets": [2, 3, 4]}), toy.batch({"tokens": [5], "targets": [6]})]
+    expected = []
+    for part in parts:
+        model.zero_grad()
+        model.mean_loss(part.tokens, part.domains, part.positions, part.targets).backward()
+        expected.append(toy.gradients(model))
+    parts[0].weight, parts[1].weight = 2.0, 0.5
+    learner = Learner(model, method.loss.__func__.__get__(method), Training(precision="fp32"), ALONE)  # type: ignore[arg-type, attr-defined]
+    learner.accumulate(parts)
+    for name, gradient in toy.gradients(model).items():
+        torch.testing.assert_close(gradient, 2 * expected[0][name] + 0.5 * expected[1][name], **toy.EXACT)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (
+            (Source("email"),),
+            r"phase 'adapt' of stage 1: no source 'email' in this stage; there are new, .*memory, json$",
+        ),
+        ((Source("new", 0.0),), "needs a share above 0"),
+        (
+            (Source("new", 0.5), Source("memory", 0.01)),
+            "sources of phase 'adapt': a share of 0.01 of a batch of 8 rows",
+        ),
+    ],
+)
+def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:
+    """Oracle: the message names the place, the value and the choices, before anything is trained."""
+    with pytest.raises(ConfigError, match=message):
+        check_memory_shares(tiny_config("naive"), Mixes(sources))
