@@ -86,7 +86,7 @@ def write_programs(folder: Path) -> None:
     folder.mkdir()
     for name in ("srun", "squeue", "scontrol", "sacct"):
         (folder / name).write_text("#!/bin/sh\n")
-    (folder / "sbatch").write_text("#!/bin/sh\necho Submitted batch job $$\n")
+    (folder / "sbatch").write_text("#!/bin/sh\necho $$\n")
     for program in folder.iterdir():
         program.chmod(0o755)
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from benchmark import records
-from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.submission import Submission
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
 from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_task, write_texts
 
@@ -232,7 +232,7 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
     """
     lab.write("x").tell("x", "slow")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SlurmExecutor, "_note", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Submission, "note", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert lab.submit() == 130
     assert lab.jobs() == [] and lab.call("status") == 0
     assert "other jobs: 1 held" in capsys.readouterr().out

@@ -1,8 +1,8 @@
-"""Slurm: a suite's missing training as one array of jobs, whose tasks wait for the stages that they share.
+"""Slurm: a suite's missing training as arrays of jobs, whose tasks wait for the stages that they share.
 
-One array, so that its `array_parallelism` is a cap on all training jobs of the suite. Jobs are submitted held, noted
-in the suite's folder, given their names and dependencies, and let go. Whoever submits may die in between: the next
-call finishes what it finds half done, and submits nothing that is done or under way.
+Jobs are submitted held, noted in the suite's folder, given their dependencies, and let go. Whoever submits may die in
+between: the next call finishes what it finds half done, and submits nothing that is done or under way.
+`benchmark/jobs/slurm/submission.py` makes arrays of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from benchmark.settings.config import ConfigError, Suite
 from benchmark.store import Store
 
 if TYPE_CHECKING:
-    from benchmark.jobs.slurm.submission import Sent
+    from benchmark.jobs.slurm.submission import Submission
 
 HIDDEN = ("srun_args", "additional_parameters")  # parameters that a dry run does not show
 LEFT = "held, left so by a submission that died"
-SHOWN = 20  # ids in a line
+SHOWN = 20  # ids and jobs in a list
+PARTIAL = 3  # exit status
 
 
 class SlurmExecutor:
@@ -78,18 +79,47 @@ class SlurmExecutor:
             known = job_files.read(self.folder)
             self._finish_what_was_begun(known, queue)
             ids = {job.key: job.id for job in known if job.id in queue}
-            submitted: list[Job] = []
-            for kind, jobs in groupby(plan.jobs(self._states(known, queue)), key=lambda job: job.kind):
-                new = self._send(list(jobs), self._parameters(kind, plan), ids)
-                ids |= {job.key: job.id for job in new}
-                submitted += new
-        for job in submitted:
-            after = job.submitted["after"] + job.submitted["needs"]
-            print(f"{job.id}  {job.name}" + (f"  after {', '.join(after)}" if after else ""))
-        if not submitted:
+            jobs = plan.jobs(self._states(known, queue))
+            done = self._submit(jobs, plan, ids) if jobs else None
+        return self._told(jobs, done)
+
+    def _submit(self, jobs: Sequence[PlannedJob], plan: Plan, ids: Mapping[str, str]) -> Submission:
+        """Submit jobs, and let go what was submitted, also where Slurm refuses the rest."""
+        from benchmark.jobs.slurm.submission import Submission  # torch, for which who asks for states need not wait
+
+        submission = Submission(self.suite, self.folder, self.code, ids)
+        for kind, group in groupby(jobs, key=lambda job: job.kind):
+            members, parameters = list(group), self._parameters(kind, plan)
+            if kind == "train":
+                submission.train(members, parameters)
+            elif kind == "report":
+                submission.after_all(members[0], parameters)
+            else:
+                submission.follow(members, parameters)
+        if submission.refusal and not submission.sent:
+            raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
+        new = {job.key for job in jobs} & set(submission.ids)
+        self._let_go([job_files.read_one(self._file(submission.ids[job.key])) for job in jobs if job.key in new])
+        return submission
+
+    def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:
+        """Print what was submitted. Returns an exit status: 3 where Slurm took only a part."""
+        left = {job.key for job in done.left} if done else set()
+        if done:
+            print(f"{len(jobs) - len(left)} jobs submitted in {len(done.sent)} calls: {', '.join(done.sent[:SHOWN])}")
+            shown = [job for job in jobs if job.key not in left]
+            for job in shown[:SHOWN]:
+                after = [done.ids[key] for key in (*job.after, *job.needs) if key in done.ids]
+                waits = f"  after {', '.join(commands.shortened(after)[:3])}" if after else ""
+                print(f"  {done.ids[job.key]}  {job.name}{waits}")
+            if len(shown) > SHOWN:
+                print(f"  and {len(shown) - SHOWN} more")
+        else:
             print("nothing to submit: all runs are done or under way")
+        if left and done:
+            print(f"! Slurm took no more: {len(left)} jobs are left; `run` again submits them ({done.refusal})")
         print(f"`run_all.py status {self.suite.name}` says how they do")
-        return 0
+        return PARTIAL if left else 0
 
     def jobs(self) -> list[JobState]:
         """The jobs as Slurm and the job files know them; without an answer from Slurm what the files know, and no more.
@@ -119,16 +149,11 @@ class SlurmExecutor:
 
     def _unnoted(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
         """Held jobs and arrays of this suite that were submitted and never noted, by their batch scripts."""
-        noted, logs = {job.array for job in known}, f"{self.folder}/"
-        arrays = {
-            id.partition("_")[0]: None
-            for id, job in queue.items()
-            if job.waits and job.script.startswith(logs) and id.partition("_")[0] not in noted
-        }
+        noted, logs = {job.id for job in known}, f"{self.folder}/"
+        ids = [id for id, job in queue.items() if job.waits and job.script.startswith(logs) and id not in noted]
         detail = f"{LEFT} before it noted it: `run_all.py cancel {self.suite.name}` ends it"
-        return [
-            JobState(id, f"unnoted-{id}", f"{self.suite.name}:?", "held", detail, History("none", 0.0)) for id in arrays
-        ]
+        name, history = f"{self.suite.name}:?", History("none", 0.0)
+        return [JobState(id, f"unnoted-{id}", name, "held", detail, history) for id in commands.shortened(ids)]
 
     def _is_begun(self, job: Job, queue: Mapping[str, Queued]) -> bool:
         """Whether it was submitted and noted, but never let go."""
@@ -163,35 +188,19 @@ class SlurmExecutor:
                     f"({self.suite.slurm.nodes} nodes of {self.suite.slurm.processes_per_node}): change one of them"
                 )
 
-    def _send(self, jobs: Sequence[PlannedJob], parameters: dict[str, Any], under_way: Mapping[str, str]) -> list[Job]:
-        """Submit jobs, as one array if there are several. `under_way`: the ids of those before by their keys."""
-        from benchmark.jobs.slurm.submission import submit  # torch, which whoever asks for states need not wait for
+    def _let_go(self, new: Sequence[Job | None]) -> None:
+        """Say what single tasks wait for, and release them."""
+        noted = [job for job in new if job]
+        unwired = [job for job in noted if not job.submitted["wired"]]
 
-        sent = submit(jobs, parameters, self.suite, self.folder, self.code)
-        noted = self._note(jobs, sent, parameters, under_way)
-        self._let_go(noted)
-        return noted
+        def waits(job: Job) -> tuple[list[str], list[str]]:
+            return job.submitted["after"], job.submitted["needs"]
 
-    def _note(
-        self, jobs: Sequence[PlannedJob], sent: Sequence[Sent], parameters: dict[str, Any], under_way: Mapping[str, str]
-    ) -> list[Job]:
-        """Write down what was submitted."""
-        ids = {**under_way, **{job.key: one.id for job, one in zip(jobs, sent, strict=True)}}
-        for job, one in zip(jobs, sent, strict=True):
-            what = {"id": one.id, "key": job.key, "name": job.name, "run": job.run, "serves": job.serves}
-            # what is not under way has ended
-            waits = {"after": [ids[key] for key in job.after if key in ids], "needs": [ids[key] for key in job.needs]}
-            how = {"log": one.log, "exclusive": parameters.get("exclusive", False)}
-            records.append(self._file(one.id), {"kind": "job", **what, **waits, **how})
-        new = [job_files.read_one(self._file(one.id)) for one in sent]
-        return [job for job in new if job]
-
-    def _let_go(self, new: Sequence[Job]) -> None:
-        for job in new:
-            commands.wire(job.id, job.name, after=job.submitted["after"], needs=job.submitted["needs"])
-        if new:
-            commands.release([job.id for job in new])  # not their array: it may have tasks that nobody noted and wired
-        for job in new:
+        for (after, needs), alike in groupby(sorted(unwired, key=waits), key=waits):
+            commands.wire([job.id for job in alike], after, needs)
+        # not their arrays: these may have tasks that nobody noted and wired
+        commands.release([job.id for job in noted])
+        for job in noted:
             records.append(self._file(job.id), {"kind": "released"})
 
     def _finish_what_was_begun(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> None:
@@ -199,7 +208,7 @@ class SlurmExecutor:
         self._let_go([job for job in known if self._is_begun(job, queue)])
 
     def _file(self, job: str) -> Path:
-        return self.folder / f"{job}.jsonl"
+        return job_files.file_of(self.folder, job)
 
 
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from benchmark.errors import UserError
 
 PIECE = 500  # ids in one command
+USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
+OUTER = ("SLURM", "SBATCH", "SRUN", "PMI", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # begin a job's own variables
+T = TypeVar("T")
 
 
 class SlurmError(UserError):
@@ -57,34 +63,72 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def wire(job: str, name: str, after: Sequence[str], needs: Sequence[str]) -> None:
-    """Name a waiting job, or one task of a waiting array; it starts when `after` have ended and `needs` succeeded."""
+def submit(script: Path) -> str:
+    """Submit a batch script. Returns the id of the job or array. Raises SlurmError where Slurm refuses it."""
+    return _ask(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
+
+
+def largest_array() -> int:
+    """How many tasks an array may have, 1 on a site without arrays."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]), re.MULTILINE)
+    return max(1, int(found[1])) if found else USUAL_ARRAY
+
+
+def wire(jobs: Sequence[str], after: Sequence[str], needs: Sequence[str]) -> None:
+    """Let waiting jobs or tasks of arrays start when `after` have ended and `needs` succeeded."""
     wanted = [f"{kind}:{':'.join(ids)}" for kind, ids in (("afterany", after), ("afterok", needs)) if ids]
-    dependency = [f"Dependency={','.join(wanted)}"] if wanted else []
-    _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}", *dependency])
+    if wanted:
+        for piece in pieces(shortened(jobs)):
+            _ask(["scontrol", "update", f"JobId={','.join(piece)}", f"Dependency={','.join(wanted)}"])
+
+
+def rename(job: str, name: str) -> None:
+    """Give a job another name."""
+    _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}"])
 
 
 def release(jobs: Sequence[str]) -> None:
     """Let held jobs or tasks of arrays go."""
-    for piece in pieces(jobs):
+    for piece in pieces(shortened(jobs)):
         _ask(["scontrol", "release", ",".join(piece)])
+
+
+def shortened(jobs: Sequence[str]) -> list[str]:
+    """Ids as Slurm's commands take them, the tasks of an array together: 12_0, 12_1, 12_2 and 13 are 12_[0-2], 13."""
+    tasks: dict[str, list[int]] = {}
+    for job in jobs:
+        array, _, task = job.partition("_")
+        tasks.setdefault(array, []).extend([int(task)] if task else [])
+    return [f"{array}_[{ranges(sorted(found))}]" if found else array for array, found in tasks.items()]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order as Slurm writes them, 0-2,7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def cancel(jobs: Sequence[str]) -> None:
     """End jobs, tasks of arrays or whole arrays."""
-    for piece in pieces(jobs):
+    for piece in pieces(shortened(jobs)):
         _ask(["scancel", *piece])
 
 
-def pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in bounded numbers: the words of a command are limited, and so is a message to Slurm."""
-    for start in range(0, len(ids), PIECE):
-        yield ids[start : start + PIECE]
+def pieces(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
+    """Ids, or what else, in bounded numbers: the words of a command are limited, and so is a message to Slurm."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _ask(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=_environment())
+        return done.stdout
     except FileNotFoundError:
         raise SlurmError(
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
@@ -93,3 +137,8 @@ def _ask(command: list[str]) -> str:
         raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}") from None
     except subprocess.CalledProcessError as error:
         raise SlurmError(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from None
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, without what belongs to a job that it may itself run in: sbatch would pass it on."""
+    return {key: value for key, value in os.environ.items() if key == "SLURM_CONF" or not key.startswith(OUTER)}

@@ -20,7 +20,7 @@ from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.jobs.payloads import Payload
-from benchmark.jobs.slurm import snapshot
+from benchmark.jobs.slurm import commands, snapshot
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.training.processes import join, node
@@ -42,6 +42,7 @@ class SlurmJob:
     folder: Path  # of the suite's job files
     gpus: bool
     exclusive: bool | str
+    name: str = ""
 
     def __call__(self) -> None:
         place = TorchDistributedEnvironment()
@@ -76,6 +77,9 @@ class SlurmJob:
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         records.append(file, {"kind": "started", "node": node(), "gpus": gpus, "restarts": restarts})
+        if "SLURM_ARRAY_JOB_ID" in os.environ:  # an array has one name: each task takes its own when it starts
+            with contextlib.suppress(UserError):  # nodes without scontrol
+                commands.rename(os.environ["SLURM_JOB_ID"], self.name)
 
     def _check(self) -> None:
         if snapshot.digest(ROOT) != ROOT.name:

@@ -34,6 +34,7 @@ class Submitted(TypedDict):
     log: str
     exclusive: bool | str
     serves: list[str]
+    wired: bool  # whether the submission itself said what it waits for
     time: float
 
 
@@ -97,6 +98,11 @@ def folder_of(runs: Path, suite: str) -> Path:
     return runs / "suites" / suite / "jobs"
 
 
+def file_of(folder: Path, job: str) -> Path:
+    """The file of one job."""
+    return folder / f"{job}.jsonl"
+
+
 def read(folder: Path) -> list[Job]:
     """The jobs of a suite in the order of submission."""
     found = filter(None, map(read_one, folder.glob("*.jsonl")))
@@ -109,7 +115,8 @@ def read_one(path: Path) -> Job | None:
     first = next((line for line in lines if line["kind"] == "job"), None)
     if first is None:
         return None
-    job = Job(cast(Submitted, {"serves": [first["run"]] if first["run"] else [], **_fields(first)}))
+    older = {"serves": [first["run"]] if first["run"] else [], "wired": False}
+    job = Job(cast(Submitted, {**older, **_fields(first)}))
     for line in lines:
         if line["kind"] == "released":
             job.released = True

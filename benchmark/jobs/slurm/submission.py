@@ -1,55 +1,208 @@
-"""Jobs become pickles that Slurm starts: by submitit, with a copy of the code as it is now."""
+"""Jobs become pickles that Slurm starts: by submitit, with a copy of the code as it is now.
+
+Few calls do much: an array a call, as large as the cluster takes. Where it takes no more (MaxSubmitJobs), less is
+tried, and what then is left is for the next `run`.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError
+from submitit.core.utils import DelayedSubmission, JobPaths
 
+from benchmark import records
 from benchmark.jobs.plan import PlannedJob
-from benchmark.jobs.slurm import snapshot
+from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
 
+FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
+TASKS = 100  # tasks
+# in what sbatch says of too large a submission
+LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
+
 
 @dataclass(frozen=True)
-class Sent:
-    """A job that waits in Slurm's queue, held: its id, and the file that its output goes to."""
+class Batch:
+    """Jobs that one call submits. `tasks` are their numbers in an array, None for a job that is in none."""
 
-    id: str
-    log: str
+    jobs: Sequence[PlannedJob]
+    tasks: Sequence[int] | None
+    parameters: Mapping[str, Any]
+    dependency: str = ""
+    parallelism: int = 1
+    unwired: frozenset[str] = frozenset()  # keys of those that wait for more than `dependency`
 
 
-def submit(
-    jobs: Sequence[PlannedJob], parameters: dict[str, Any], suite: Suite, folder: Path, code: Path
-) -> list[Sent]:
-    """Submit jobs held, as one array if there are several. `folder` is that of the suite's job files, `code` of copies.
+class Submission:
+    """Submits jobs held, and notes each in its file. `ids` are those of jobs under way by their keys."""
 
-    Raises SlurmError where there is no Slurm, or where it refuses them.
-    """
-    processes = [
-        SlurmJob(job.payload, folder, asks_for_gpus(parameters), parameters.get("exclusive", False)) for job in jobs
-    ]
-    make_private(folder / "logs")
-    program = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
-    python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(program))}"
-    try:
-        executor = submitit.SlurmExecutor(folder / "logs", max_num_timeout=suite.slurm.max_num_timeout, python=python)
-    except RuntimeError:
-        raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
-    held = {**parameters, "additional_parameters": {**parameters["additional_parameters"], "hold": True}}
-    executor.update_parameters(job_name=jobs[0].name if len(jobs) == 1 else suite.name, stderr_to_stdout=True, **held)
-    try:
-        sent = executor.submit_array(processes)
-    except FailedJobError as error:
-        raise SlurmError(f"Slurm refused the job:\n{error}") from None
-    return [Sent(one.job_id, str(one.paths.stdout)) for one in sent]
+    def __init__(self, suite: Suite, folder: Path, code: Path, ids: Mapping[str, str]) -> None:
+        self.suite, self.folder, self.ids = suite, folder, dict(ids)
+        self.sent: list[str] = []
+        self.left: list[PlannedJob] = []
+        self.refusal: SlurmError | None = None
+        make_private(folder / "logs")
+        self._largest = commands.largest_array()
+        self._program = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
+
+    def train(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
+        """Submit training: all at once, with dependencies of single tasks, where these take few calls; else in waves.
+
+        A wave is what needs as many shared stages before it, and waits for all of the wave before. So at most
+        `array_parallelism` of its tasks run at a time however many arrays it takes.
+        """
+        new = {job.key for job in jobs}
+        waits = {job.key: frozenset(key for key in job.after if key in new or key in self.ids) for job in jobs}
+        common = frozenset.intersection(*waits.values()) - new
+        if len(set(waits.values()) - {common}) <= max(FEW, len(jobs) // TASKS):
+            unwired = frozenset(job.key for job in jobs if waits[job.key] != common)
+            self._in_lanes(jobs, parameters, [self.ids[key] for key in sorted(common)], unwired)
+            return
+        depth: dict[str, int] = {}
+        waves: dict[int, list[PlannedJob]] = defaultdict(list)
+        for job in jobs:  # those that others wait for come first
+            depth[job.key] = 1 + max((depth[key] for key in waits[job.key] if key in depth), default=-1)
+            waves[depth[job.key]].append(job)
+        before: list[str] = []
+        for _, wave in sorted(waves.items()):
+            earlier = {self.ids[key] for job in wave for key in waits[job.key] if key not in new}
+            start = len(self.sent)
+            self._in_lanes(wave, parameters, [*before, *sorted(earlier)])
+            before = self.sent[start:]
+
+    def follow(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
+        """Submit jobs that need another's success: each task of an array waits for the same one of the other's."""
+        groups: dict[tuple[str, int], dict[int, PlannedJob]] = defaultdict(dict)
+        for job in jobs:
+            if any(key not in self.ids for key in job.needs):
+                self.left.append(job)
+                continue
+            array, _, task = self.ids[job.needs[0]].partition("_") if job.needs else ("", "", "")
+            number = int(task) if task else len(groups[array, 0])
+            nth = next(n for n in range(len(jobs)) if number not in groups[array, n])
+            groups[array, nth][number] = job
+        for (array, _), members in groups.items():
+            single = any(self.ids[key] == array for job in members.values() for key in job.needs)
+            dependency = f"{'afterok' if single else 'aftercorr'}:{array}" if array else ""
+            cap = self.suite.slurm.array_parallelism
+            for numbers in commands.pieces(sorted(members), self._largest):
+                several = len(numbers) > 1 or (array and not single)
+                self._send(
+                    Batch([members[n] for n in numbers], numbers if several else None, parameters, dependency, cap)
+                )
+
+    def after_all(self, job: PlannedJob, parameters: Mapping[str, Any]) -> None:
+        """Submit a job that waits until others have ended."""
+        self._send(Batch([job], None, parameters, _after([self.ids[key] for key in job.after if key in self.ids])))
+
+    def _in_lanes(
+        self,
+        jobs: Sequence[PlannedJob],
+        parameters: Mapping[str, Any],
+        after: Sequence[str],
+        unwired: frozenset[str] = frozenset(),
+    ) -> None:
+        """Submit arrays of which together at most `array_parallelism` tasks run."""
+        pieces, cap = list(commands.pieces(jobs, self._largest)), self.suite.slurm.array_parallelism
+        lanes = min(len(pieces), cap)
+        last: list[str] = []
+        for number, piece in enumerate(pieces):
+            share = cap // lanes + (number % lanes < cap % lanes)
+            waits = [*after, *last[number - lanes : number - lanes + 1]] if number >= lanes else after
+            tasks = range(len(piece)) if len(piece) > 1 else None
+            self._send(Batch(piece, tasks, parameters, _after(waits), share, unwired))
+            last += self.sent[-1:]
+
+    def _send(self, batch: Batch) -> None:
+        """Submit and note a batch, in smaller parts where it is too large; what is refused even so is left."""
+        if self.left:
+            self.left += batch.jobs
+            return
+        try:
+            array = self._submit(batch)
+        except SlurmError as error:
+            if not any(limit in str(error) for limit in LIMITS):
+                raise
+            if len(batch.jobs) == 1 and batch.tasks is not None:  # a site without arrays
+                return self._send(_part(batch, slice(None), None))
+            if len(batch.jobs) == 1:
+                self.left, self.refusal = list(batch.jobs), error
+                return
+            self._largest = half = -(-len(batch.jobs) // 2)
+            for part in (slice(half), slice(half, None)):
+                self._send(_part(batch, part, batch.tasks[part] if batch.tasks else None))
+            return
+        ids = [array if batch.tasks is None else f"{array}_{task}" for task in batch.tasks or [0]]
+        self.sent += [array]
+        self.ids |= {job.key: id for job, id in zip(batch.jobs, ids, strict=True)}
+        self._dump(batch, ids)
+        self.note(batch, ids)
+
+    def note(self, batch: Batch, ids: Sequence[str]) -> None:
+        """Write down what was submitted."""
+        for job, id in zip(batch.jobs, ids, strict=True):
+            what = {"id": id, "key": job.key, "name": job.name, "run": job.run, "serves": job.serves}
+            # what is not under way has ended
+            after = [self.ids[key] for key in job.after if key in self.ids]
+            waits = {
+                "after": after,
+                "needs": [self.ids[key] for key in job.needs],
+                "wired": job.key not in batch.unwired,
+            }
+            how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
+            records.append(job_files.file_of(self.folder, id), {"kind": "job", **what, **waits, **how})
+
+    def _submit(self, batch: Batch) -> str:
+        """The id of a held job or array."""
+        python = f"{shlex.quote(sys.executable)} -u {shlex.quote(str(self._program))}"
+        logs, limit = self.folder / "logs", self.suite.slurm.max_num_timeout
+        try:
+            executor = submitit.SlurmExecutor(logs, max_num_timeout=limit, python=python)
+        except RuntimeError:
+            raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
+        more = {**batch.parameters["additional_parameters"], "hold": True}
+        if batch.dependency:
+            more["dependency"] = batch.dependency
+        if batch.tasks is not None:
+            more["array"] = f"{commands.ranges(batch.tasks)}%{batch.parallelism}"
+            executor.parameters["map_count"] = len(batch.tasks)  # names logs after arrays
+        name = batch.jobs[0].name if batch.tasks is None else self.suite.name
+        executor.update_parameters(
+            **{**batch.parameters, "additional_parameters": more}, job_name=name, stderr_to_stdout=True
+        )
+        script = logs / f"submission-{uuid.uuid4().hex}.sh"
+        script.write_text(executor._make_submission_file_text(executor._submitit_command_str, ""), encoding="utf-8")
+        return commands.submit(script)
+
+    def _dump(self, batch: Batch, ids: Sequence[str]) -> None:
+        """What the jobs do; they are held until it is there."""
+        gpus, exclusive = asks_for_gpus(batch.parameters), batch.parameters.get("exclusive", False)
+        for job, id in zip(batch.jobs, ids, strict=True):
+            delayed = DelayedSubmission(SlurmJob(job.payload, self.folder, gpus, exclusive, job.name))
+            delayed.set_timeout(batch.parameters["time"], self.suite.slurm.max_num_timeout)
+            delayed.dump(self._paths(id).submitted_pickle)
+
+    def _paths(self, id: str) -> JobPaths:
+        return JobPaths(self.folder / "logs", job_id=id)
+
+
+def _part(batch: Batch, part: slice, tasks: Sequence[int] | None) -> Batch:
+    return Batch(batch.jobs[part], tasks, batch.parameters, batch.dependency, batch.parallelism, batch.unwired)
+
+
+def _after(ids: Sequence[str]) -> str:
+    """A dependency on the end of jobs, and of the whole arrays that they are of."""
+    arrays = dict.fromkeys(id.partition("_")[0] for id in ids)
+    return f"afterany:{':'.join(arrays)}" if arrays else ""

@@ -1,0 +1,116 @@
+"""What is submitted to Slurm within a cluster's limits, and how few calls that takes; Slurm is a table in memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmark.jobs.slurm import commands
+from tests.support.fake_slurm import FakeSlurm
+from tests.support.slurm_lab import Lab, write_task, write_texts
+
+SEEDS = ",".join(map(str, range(30)))
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+
+
+def after(lab: Lab, slurm: FakeSlurm, job: str) -> set[str]:
+    """The noted jobs that Slurm lets a job wait for: its own dependency, or its array's."""
+    array, _, task = job.partition("_")
+    found: set[str] = set()
+    for one in (slurm.wired.get(job) or slurm.arrays[array].dependency).split(","):
+        kind, *ids = one.split(":")
+        if kind == "aftercorr":
+            found.add(f"{ids[0]}_{task}")
+        else:
+            found |= {noted.id for noted in lab.jobs() if noted.id in ids or noted.array in ids}
+    return found
+
+
+def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: counted by hand. 60 runs after 30 shared stages in arrays of at most 25 are 2 + 3 arrays, and their
+    scores 3; nothing starts before what it needs, and at most `array_parallelism` train at a time."""
+    lab.write('{ method = "naive" }', '{ method = "er" }', slurm="array_parallelism = 7", tasks=write_task(lab.folder))
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=25)
+    assert lab.submit("--seeds", SEEDS) == 0
+    assert "152 jobs submitted in 10 calls" in capsys.readouterr().out
+    assert slurm.calls == {"squeue": 1, "scontrol show": 1, "sbatch": 10, "scontrol release": 1}
+    jobs = lab.jobs()
+    assert {job.id for job in jobs} == set(slurm.jobs) == slurm.released and len({job.key for job in jobs}) == 152
+    for job in jobs:
+        assert after(lab, slurm, job.id) >= {*job.submitted["after"], *job.submitted["needs"]}, job
+        assert Path(job.submitted["log"]).parent.joinpath(f"{job.id}_submitted.pkl").exists()
+    caps = {len(one.tasks): one.parallelism for one in slurm.arrays.values()}
+    arrays = [one for one in slurm.arrays.values() if one.tasks]
+    assert [len(one.tasks) for one in arrays] == [25, 5, 25, 25, 10, 25, 25, 10]
+    assert sum(one.parallelism for one in arrays[:2]) == sum(one.parallelism for one in arrays[2:5]) == 7, caps
+    assert max(number for one in arrays for number in one.tasks) == 24
+    kinds = [one.dependency.partition(":")[0] for one in arrays]
+    assert kinds == ["afterany"] * 5 + ["aftercorr"] * 3
+    lab.submit("--seeds", SEEDS)
+    assert "nothing to submit" in capsys.readouterr().out and len(slurm.arrays) == 10
+
+
+def test_few_shared_stages_hold_up_nothing_else(lab: Lab, tmp_path, monkeypatch) -> None:
+    """Oracle: the graph: each run waits for its own shared stage alone, by one call for the runs of each."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--seeds", "0,1,2") == 0
+    for job in lab.jobs():
+        if job.run:
+            assert after(lab, slurm, job.id) == set(job.submitted["after"]) and len(job.submitted["after"]) == 2
+    assert slurm.calls["scontrol update"] == 3 and slurm.calls["sbatch"] == 3
+
+
+def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: MaxSubmitJobs: as many as it allows, the rest by the next `run`; no job twice, none forgotten."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, most=50)
+    assert lab.submit("--seeds", SEEDS) == 3
+    told = capsys.readouterr().out
+    assert "50 jobs submitted" in told and "! Slurm took no more: 42 jobs are left" in told
+    assert len(lab.jobs()) == 50 == len(slurm.released)
+    assert lab.submit("--seeds", SEEDS) == 2, "nothing fits any more, which is an error"
+    assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
+    slurm.most = 1000
+    assert lab.submit("--seeds", SEEDS) == 0
+    keys = [job.key for job in lab.jobs()]
+    assert len(keys) == 92 == len(set(keys))
+
+
+def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch) -> None:
+    """Oracle: MaxArraySize 0, where Slurm refuses every array."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=0)
+    assert lab.submit() == 0
+    assert len(slurm.arrays) == 5 and not any(one.tasks for one in slurm.arrays.values())
+    for job in lab.jobs():
+        assert after(lab, slurm, job.id) >= set(job.submitted["after"])
+
+
+def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:
+    """Oracle: by hand: tasks of an array are one word, and a command has at most 500."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "")
+    commands.cancel(["12_0", "12_1", "12_2", "12_7", "13"])
+    assert asked.pop() == ["scancel", "12_[0-2,7]", "13"]
+    commands.cancel([str(number) for number in range(1200)])
+    assert [len(command) for command in asked] == [501, 501, 201]
+
+
+def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
+    """Oracle: sbatch passes its environment on, and takes options from it; where Slurm is found has to stay."""
+    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE", "SLURM_CONF", "HOME"):
+        monkeypatch.setenv(name, "x")
+    kept = commands._environment()
+    assert not {"SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE"} & set(kept) and kept["SLURM_CONF"] == kept["HOME"]
+
+
+def test_the_commands_answer_is_read(tmp_path, monkeypatch) -> None:
+    """Oracle: Slurm's own words, written down from version 22.05."""
+    monkeypatch.setattr(commands, "_ask", lambda command: "7_1|PENDING|None|n1|/x/a|b.sh\n")
+    assert commands.queue() == {"7_1": commands.Queued("PENDING", "", "n1", "/x/a|b.sh")}
+    assert re.fullmatch(r"0-2,7,9-10", commands.ranges([0, 1, 2, 7, 9, 10]))
