@@ -63,16 +63,7 @@ def grow(
     _check(network, layers, hidden_size, mode, noise, copy, copied)
     generator = torch.Generator().manual_seed(seed)
     plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
-    sizes = network.config.hidden_size, hidden_size, heads(network), generator
-    if mode == "fpi":
-        width: Width = Fpi(*sizes, noise, noise_scale)
-    elif mode == "aki":
-        width = Aki(*sizes)
-    elif architecture_of(network).rms_norm:
-        width = Padding(*sizes, tied=network.config.tie_word_embeddings)
-    else:
-        width = Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
-
+    width = _width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
     grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance, files)
     old, new = places(network), places(grown)
     wide = width.layers(old.layers, plan.sources)
@@ -92,6 +83,24 @@ def grow(
         case=case,
         note=note,
     )
+
+
+def _width(
+    network: PreTrainedModel,
+    hidden_size: int,
+    generator: torch.Generator,
+    mode: Mode,
+    noise: tuple[float, NoiseScale],
+    calibration: Tensor | None,
+) -> Width:
+    sizes = network.config.hidden_size, hidden_size, heads(network), generator
+    if mode == "fpi":
+        return Fpi(*sizes, *noise)
+    if mode == "aki":
+        return Aki(*sizes)
+    if architecture_of(network).rms_norm:
+        return Padding(*sizes, tied=network.config.tie_word_embeddings)
+    return Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
 
 
 def _calibration(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Calibration | None:
