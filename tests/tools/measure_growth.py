@@ -57,16 +57,22 @@ class Figures:
 
 
 def train(architecture: str, size: tuple[int, int], corpus: Corpus, seed: int, steps: int, rows: int) -> LanguageModel:
-    """A model after `steps` steps of Adam; warm-up over a tenth of them, then linear decay."""
+    """A model after `steps` steps."""
     stream = Stream(corpus, DATA, architecture != "gpt", seed)
     torch.manual_seed(seed)
-    model = build(architecture, *size, corpus.vocabulary, DATA.sequence_length, dropout=0.0).train()
-    peak = 3e-3 if size == SMALL else 1e-3
+    model = build(architecture, *size, corpus.vocabulary, DATA.sequence_length, dropout=0.0)
+    optimise(model, stream, range(steps), rows, peak=3e-3 if size == SMALL else 1e-3)
+    return model
+
+
+def optimise(model: LanguageModel, stream: Stream, steps: range, rows: int, peak: float) -> None:
+    """Train with Adam on batches number `steps`; warm-up over a tenth of them, then linear decay."""
+    model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98), eps=1e-6)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
+        optimizer, lambda step: min((step + 1) / (0.1 * len(steps)), (len(steps) - step) / (0.9 * len(steps)))
     )
-    for step in range(steps):
+    for step in steps:
         batch = stream.batch(0, Phase("adapt"), 0, step, rows, range(rows))
         logits = model(batch.tokens, batch.domains, batch.positions)
         loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
@@ -75,7 +81,7 @@ def train(architecture: str, size: tuple[int, int], corpus: Corpus, seed: int, s
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    return model.eval()
+    model.eval()
 
 
 def measure(
