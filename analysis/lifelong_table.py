@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View
-from analysis.study import Curve, Study
+from analysis.study import Curve, Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.record_lines import Measured
 
@@ -80,18 +79,12 @@ def _measure(
     ]
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
-        float(np.mean([_value(end, name, "bits_per_byte") for name in unigram])),
+        float(np.mean([of_text(end, name, "bits_per_byte") for name in unigram])),
         metrics.forward_transfer(matrix, list(unigram.values())),
         metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
         *to_target,
-        *(_value(end, name, "perplexity") for name in probes),
+        *(of_text(end, name) for name in probes),
     )
-
-
-def _value(end: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"]) -> float:
-    """What is measured of a text; infinite where it overflowed, NaN where an older record lacks it."""
-    value = end.get(name, Measured()).get(what, np.nan)
-    return np.inf if value is None else value
 
 
 def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -> TableRow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,7 +13,7 @@ import seaborn
 from analysis import figures
 from analysis.exhibits import Exhibit, View
 from analysis.metrics import Floats
-from analysis.study import Study
+from analysis.study import Study, of_text
 from benchmark.records import RunRecords
 
 ACROSS = 4  # panels
@@ -84,8 +83,7 @@ def _mean(runs: Sequence[RunRecords]) -> Floats:
     found = np.full((len(runs), lines, len(names)), np.nan)
     for number, run in enumerate(runs):
         for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
-            values = [measured[name]["perplexity"] if name in measured else math.nan for name in names]
-            found[number, place] = [math.inf if value is None else value for value in values]
+            found[number, place] = [of_text(measured, name) for name in names]
     measured_at = ~np.isnan(found)
     totals = np.where(measured_at, found, 0.0).sum(axis=0)
     return np.divide(totals, measured_at.sum(axis=0), out=np.full(totals.shape, np.nan), where=measured_at.any(axis=0))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study
+from analysis.study import Study, of_text
 from analysis.tables import Block
-from benchmark.record_lines import Measured
 from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
 
@@ -51,8 +49,8 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     found: dict[str, dict[str, list[float]]] = {}
     for run in (run for suite in suites for run in study.of(suite) if run.finished == len(run.domains)):
         for probe in run.line["probes"]:
-            value = run.matrix[-1].get(probe["name"], Measured()).get("perplexity", math.nan)
-            found.setdefault(probe["title"], {}).setdefault(run.row, []).append(math.inf if value is None else value)
+            value = of_text(run.matrix[-1], probe["name"])
+            found.setdefault(probe["title"], {}).setdefault(run.row, []).append(value)
     return [
         f"Probe {title}, perplexity after the last domain: "
         + ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())

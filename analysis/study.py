@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from analysis import metrics
-from benchmark.record_lines import DoneLine, LineOfStage, Provenance, RecordedScore, Spent, StageLine
+from benchmark.record_lines import DoneLine, LineOfStage, Measured, Provenance, RecordedScore, Spent, StageLine
 from benchmark.records import RunRecords
 from benchmark.settings.units import recorded
 
@@ -243,6 +243,13 @@ def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
     found["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
     found["perplexity"] = list(perplexity)
     return found
+
+
+def of_text(
+    measured: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
+) -> float:
+    """What is measured of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
+    return _finite(measured.get(name, Measured()).get(what, np.nan))
 
 
 def _finite(value: float | None) -> float:
