@@ -1,4 +1,4 @@
-"""One style for all figures: colour-blind safe, told apart in grey by dashes and markers, fonts embedded.
+"""One style for all figures: sizes in inches that texts are measured for, fonts embedded, scales named.
 
 Files hold no time stamp: the same numbers give the same bytes.
 """
@@ -6,33 +6,43 @@ Files hold no time stamp: the same numbers give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, NullLocator, SymmetricalLogLocator
-from numpy.typing import ArrayLike
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 
-_COLOURS = (  # Okabe and Ito's, then four more
-    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#7F7F7F", "#56B4E9", "#000000"),
-    *("#8C2D04", "#6A51A3", "#A6761D", "#66A61E"),
-)
-_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+from analysis.tables import number
+
+SMALL = 7.0  # points: what stands beside lines and in cells
+TEXT = 8.0  # labels, legends and notes
+BAR = 1.05  # inches of a colour bar with its labels
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "font.family": "DejaVu Sans",
     "text.parse_math": False,  # a name may hold a dollar sign
-    "axes.titlesize": "medium",
+    "axes.titlesize": TEXT,
+    "axes.labelsize": TEXT,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "axes.linewidth": 0.8,
     "grid.linewidth": 0.5,
     "legend.frameon": False,
 }
+_HANDLE, _PAD, _BETWEEN = 3.0, 0.8, 2.0  # of a legend, in letter heights: its lines, and space after them and columns
 
 
 @contextmanager
@@ -43,30 +53,73 @@ def style() -> Iterator[None]:
         yield
 
 
-def line_style(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of the index-th row of a suite, the same in all of its figures."""
-    return {
-        "color": _COLOURS[index % len(_COLOURS)],
-        "linestyle": _DASHES[index % 4],
-        "marker": _MARKERS[(index + index // len(_MARKERS)) % len(_MARKERS)],
-        "markersize": 3.5,
-        "markeredgewidth": 0,
-        "linewidth": 1.3,
-    }
+@cache
+def text_width(text: str, points: float = TEXT) -> float:
+    """How wide a line of text is drawn, in inches."""
+    font = FontProperties(family="DejaVu Sans", size=points)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, False)
+    return width / 72
 
 
-def panels(rows: int, columns: int, width: float = 3.6, height: float = 2.5) -> tuple[Figure, list[list[Axes]]]:
-    """A figure with a grid of panels, each `width` x `height` inches with its labels."""
-    figure = Figure(figsize=(columns * width, rows * height))
+def wrapped(text: str, inches: float, points: float = TEXT) -> str:
+    """The text in lines of at most this width."""
+    if text_width(text, points) <= inches:
+        return text
+    letters = max(4, int(len(text) * inches / text_width(text, points)))
+    lines = textwrap.wrap(text, letters)
+    while letters > 4 and max(text_width(line, points) for line in lines) > inches:
+        letters -= 1
+        lines = textwrap.wrap(text, letters)
+    return "\n".join(lines)
+
+
+@dataclass
+class Panels:
+    """A grid of panels whose plot boxes are each `width` x `height`; all lengths are inches.
+
+    Around the grid are `left`, `right` and `top`; below it is room for the labels of an axis. A colour bar stands in
+    the right margin, beside the first row.
+    """
+
+    figure: Figure
+    axes: list[list[Axes]]
+    width: float
+    height: float
+    left: float = 0.75
+    right: float = 0.2
+    top: float = 0.35
+    between: float = 0.75  # panels beside each other
+    below: float = 0.6  # a panel and the next
+    bottom: float = 0.5
+    bar: Axes | None = None
+
+    @property
+    def flat(self) -> list[Axes]:
+        return [axis for line in self.axes for axis in line]
+
+
+def panels(rows: int, columns: int, width: float = 2.75, height: float = 1.8, **room: Any) -> Panels:
+    """A figure with a grid of panels; `room` are the lengths of `Panels` that are others."""
+    figure = Figure()
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.grid(True, axis="y", alpha=0.6)
         seaborn.despine(ax=axis)
-    return figure, axes.tolist()
+    return Panels(figure, axes.tolist(), width, height, **room)
 
 
-def over_seeds(counts: pd.Series, band: bool = True) -> tuple[dict[str, str], str]:
-    """The legend's label of each row, and what its line stands for, and its band if there are bands.
+def colour_bar(grid: Panels, shown: ScalarMappable, label: str, ticks: Mapping[float, str]) -> None:
+    """Say what the colours of `shown` mean, in the last BAR inches of the right margin."""
+    grid.bar = grid.figure.add_axes((0, 0, 1, 1))
+    bar = grid.figure.colorbar(shown, cax=grid.bar)
+    bar.set_ticks(list(ticks), labels=list(ticks.values()), minor=False)
+    bar.minorticks_off()
+    bar.set_label(label, size=SMALL)
+    bar.outline.set_linewidth(0)
+
+
+def over_seeds(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
+    """The legend's label of each row, and what its line stands for, and its `spread` if there is one.
 
     `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
     where the row has points of fewer seeds than there are elsewhere in the figure.
@@ -81,57 +134,133 @@ def over_seeds(counts: pd.Series, band: bool = True) -> tuple[dict[str, str], st
     if most == 1:
         return labels, "One seed: how much another would differ is not known"
     text = f"Mean of {most} seeds" + (", or of n" if counts.min() < most else "")
-    return labels, text + ("; band: lowest to highest seed, no confidence interval" if band else "")
+    return labels, text + (f"; {spread}: lowest to highest seed, no confidence interval" if spread else "")
 
 
-def finish(figure: Figure, axis: Axes, text: str = "") -> dict[str, bytes]:
-    """Lay the figure out, with one legend of `axis` and a text below all panels; its files are those of `to_files`."""
-    handles, labels = axis.get_legend_handles_labels()
-    columns = 4 if max(map(len, labels), default=0) < 16 else 3
-    legend = 0.18 * -(-len(labels) // columns) + (0.2 if labels else 0.0)
-    note = 0.2 if text else 0.0
-    below = legend + note
-    width, height = figure.get_figwidth(), figure.get_figheight() + below
-    figure.set_figheight(height)
+def finish(grid: Panels, text: str = "") -> dict[str, bytes]:
+    """Lay the figure out, with one legend of all panels and a text below them; its files are those of `to_files`."""
+    figure, rows, columns = grid.figure, len(grid.axes), len(grid.axes[0])
+    width = grid.left + columns * grid.width + (columns - 1) * grid.between + grid.right
+    handles: dict[str, Any] = {}
+    for axis in grid.flat:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(wrapped(label, width - 0.7), handle)
+    note = wrapped(text, width - 0.2)
+    line = 1.25 * TEXT / 72
+    note_height = line * (1 + note.count("\n")) + 0.06 if text else 0.0
+    across = _columns(list(handles), width)
+    # matplotlib fills column by column
+    lines = [sum(1 + label.count("\n") for label in part) for part in np.array_split(list(handles), across)]
+    legend_height = line * 1.35 * max(lines) + 0.1 if handles else 0.0
+    below = note_height + legend_height
+    height = grid.top + rows * grid.height + (rows - 1) * grid.below + grid.bottom + below
+    figure.set_size_inches(width, height)
+    for i, axes in enumerate(grid.axes):
+        for j, axis in enumerate(axes):
+            x = grid.left + j * (grid.width + grid.between)
+            y = height - grid.top - (i + 1) * grid.height - i * grid.below
+            axis.set_position((x / width, y / height, grid.width / width, grid.height / height))
+    if grid.bar:
+        high = min(grid.height, 1.8)
+        y = height - grid.top - high
+        grid.bar.set_position((1 - (BAR - 0.1) / width, y / height, 0.12 / width, high / height))
     if handles:
-        place = (0.5, note / height)
-        figure.legend(handles, labels, loc="lower center", bbox_to_anchor=place, handlelength=3, ncols=columns)
+        place = (0.5, note_height / height)
+        options: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": place, "fontsize": TEXT, "ncols": across}
+        options |= {"handlelength": _HANDLE, "handletextpad": _PAD, "columnspacing": _BETWEEN, "borderaxespad": 0.2}
+        figure.legend(list(handles.values()), list(handles), **options)
     if text:
-        figure.text(0.5, 0.06 / height, text, ha="center", fontsize="small")
-    # fixed margins in inches: a layout engine would draw everything once more
-    rows, across = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()  # type: ignore[union-attr]
-    inner_width, inner_height = width - 0.85, height - 0.8 - below
-    figure.subplots_adjust(
-        left=0.7 / width, right=1 - 0.15 / width, top=1 - 0.3 / height, bottom=(0.5 + below) / height
-    )
-    panel_width = (inner_width - 0.75 * (across - 1)) / across
-    panel_height = (inner_height - 0.6 * (rows - 1)) / rows
-    figure.subplots_adjust(wspace=0.75 / panel_width, hspace=0.6 / panel_height)
+        figure.text(0.5, 0.05 / height, note, ha="center", va="bottom", fontsize=TEXT, linespacing=1.25)
     return to_files(figure)
 
 
-def scales(axis: Axes, y: Literal["log", "symlog"]) -> None:
-    """A budget from 0 on, with ticks like 60 k; a logarithmic y axis with plain numbers.
+def _columns(labels: Sequence[str], width: float) -> int:
+    """How many columns of a legend fit."""
+    if not labels:
+        return 1
+    letter = TEXT / 72
+    widths = [max(map(text_width, label.split("\n"))) for label in labels]
+    for count in range(min(8, len(labels)), 1, -1):
+        columns = [max(part) for part in np.array_split(widths, count)]
+        if sum(columns) + letter * (count * (_HANDLE + _PAD) + (count - 1) * _BETWEEN + 1.5) <= width:
+            return count
+    return 1
 
-    symlog is linear within 1, and all of the axis is linear where nothing is large.
-    """
-    axis.set_xlim(left=0)
-    axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    low, high = axis.get_ylim()
-    if y == "symlog" and max(-low, high) < 4:
+
+Scale = Literal["linear", "log", "symlog"]
+
+
+def scale_of(scale: Literal["log", "symlog"], low: float, high: float) -> Scale:
+    """The scale for values from `low` to `high`: symlog is linear within 1, and so is all where nothing is large."""
+    return "linear" if scale == "symlog" and max(-low, high) < 4 else scale
+
+
+def scale_y(axis: Axes, scale: Scale, low: float, high: float) -> None:
+    """An axis that ends where the values do, but for the size of a marker, with plain numbers."""
+    axis.set_yscale(scale)
+    transform = axis.yaxis.get_transform()
+    if low == high:
+        low, high = (low / 1.5, high * 1.5) if scale == "log" else (low - 1, high + 1)
+    ends = np.asarray(transform.transform(np.array([low, high])), float)
+    margin = 0.03 * (ends[1] - ends[0])
+    axis.set_ylim(*transform.inverted().transform(ends + np.array([-margin, margin])))
+    if scale == "linear":
         return
-    axis.set_yscale(y)
-    narrow = high < 20 * low if y == "log" else max(-low, high) < 30
-    steps = {("log", True): (1, 1.5, 2, 3, 4, 5, 6, 8), ("symlog", False): (1, 3)}.get((y, narrow), (1, 2, 5))
-    locator = LogLocator(subs=steps) if y == "log" else SymmetricalLogLocator(base=10, linthresh=1, subs=steps)
-    axis.yaxis.set_major_locator(locator)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
+    narrow = high < 20 * low if scale == "log" else max(-low, high) < 30
+    steps = {("log", True): (1, 1.5, 2, 3, 4, 5, 6, 8), ("symlog", False): (1, 3)}.get((scale, narrow), (1, 2, 5))
+    if scale == "log" and high < 3 * low:
+        axis.yaxis.set_major_locator(MaxNLocator(5))
+    elif scale == "log":
+        axis.yaxis.set_major_locator(LogLocator(subs=steps))
+    else:
+        axis.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=steps))
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("e+", "e").replace("-", "−"))
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def band(axis: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, index: int) -> None:
-    """Shade what lies between the lowest and the highest seed of the index-th row."""
-    axis.fill_between(x, low, high, color=line_style(index)["color"], alpha=0.15, linewidth=0)
+def named(name: str, scale: Scale) -> str:
+    """The label of an axis with its scale."""
+    return f"{name} ({scale}{', linear within ±1' if scale == 'symlog' else ''})"
+
+
+def amounts(axis: Axes, end: float) -> None:
+    """An axis of a budget, from 0 to where it was spent, with ticks like 60 k."""
+    axis.set_xlim(0, end)
+    axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
+
+
+def short(value: float) -> str:
+    """A number beside a line: as tables have it, or with an exponent where that would be long."""
+    return number(value, 2) if abs(value) < 1e5 else f"{value:.1e}".replace("e+", "e").replace("-", "−")
+
+
+def room_for_values(count: int) -> float:
+    """How high a panel must be for so many values at its edge."""
+    return 1.15 * SMALL * count / 72
+
+
+def end_values(axis: Axes, height: float, ends: Sequence[tuple[float, str, dict[str, Any]]]) -> None:
+    """Write values beside the right edge of a panel of this height, each with the marker of its line.
+
+    `ends` are the value, its text and the style of its line; limits and scale of the axis must be there. Texts move
+    apart as little as lets each be read: the least squares of what they move (an isotonic regression).
+    """
+    from scipy.optimize import isotonic_regression
+
+    ends = sorted(ends, key=lambda end: end[0])
+    if not ends:
+        return
+    step = 1.15 * SMALL / 72 / height
+    to_panel = axis.transScale + axis.transLimits
+    places = to_panel.transform([(axis.get_xlim()[1], value) for value, _, _ in ends])[:, 1]
+    offsets = step * np.arange(len(ends))
+    free = isotonic_regression(places - offsets).x
+    moved = np.clip(free, 0.0, max(0.0, 1.0 - offsets[-1])) + offsets
+    for (_, text, line_style), place, at in zip(ends, places, moved, strict=True):
+        style = {**line_style, "linestyle": "-", "linewidth": 0.5, "clip_on": False, "markevery": [1]}
+        axis.add_line(Line2D([1.0, 1.045], [place, at], transform=axis.transAxes, **style))
+        axis.text(1.075, at, text, transform=axis.transAxes, va="center", fontsize=SMALL, color="0.2")
 
 
 def to_files(figure: Figure) -> dict[str, bytes]:

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 import matplotlib.colors
 import numpy as np
-import seaborn
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 
 from analysis import figures
 from analysis.exhibits import Exhibit, View
@@ -16,7 +17,10 @@ from analysis.metrics import Floats
 from analysis.study import Study, of_text
 from benchmark.records import RunRecords
 
-ACROSS = 4  # panels
+CELL = 0.36, 0.2  # inches
+WIDEST = 11.0  # inches of panels beside each other
+NUMBER = 6.0  # points
+COLOURS = "cividis_r"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,44 +33,139 @@ class MatrixFigure(Exhibit):
     kind: ClassVar[Literal["table", "figure"]] = "figure"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        shown = [(suite, row, runs) for suite in self.suites(study) for row, runs in _rows(study.of(suite)).items()]
-        matrices = [_mean(runs) for _, _, runs in shown]
-        finite = [matrix[np.isfinite(matrix)] for matrix in matrices]
-        every = np.concatenate([*finite, np.empty(0)])
+        matrices = [
+            _Matrix(row, _mean(runs), ["start"] * bool(runs[0].start) + study.stage_titles(suite), _titles(runs[0]))
+            for suite in self.suites(study)
+            for row, runs in _rows(study.of(suite)).items()
+        ]
+        every = np.concatenate(
+            [*(matrix.perplexity[np.isfinite(matrix.perplexity)] for matrix in matrices), np.empty(0)]
+        )
         with figures.style():
-            across = min(ACROSS, len(shown)) or 1
-            figure, grid = figures.panels(-(-len(shown) // across) or 1, across, width=3.0, height=2.4)
-            axes = [axis for line in grid for axis in line]
-            for axis in axes[len(shown) or 1 :]:
-                axis.set_visible(False)
             if not every.size:
-                axes[0].text(0.5, 0.5, "no finished stage yet", ha="center", transform=axes[0].transAxes)
-                return figures.finish(figure, axes[0])
+                grid = figures.panels(1, 1)
+                grid.flat[0].text(0.5, 0.5, "no finished stage yet", ha="center", transform=grid.flat[0].transAxes)
+                return figures.finish(grid)
+            sheet = _Sheet.of(matrices)
+            grid = figures.panels(
+                1, 1, *sheet.size, left=sheet.left, right=figures.BAR + 0.1, top=sheet.top, bottom=0.1
+            )
+            [axis] = grid.flat
+            axis.set_axis_off()
+            axis.set(xlim=(0, sheet.size[0]), ylim=(sheet.size[1], 0))
             scale = matplotlib.colors.LogNorm(every.min(), every.max())
-            for axis, (suite, row, runs), matrix in zip(axes, shown, matrices, strict=False):
-                texts = [*runs[0].domains, *runs[0].line["probes"]]
-                stages = ["start"] * bool(runs[0].start) + study.stage_titles(suite)
-                seaborn.heatmap(
-                    matrix,
-                    ax=axis,
-                    mask=~np.isfinite(matrix),
-                    annot=True,
-                    fmt=".3g",
-                    annot_kws={"fontsize": 6},
-                    cmap="cividis_r",
-                    norm=scale,
-                    vmin=scale.vmin,  # or seaborn would look for them, in vain where a row has not started
-                    vmax=scale.vmax,
-                    cbar=False,
-                    xticklabels=[text["title"] for text in texts],
-                    yticklabels=stages,
-                )
-                axis.tick_params(length=0, labelsize=7, labelrotation=0)
-                axis.set_title(row)
-                axis.set_ylabel("after" if axis in [line[0] for line in grid] else "")
-            seeds = max(len(runs) for _, _, runs in shown)
+            cells = sheet.draw(axis, matrices, scale)
+            figures.colour_bar(grid, cells, "Perplexity (log)", _ticks(every.min(), every.max()))
+            finished = [(run.suite, run.row) for run in study.runs if run.finished]
+            seeds = max(map(finished.count, finished))
             over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
-            return figures.finish(figure, axes[0], f"Perplexity, {over}; the same colours in all panels, logarithmic")
+            return figures.finish(grid, f"Perplexity, {over}; the same colours in all panels, logarithmic")
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """What one panel shows: `perplexity` (stages, texts) and the titles of its lines and columns."""
+
+    row: str
+    perplexity: Floats
+    stages: list[str]
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """Where panels stand on a sheet of inches, its origin above on the left.
+
+    All panels share one axis, one mesh of cells: an axis a panel would take three times as long to draw.
+    """
+
+    across: int
+    lines: int
+    panel: tuple[float, float]
+    between: float
+    below: float
+    labels: float  # the room that titles of texts take
+    left: float
+    top: float
+    upright: bool  # whether titles of texts are too wide to stand side by side
+
+    @classmethod
+    def of(cls, matrices: Sequence[_Matrix]) -> _Sheet:
+        wide = max(2.0, CELL[0] * max(len(matrix.texts) for matrix in matrices))
+        high = CELL[1] * max(len(matrix.stages) for matrix in matrices)
+        left = 0.35 + max(figures.text_width(title, figures.SMALL) for one in matrices for title in one.stages)
+        longest = max(figures.text_width(title, figures.SMALL) for one in matrices for title in one.texts)
+        upright = longest > CELL[0] - 0.03
+        top = 0.08 + 0.15 * max(1 + figures.wrapped(one.row, wide).count("\n") for one in matrices)
+        between = 0.15 if all(one.stages == matrices[0].stages for one in matrices) else left
+        across = max(1, min(len(matrices), int((WIDEST - left + between) // (wide + between))))
+        lines = -(-len(matrices) // across)
+        labels = 0.1 + (longest if upright else 0.12)
+        alike = all(one.texts == matrices[0].texts for one in matrices) and len(matrices) % across == 0
+        below = top + (0.08 if alike else labels)
+        return cls(across, lines, (wide, high), between, below, labels, left, top, upright)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        wide, high = self.panel
+        return (
+            self.across * (wide + self.between) - self.between,
+            self.lines * (high + self.below) - self.below + self.labels,
+        )
+
+    def draw(self, axis: Axes, matrices: Sequence[_Matrix], scale: matplotlib.colors.LogNorm) -> QuadMesh:
+        texts, stages = (max(len(getattr(one, name)) for one in matrices) for name in ("texts", "stages"))
+        x = _edges(self.across, texts, self.panel[0], self.between)
+        y = _edges(self.lines, stages, self.panel[1], self.below)
+        cells = np.full((len(y) - 1, len(x) - 1), np.nan)
+        dark = 0.5
+        for place, matrix in enumerate(matrices):
+            line, column = divmod(place, self.across)
+            top, left = line * (stages + 1), column * (texts + 1)
+            cells[top : top + len(matrix.stages), left : left + len(matrix.texts)] = matrix.perplexity
+            self._label(axis, matrices, place, x[left : left + texts + 1], y[top : top + stages + 1])
+            for (stage, text), value in np.ndenumerate(matrix.perplexity):
+                if np.isfinite(value):
+                    at = (x[left + text : left + text + 2].mean(), y[top + stage : top + stage + 2].mean())
+                    colour = "white" if scale(value) > dark else "black"
+                    axis.text(*at, _number(value), gid=matrix.row, color=colour, size=NUMBER, ha="center", va="center")
+        masked = np.ma.masked_where(~np.isfinite(cells), cells)
+        return axis.pcolormesh(x, y, masked, cmap=COLOURS, norm=scale)
+
+    def _label(self, axis: Axes, matrices: Sequence[_Matrix], place: int, x: Floats, y: Floats) -> None:
+        """The row's name above a panel; titles of stages and texts where the next panel's are others, or none."""
+        matrix, small = matrices[place], figures.SMALL
+        name = figures.wrapped(matrix.row, self.panel[0])
+        axis.text((x[0] + x[-1]) / 2, y[0] - 0.05, name, ha="center", va="bottom", size=figures.TEXT)
+        if place % self.across == 0 or matrix.stages != matrices[place - 1].stages:
+            for title, low, high in zip(matrix.stages, y, y[1:], strict=False):
+                axis.text(x[0] - 0.05, (low + high) / 2, title, ha="right", va="center", size=small)
+            axis.text(x[0] - self.left + 0.1, (y[0] + y[-1]) / 2, "after", rotation=90, va="center", size=figures.TEXT)
+        under = matrices[place + self.across] if place + self.across < len(matrices) else None
+        if under is None or under.texts != matrix.texts:
+            turned = 90 if self.upright else 0
+            bottom = y[len(matrix.stages)] + 0.05
+            for title, low, high in zip(matrix.texts, x, x[1:], strict=False):
+                axis.text((low + high) / 2, bottom, title, ha="center", va="top", rotation=turned, size=small)
+
+
+def _number(value: float) -> str:
+    """Three digits where they fit into a cell."""
+    return f"{value:.0f}" if 1000 <= value < 1e5 else f"{value:.3g}" if value < 1000 else figures.short(value)
+
+
+def _edges(panels: int, cells: int, length: float, gap: float) -> Floats:
+    """Where the cells of panels beside each other begin and end."""
+    one = np.linspace(0.0, length, cells + 1)
+    return np.concatenate([one + place * (length + gap) for place in range(panels)])
+
+
+def _ticks(low: float, high: float) -> dict[float, str]:
+    """Plain numbers on the colour bar: both ends, and 1, 2, 5, 10 ... where these leave room."""
+    plain = [m * 10.0**e for e in range(-1, 12) for m in (1, 2, 5)]
+    room = (high / low) ** 0.12
+    inside = [value for value in plain if low * room < value < high / room]
+    return {value: f"{value:.3g}" for value in (low, *inside[:: -(-len(inside) // 5) or 1], high)}
 
 
 def _rows(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
@@ -74,6 +173,11 @@ def _rows(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     for run in runs:
         found.setdefault(run.row, []).append(run)
     return found
+
+
+def _titles(run: RunRecords) -> list[str]:
+    """What the columns are called."""
+    return [text["title"] for text in (*run.domains, *run.line["probes"])]
 
 
 def _mean(runs: Sequence[RunRecords]) -> Floats:

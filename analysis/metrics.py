@@ -79,14 +79,18 @@ def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> flo
     return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
 
 
-def performance_profile(costs: ArrayLike, ratios: ArrayLike) -> Floats:
+def performance_profile(costs: ArrayLike, ratios: ArrayLike, counts: ArrayLike = True) -> Floats:
     """Share of problems on which a method's cost is within a ratio of the best (Dolan and More, 2002).
 
-    `costs` (problems, methods), lower is better, NaN counts as never; `ratios` (R,) >= 1. Returns (methods, R).
+    `costs` (problems, methods), lower is better, NaN counts as never; `ratios` (R,) >= 1; `counts` (problems, methods):
+    which of them a method is judged on. Returns (methods, R), NaN for a method that is judged on none.
     """
     values = np.where(np.isnan(costs), np.inf, np.asarray(costs, float))
-    relative = values / values.min(axis=1, keepdims=True)
-    return (relative[:, :, None] <= np.asarray(ratios, float)).mean(axis=0)
+    judged = np.broadcast_to(np.asarray(counts, bool), values.shape)
+    relative = np.where(judged, values / values.min(axis=1, keepdims=True), np.inf)
+    within = (relative[:, :, None] <= np.asarray(ratios, float)).sum(axis=0)
+    problems = judged.sum(axis=0)[:, None]
+    return np.divide(within, problems, out=np.full(within.shape, np.nan), where=problems > 0)
 
 
 def representational_similarity(divergences: ArrayLike) -> float:

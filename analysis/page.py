@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -20,8 +20,16 @@ from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
 
 
-def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
-    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made."""
+def page(
+    study: Study,
+    scorecard: Table | None,
+    exhibits: Sequence[tuple[Exhibit, Table | bytes]],
+    same: Mapping[str, Sequence[str]],
+) -> str:
+    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made.
+
+    `same`: of each figure the names of its files, as several exhibits may look the same.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -37,7 +45,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         progress=_progress(study),
         scorecard=scorecard,
         tables=[(content, _beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)],
-        figures=[(exhibit, content) for exhibit, content in exhibits if isinstance(content, bytes)],
+        figures=[(exhibit, content, same[exhibit.name]) for exhibit, content in exhibits if isinstance(content, bytes)],
         audit=_audit(study),
         made=_made(study),
         software=_software(study),

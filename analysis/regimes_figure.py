@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from analysis import figures, inference
 from analysis.exhibits import Exhibit, View
 from analysis.study import Study, end, header
+from analysis.styles import of_method
 from benchmark.records import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
@@ -63,19 +64,20 @@ class RegimesFigure(Exhibit):
         found = cells(study, self.contenders)
         titles = {run.line["method"]: run.line["title"] for run in study.runs}
         with figures.style():
-            figure, [[left, right]] = figures.panels(1, 2, width=4.4, height=3.4)
+            grid = figures.panels(1, 2, width=3.5, height=2.6)
+            left, right = grid.flat
             for axis in (left, right):
-                axis.set_xlabel("Tokens a parameter of the first model")
-            left.set_ylabel("Final size / compute-optimal size")
+                axis.set_xlabel("Tokens a parameter of the first model (log)")
+            left.set_ylabel("Final size / compute-optimal size (log)")
             right.tick_params(labelleft=False)  # the same as the left one's
             if not found:
                 left.text(0.5, 0.5, "no finished pair of ELLE and ER yet", ha="center", transform=left.transAxes)
-                files = figures.finish(figure, left)
+                files = figures.finish(grid)
             else:
                 self._draw_ratios(left, found)
                 self._draw_best(right, found, titles)
                 hatched = "hatched: not decided at 5%; dashed: where a fitted plane is 0"
-                files = figures.finish(figure, right, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP")
+                files = figures.finish(grid, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP")
         return {**files, "csv": _csv(found, self.contenders)}
 
     def _draw_ratios(self, axis: Axes, found: Sequence[MapCell]) -> None:
@@ -113,9 +115,9 @@ class RegimesFigure(Exhibit):
 
     def _draw_best(self, axis: Axes, found: Sequence[MapCell], titles: dict[str, str]) -> None:
         _limits(axis, [*found, *self.points])
-        for index, method in enumerate(self.contenders):
+        for method in self.contenders:
             mine = [cell for cell in found if cell.best == method]
-            style = figures.line_style(index)
+            style = of_method(method)
             axis.scatter(
                 [cell.tokens_per_parameter for cell in mine],
                 [cell.relative_size for cell in mine],

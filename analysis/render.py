@@ -23,12 +23,14 @@ def render(
 
     `exhibits` are what is shown, `paper` all exhibits by name, whose printed numbers the scorecard needs. After tables
     and figures come the scorecard (verdicts on the paper's claims), if the study is held against the paper, and
-    index.html. Views other than "ours" are of tables only and files of their own, NAME.both.tex. Several suites' runs
-    in one call give tables with a block a suite. The same records give the same bytes.
+    index.html, which shows what looks the same once. Views other than "ours" are of tables only and files of their own,
+    NAME.both.tex. Several suites' runs in one call give tables with a block a suite. The same records give the same
+    bytes.
     """
     shown: dict[str, Table | bytes] = {}
     files: dict[str, bytes] = {}
-    drawn: list[tuple[Exhibit, dict[str, bytes]]] = []
+    drawn: list[tuple[Exhibit, Exhibit, dict[str, bytes]]] = []
+    same: dict[str, list[str]] = {}  # of each figure that is drawn, the names of all that look so
     for exhibit in exhibits:
         if view != "ours" and not exhibit.printed:
             continue  # the paper has nothing like it
@@ -37,15 +39,18 @@ def render(
             files |= _files(table, "" if view == "ours" else f".{view}")
         else:
             looks = exhibit.looks(study)
-            figure = next((figure for other, figure in drawn if other == looks), None) or exhibit.render(study)
-            drawn.append((looks, figure))
-            shown[exhibit.name] = figure["png"]
+            first, figure = next(((one, old) for one, other, old in drawn if other == looks), (exhibit, None))
+            if figure is None:
+                figure = exhibit.render(study)
+                drawn.append((exhibit, looks, figure))
+                shown[exhibit.name] = figure["png"]
+            same.setdefault(first.name, []).append(exhibit.name)
             files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
     if view == "ours" and study.runs:
         verdicts = scorecard.scorecard(study, paper) if study.paper else None
         files |= _files(verdicts, "") if verdicts else {}
         files["index.html"] = page.page(
-            study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits]
+            study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits if exhibit.name in shown], same
         ).encode()
     for name, content in files.items():
         with whole_file(out / name) as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,16 @@ from analysis import figures
 from analysis.exhibits import Exhibit, View
 from analysis.printed import slug
 from analysis.study import Study
+from analysis.styles import Style, styles
 from benchmark.settings.units import UNITS
 
-# a plain "+": each character beyond Latin-1 costs the PDF a second font
-AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP+", "symlog")}
+AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}
+FEW = 8  # rows whose bands do not hide each other
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrendFigure(Exhibit):
-    """AP and AP+ of the rows named in `rows` (all, if none), a line a row, a band from its lowest to highest seed.
+    """AP and AP+ of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
     The paper prints no numbers for its curves, so that every view is ours. Rows of panels are suites.
     """
@@ -33,16 +34,32 @@ class TrendFigure(Exhibit):
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         with figures.style():
             suites = self.suites(study)
-            figure, axes = figures.panels(len(suites), len(AXES))
             shown = pd.concat([self._points(study, suite) for suite in suites])
+            count, looks = shown["row"].nunique(), styles(study.runs)
+            boundaries = {suite: _Boundaries.of(study, suite) for suite in suites}
+            head = max(one.height for one in boundaries.values()) + 0.25 * (len(suites) > 1)
+            grid = figures.panels(
+                len(suites),
+                len(AXES),
+                max(one.width for one in boundaries.values()),
+                max(1.8, figures.room_for_values(count)),
+                between=1.3,
+                right=0.7,
+                top=head + 0.1,
+                below=0.5 + head,
+            )
+            spread = "band" if count <= FEW else "bar at the end of a stage"
             counts = shown.groupby(["suite", "row", "stage"])["seed"].nunique()
-            labels, text = figures.over_seeds(counts)
-            for suite, line in zip(suites, axes, strict=True):
+            labels, text = figures.over_seeds(counts, spread)
+            for suite, line in zip(suites, grid.axes, strict=True):
                 for axis, metric in zip(line, AXES, strict=True):
-                    self._draw(axis, study, suite, metric, labels)
+                    axis.set_xlabel(UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]].label)
+                    points = self._points(study, suite)
+                    if _draw(axis, points[np.isfinite(points[metric])], metric, labels, looks, count, grid.height):
+                        boundaries[suite].draw(axis)
                 if len(suites) > 1:
-                    line[0].set_title(self.heading(study, suite), loc="left", pad=16)
-            return figures.finish(figure, axes[0][0], text)
+                    line[0].set_title(self.heading(study, suite), loc="left", pad=72 * boundaries[suite].height + 4)
+            return figures.finish(grid, text)
 
     def _points(self, study: Study, suite: str) -> pd.DataFrame:
         """The evaluations of the rows that are shown."""
@@ -50,43 +67,85 @@ class TrendFigure(Exhibit):
         points = study.evaluations[study.evaluations["suite"] == suite]
         return points[points["row"].isin([row for row in points["row"].unique() if not chosen or slug(row) in chosen])]
 
-    def _draw(self, axis: Axes, study: Study, suite: str, metric: str, labels: Mapping[str, str]) -> None:
-        name, scale = AXES[metric]
-        points = self._points(study, suite)
-        points = points[np.isfinite(points[metric])]
-        axis.set_ylabel(name)
-        axis.set_xlabel(UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]].label)
-        if points.empty:
-            axis.text(0.5, 0.5, "no evaluation yet", ha="center", transform=axis.transAxes)
-            return
-        keys = ["row_index", "row", "stage", "order"]
-        means = (
-            points.groupby(keys)[["charged", metric]]
-            .mean()
-            .assign(low=points.groupby(keys)[metric].min(), high=points.groupby(keys)[metric].max())
-        )
-        for (index, row), line in means.groupby(level=["row_index", "row"]):
-            axis.plot(line["charged"], line[metric], label=labels[str(row)], **figures.line_style(index))
-            figures.band(axis, line["charged"], line["low"], line["high"], index)
-        figures.scales(axis, scale)
-        _stage_boundaries(axis, study, suite)
+
+def _draw(
+    axis: Axes,
+    points: pd.DataFrame,
+    metric: str,
+    labels: Mapping[str, str],
+    looks: Mapping[str, Style],
+    rows: int,
+    height: float,
+) -> bool:
+    """Draw the means of a metric, and its range over seeds; false where there are no points."""
+    name, scale = AXES[metric]
+    axis.set_ylabel(name)
+    if points.empty:
+        axis.text(0.5, 0.5, "no evaluation yet", ha="center", transform=axis.transAxes)
+        return False
+    groups = points.groupby(["row_index", "row", "stage", "order"])
+    means = groups[["charged", metric]].mean()
+    means = means.assign(low=groups[metric].min(), high=groups[metric].max(), is_end=groups["is_end"].all())
+    ends = []
+    for (_, row), line in means.groupby(level=["row_index", "row"]):
+        look = looks[str(row)]
+        axis.plot(line["charged"], line[metric], label=labels[str(row)], **look)
+        if rows <= FEW:
+            axis.fill_between(line["charged"], line["low"], line["high"], color=look["color"], alpha=0.15, linewidth=0)
+        else:
+            of_ends = line[line["is_end"]]
+            axis.vlines(of_ends["charged"], of_ends["low"], of_ends["high"], color=look["color"], linewidth=0.8)
+        ends.append((line[metric].iloc[-1], figures.short(line[metric].iloc[-1]), look))
+    low, high = means["low"].min(), means["high"].max()
+    scaled = figures.scale_of(scale, low, high)
+    axis.set_ylabel(figures.named(name, scaled))
+    figures.scale_y(axis, scaled, low, high)
+    figures.amounts(axis, means["charged"].max())
+    figures.end_values(axis, height, ends)
+    return True
 
 
-def _stage_boundaries(axis: Axes, study: Study, suite: str) -> None:
-    """A dotted line where a stage ends, and each stage's domain above it."""
-    titles = study.stage_titles(suite)
-    ends = study.ends[study.ends["suite"] == suite].groupby("stage")["charged"].mean()
-    start = 0.0
-    for stage, end in ends.items():
-        axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
-        middle = ((start + end) / 2, 1.01)
-        axis.annotate(titles[stage], middle, xycoords=("data", "axes fraction"), ha="center", fontsize="small")
-        start = end
+@dataclass(frozen=True)
+class _Boundaries:
+    """Where stages end, and the title of each stage's domain; upright above the panel where it is too wide."""
+
+    titles: list[str]
+    ends: pd.Series  # by stage
+    upright: bool
+    width: float  # of a panel in which titles stand side by side, in inches
+    height: float  # of the titles above it
+
+    @classmethod
+    def of(cls, study: Study, suite: str, width: float = 2.75) -> _Boundaries:
+        titles = study.stage_titles(suite)
+        ends = study.ends[study.ends["suite"] == suite].groupby("stage")["charged"].mean()
+        if ends.empty:
+            return cls(titles, ends, False, width, 0.15)
+        shares = np.diff([0.0, *ends]) / ends.iloc[-1]
+        widths = [figures.text_width(titles[int(stage)], figures.SMALL) for stage in ends.index.to_numpy()]
+        upright = any(text + 0.03 > share * width for text, share in zip(widths, shares, strict=True))
+        needed = 1.5 * figures.SMALL / 72 / max(min(shares), 0.01) if upright else width
+        return cls(titles, ends, upright, max(width, min(needed, 8.0)), max(widths) + 0.05 if upright else 0.15)
+
+    def draw(self, axis: Axes) -> None:
+        start = 0.0
+        for stage, end in self.ends.items():
+            axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
+            axis.annotate(
+                self.titles[stage],
+                ((start + end) / 2, 1.01),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="bottom",
+                rotation=90 if self.upright else 0,
+                fontsize=figures.SMALL,
+            )
+            start = end
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFigure(Exhibit):
-    """Downstream scores after each stage: a panel a domain's task and one for their average, a line a row."""
+    """Downstream scores after each stage: a panel a domain's task and one for their average, on one axis."""
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
 
@@ -95,20 +154,27 @@ class ScoreFigure(Exhibit):
         titles = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
-        labels, text = figures.over_seeds(by_seed.groupby(["row", "stage", "domain"]).size())
+        labels, text = figures.over_seeds(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
         with figures.style():
-            figure, axes = figures.panels(-(-(len(titles) + 1) // 3), 3, width=2.6, height=2.2)
-            flat = [axis for line in axes for axis in line]
-            for axis, (column, title) in zip(flat, [*titles.items(), ("average", "Average")], strict=False):
-                axis.set_title(title)
-                _draw_by_stage(axis, wide[column].dropna(), labels, len(titles), "no score yet")
-            for axis in flat[len(titles) + 1 :]:
+            few = wide.index.get_level_values("row").nunique() <= FEW
+            across, looks = 3 if few else 2, styles(study.runs)
+            grid = figures.panels(-(-(len(titles) + 1) // across), across, 1.9 if few else 3.2, between=0.3)
+            for axis, (column, title) in zip(grid.flat, [*titles.items(), ("average", "Average")], strict=False):
+                axis.set_title(figures.wrapped(title, grid.width))
+                _draw_by_stage(axis, wide[column].dropna(), labels, looks, len(titles), grid.width, "no score yet")
+            low, high = by_seed.min(), by_seed.max()
+            for axis in grid.flat:
+                if low < high:
+                    figures.scale_y(axis, "linear", low, high)
+                first = axis in [line[0] for line in grid.axes]
+                axis.tick_params(axis="y", left=first, labelleft=first)
+            for axis in grid.flat[len(titles) + 1 :]:
                 axis.set_axis_off()
-            for line in axes:
-                line[0].set_ylabel("Score (%)")
-            return figures.finish(figure, flat[0], text)
+            for line in grid.axes:
+                line[0].set_ylabel("Score (%, linear)")
+            return figures.finish(grid, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,26 +188,49 @@ class SimilarityFigure(Exhibit):
         found = study.similarities[study.similarities["suite"] == suite]
         ars = found.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
         with figures.style():
-            figure, [[axis]] = figures.panels(1, 1, width=4.6, height=2.8)
-            axis.set_ylabel("ARS (nats)")
-            labels, text = figures.over_seeds(ars.groupby(["row", "stage"]).size())
-            _draw_by_stage(axis, ars, labels, len(study.of(suite)[0].domains), "no similarity yet")
-            axis.set_xlim(left=0.75)
+            rows = ars.groupby(["row_index", "row"]).ngroups
+            grid = figures.panels(1, 1, 4.2, max(2.0, figures.room_for_values(rows)), right=0.7)
+            [axis] = grid.flat
+            axis.set_ylabel("ARS (nats, linear)")
+            labels, text = figures.over_seeds(ars.groupby(["row", "stage"]).size(), "bar")
+            count, looks = len(study.of(suite)[0].domains), styles(study.runs)
+            ends = _draw_by_stage(axis, ars, labels, looks, count, grid.width, "no similarity yet")
+            axis.set_xlim(left=0.5)
+            if len(ars):
+                figures.scale_y(axis, "linear", ars.min(), ars.max())
+                figures.end_values(axis, grid.height, ends)
             without = found[~found["row"].isin(ars.index.get_level_values("row"))]
             for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
                 axis.plot([], [], linestyle="", label=f"{row}: {reason}")
-            return figures.finish(figure, axis, text)
+            return figures.finish(grid, text)
 
 
-def _draw_by_stage(axis: Axes, values: pd.Series, labels: Mapping[str, str], count: int, nothing: str) -> None:
-    """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then."""
-    axis.set_xticks(range(count), [f"M{i + 1}" for i in range(count)])
+def _draw_by_stage(
+    axis: Axes,
+    values: pd.Series,
+    labels: Mapping[str, str],
+    looks: Mapping[str, Style],
+    count: int,
+    width: float,
+    nothing: str,
+) -> list[tuple[float, str, Style]]:
+    """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then.
+
+    Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
+    Returns what stands at the end of each line, for `figures.end_values`.
+    """
+    each = -(-int(1000 * count * (figures.text_width(f"M{count}", figures.SMALL) + 0.05)) // int(1000 * width))
+    axis.set_xticks(range(0, count, each), [f"M{i + 1}" for i in range(0, count, each)])
+    axis.set_xlim(-0.5, count - 0.5)
     if values.empty:
         axis.text(0.5, 0.5, nothing, ha="center", transform=axis.transAxes)
-        return
+        return []
     stages = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
-    for key, line in stages.groupby(level=["row_index", "row"]):
-        index, row = cast(tuple[int, str], key)
-        x = line.index.get_level_values("stage")
-        axis.plot(x, line["mean"], label=labels[row], **figures.line_style(index))
-        figures.band(axis, x, line["min"], line["max"], index)
+    lines, ends = list(stages.groupby(level=["row_index", "row"])), []
+    for place, ((_, row), line) in enumerate(lines):
+        x = line.index.get_level_values("stage") + 0.7 * ((place + 0.5) / len(lines) - 0.5)
+        look = looks[str(row)]
+        axis.vlines(x, line["min"], line["max"], color=look["color"], linewidth=0.8)
+        axis.plot(x, line["mean"], label=labels[str(row)], **look | {"linewidth": 0.7})
+        ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1]), look))
+    return ends

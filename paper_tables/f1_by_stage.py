@@ -4,6 +4,6 @@ from analysis.trends import ScoreFigure
 
 EXHIBIT = ScoreFigure(
     label="fig:avg_f1",
-    caption="Downstream score (F1, %) after each stage; the band spans the seeds.",
+    caption="Downstream score (F1, %) after each stage.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

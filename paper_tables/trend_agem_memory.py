@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:hyper_gem",
-    caption="AP and AP⁺ of A-GEM for different memory sizes; the band spans the seeds.",
+    caption="AP and AP⁺ of A-GEM for different memory sizes.",
     blocks={"agem_memory": "Growing from BERT L6_D384 to L12_D768"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:bert_large",
-    caption="AP and AP⁺ when growing a large BERT against the charged budget; the band spans the seeds.",
+    caption="AP and AP⁺ when growing a large BERT against the charged budget.",
     blocks={"bert_large": "Growing from BERT L12_D768 to L24_D1024"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:same_layer",
-    caption="AP and AP⁺ when copying layers not copied before, the first, or the last; the band spans the seeds.",
+    caption="AP and AP⁺ when copying layers not copied before, the first, or the last.",
     blocks={"copied_layer": "Growing from BERT L6_D384 to L12_D768"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:hyper_ewc",
-    caption="AP and AP⁺ of EWC for different λ; the band spans the seeds.",
+    caption="AP and AP⁺ of EWC for different λ.",
     blocks={"ewc_lambda": "Growing from BERT L6_D384 to L12_D768"},
 )

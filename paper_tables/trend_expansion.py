@@ -4,7 +4,7 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:expansion",
-    caption="AP and AP⁺ when growing in width, in depth and in both; the band spans the seeds.",
+    caption="AP and AP⁺ when growing in width, in depth and in both.",
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
     rows=("WE + FRW", "DE + FRW", "WE + DE + FRW"),
 )

@@ -4,7 +4,7 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:FRW",
-    caption="AP and AP⁺ with and without function recovering warm-up (FRW) and noise (δN); the band spans the seeds.",
+    caption="AP and AP⁺ with and without function recovering warm-up (FRW) and noise (δN).",
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
     rows=("WE + DE", "WE + DE + FRW", "WE + DE + FRW + δN"),
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:gpt",
-    caption="AP and AP⁺ of every method on GPT against the charged budget; the band spans the seeds.",
+    caption="AP and AP⁺ of every method on GPT against the charged budget.",
     blocks={"gpt_base": "Growing from GPT L6_D384 to L12_D768"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:few_time",
-    caption="AP and AP⁺ with half the train wall time from the second domain on; the band spans the seeds.",
+    caption="AP and AP⁺ with half the train wall time from the second domain on.",
     blocks={"half_time": "Half train wall time"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:main_exp",
-    caption="AP and AP⁺ against the charged budget; the band spans the seeds.",
+    caption="AP and AP⁺ against the charged budget.",
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

@@ -4,6 +4,6 @@ from analysis.trends import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:few_memory",
-    caption="AP and AP⁺ with a memory of 34M tokens a domain; the band spans the seeds.",
+    caption="AP and AP⁺ with a memory of 34M tokens a domain.",
     blocks={"small_memory": "Smaller memory"},
 )

@@ -7,12 +7,15 @@ from typing import Any
 import matplotlib.figure
 import numpy as np
 import pytest
+from matplotlib.text import Annotation, Text
 
+import methods
 import paper_tables
 from analysis import figures
 from analysis.render import render
 from analysis.study import Study
-from benchmark.records import load_runs
+from analysis.styles import styles
+from benchmark.records import RunRecords, load_runs, not_started
 from tests.support import synthetic
 
 KINDS = [
@@ -22,6 +25,7 @@ KINDS = [
     "representational_similarity",
     "attention_patterns",
     "stage_domain_matrix",
+    "forgetting_cost",
 ]  # one exhibit of each kind of figure
 
 
@@ -61,7 +65,9 @@ def test_a_figure_says_what_its_bands_are(tmp_path, drawn, name, seeds):
     paper_tables.load(name).render(Study("demo", load_runs(tmp_path, "demo")))
     figure = drawn[0]
     (text,) = figure.texts
-    assert ("band: lowest to highest seed" in text.get_text()) == (seeds > 1 and name != "performance_profile")
+    spread = "band" if name == "trend_main" else "bar"
+    says = f"{spread}: lowest to highest seed, no confidence interval" in text.get_text().replace("\n", " ")
+    assert says == (seeds > 1 and name != "performance_profile")
     assert ("mean of 3 seeds" if seeds > 1 else "one seed") in text.get_text().lower()
     figure.draw_without_rendering()
     extent, legend = text.get_window_extent(), figure.legends[0].get_window_extent()
@@ -75,7 +81,7 @@ def test_a_row_of_fewer_seeds_says_so_in_the_legend(study, drawn, name):
     paper_tables.load(name).render(Study("demo", kept))
     labels = drawn[0].axes[0].get_legend_handles_labels()[1]
     assert [label for label in labels if "(n =" in label] == ["ER (n = 1)"]
-    assert "ean of 2 seeds, or of n" in drawn[0].texts[0].get_text()
+    assert "ean of 2 seeds, or of n" in drawn[0].texts[0].get_text().replace("\n", " ")
 
 
 def test_the_attention_of_one_seed_says_which(study, drawn):
@@ -92,15 +98,144 @@ def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study, dra
             line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2
         )
         np.testing.assert_allclose(ends, [60, 120, 180, 240, 300], rtol=0.003)
-        assert [text.get_text() for text in axis.texts] == ["WB", "Ns", "Rev", "Bio", "CS"]
+        titles = [text.get_text() for text in axis.texts if isinstance(text, Annotation)]
+        assert titles == ["WB", "Ns", "Rev", "Bio", "CS"]
 
 
-def test_sixteen_lines_can_be_told_apart_in_grey():
-    """Oracle: no two of the first sixteen styles share both dashes and marker, and no two of twelve the
-    colour."""
-    styles = [figures.line_style(index) for index in range(16)]
-    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 16
-    assert len({style["color"] for style in styles[:12]}) == 12
+def rows_of(*methods: str) -> list[RunRecords]:
+    """A run of each method, in rows of these names; `METHOD NAME` names one otherwise."""
+    described: list[Any] = [{"row": name, "method": name.split()[0], "domains": []} for name in methods]
+    return [not_started(one) for one in described]
+
+
+def test_a_style_belongs_to_a_method_whatever_stands_beside_it():
+    """Oracle: each method of the project and one that nobody knows, alone and among the others."""
+    names = [*methods.names(), "nobody_knows_me"]
+    together = styles(rows_of(*names))
+    for name in names:
+        assert styles(rows_of(name))[name] == together[name]
+    assert len({(style["color"], style["marker"]) for style in together.values()}) == len(names)
+    assert len({(str(style["linestyle"]), style["marker"]) for style in together.values()}) == len(names), "in grey"
+    assert len({together[method]["color"] for method, _, _ in synthetic.METHODS.values()}) == 8
+
+
+def test_rows_of_one_method_share_its_marker_and_can_be_told_apart():
+    """Oracle: a sweep of six values and a stranger's of three; the first has what the method has alone."""
+    rows = [*(f"ewc λ = {10**i}" for i in range(6)), "new a", "new b", "new c", "er"]
+    found = styles(rows_of(*rows))
+    assert list(found) == rows
+    for method, first in (("ewc", rows[0]), ("new", rows[6])):
+        own = [style for row, style in found.items() if row.split()[0] == method]
+        assert found[first] == styles(rows_of(method))[method]
+        assert len({style["marker"] for style in own}) == 1
+        assert len({style["color"] for style in own}) == len(own)
+        assert len({(str(style["linestyle"]), style["fillstyle"]) for style in own}) >= min(4, len(own))
+
+
+def test_two_unknown_methods_never_look_the_same(monkeypatch):
+    """Oracle: a hash that gives both the same place."""
+    monkeypatch.setattr("zlib.crc32", lambda name: 7)
+    one, other = styles(rows_of("one", "other")).values()
+    assert (one["color"], one["marker"]) != (other["color"], other["marker"])
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory) -> Study:
+    """Twenty rows, one with a name of ninety letters, over twelve domains, most with long titles."""
+    folder = tmp_path_factory.mktemp("crowded")
+    rows = [(f"Method {i} (option = {10**i:,})", f"unknown_{i}", {}) for i in range(12)]
+    rows += [(name, method, {}) for name, (method, _, _) in list(synthetic.METHODS.items())[:7]]
+    rows += [("A row whose name says everything that its author knew of it, and somewhat more than that", "elle", {})]
+    domains = [*synthetic.DOMAINS, *((f"d{i}", f"Domain no. {i} of Biomedicine") for i in range(7))]
+    synthetic.write(folder, "demo", rows=rows, seeds=2, stages=12, evaluations=2, domains=domains)
+    return Study("demo", load_runs(folder, "demo"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_texts_overlap_in_a_crowded_figure(crowded, monkeypatch, name):
+    """Oracle: the boxes of all texts that matplotlib's renderer draws: apart from each other, and in the figure."""
+    seen: dict[Text, matplotlib.figure.Figure] = {}
+    figure: list[matplotlib.figure.Figure] = []
+    monkeypatch.setattr(figures, "to_files", lambda one: figure.append(one) or {})
+    few = [run for run in crowded.runs if run.line["row_index"] > 14]  # as a panel each is the same for any number
+    paper_tables.load(name).render(Study("demo", few) if name == "stage_domain_matrix" else crowded)
+    draw = Text.draw
+    monkeypatch.setattr(Text, "draw", lambda text, renderer: seen.update({text: renderer}) or draw(text, renderer))
+    figure[0].draw_without_rendering()
+    shown = {text: text.get_window_extent() for text in seen if text.get_visible() and text.get_text().strip()}
+    texts, boxes = list(shown), np.array([box.extents for box in shown.values()])
+    edge = figure[0].bbox.extents
+    outside = (boxes[:, :2] < edge[:2] - 1).any(1) | (boxes[:, 2:] > edge[2:] + 1).any(1)
+    assert not outside.any(), [texts[i].get_text() for i in np.flatnonzero(outside)]
+    overlap = np.ones((len(boxes), len(boxes)), bool)
+    for low, high in ((0, 2), (1, 3)):
+        overlap &= boxes[:, None, high] > boxes[None, :, low] + 1  # a pixel is no overlap
+        overlap &= boxes[None, :, high] > boxes[:, None, low] + 1
+    pairs = np.argwhere(np.triu(overlap, 1))
+    assert not len(pairs), [(texts[i].get_text(), texts[j].get_text()) for i, j in pairs]
+    assert len(texts) > 20 or name == "attention_patterns"
+
+
+def test_axes_end_where_the_data_ends_and_say_their_scale(study, drawn):
+    """Oracle: the last evaluation's charge, the lowest and highest of all seeds, and what matplotlib scales by."""
+    paper_tables.load("trend_main").render(study)
+    for axis, metric in zip(drawn[0].axes, ["ap", "ap_plus"], strict=True):
+        shown = study.evaluations.dropna(subset=[metric])
+        means = shown.groupby(["row", "stage", "order"])["charged"].mean()
+        assert axis.get_xlim() == (0, means.max())
+        transform = axis.yaxis.get_transform()
+        low, high = transform.transform(np.array(axis.get_ylim()))
+        first, last = transform.transform(np.array([shown[metric].min(), shown[metric].max()]))
+        assert 0 < first - low < 0.05 * (last - first) and 0 < high - last < 0.05 * (last - first)
+        name = {"ap": "AP", "ap_plus": "AP⁺"}[metric]
+        assert axis.get_ylabel().startswith(f"{name} ({axis.get_yscale()}")
+
+
+def test_the_last_value_of_each_row_stands_at_the_right_edge(study, drawn):
+    """Oracle: the AP of the last stages' ends, as tables have it, from the highest to the lowest."""
+    paper_tables.load("trend_main").render(study)
+    axis = drawn[0].axes[0]
+    texts = {text.get_position()[1]: text.get_text() for text in axis.texts if not isinstance(text, Annotation)}
+    ends = study.ends[study.ends["stage"] == 4].groupby("row")["ap"].mean()
+    assert [texts[place] for place in sorted(texts)] == [f"{value:.2f}" for value in sorted(ends)]
+
+
+def test_panels_of_scores_have_one_axis(study, drawn):
+    """Oracle: the limits that matplotlib draws with."""
+    paper_tables.load("f1_by_stage").render(study)
+    shown = [axis for axis in drawn[0].axes if axis.axison]
+    assert len({axis.get_ylim() for axis in shown}) == 1 and len(shown) == 6
+
+
+def test_attention_says_what_its_colours_and_sides_are(study, drawn):
+    """Oracle: the scale of square roots: a quarter of the maximum stands half way up."""
+    paper_tables.load("attention_patterns").render(study)
+    *pictures, bar = drawn[0].axes
+    assert "square root" in bar.get_ylabel()
+    labels = {label.get_text(): label.get_position()[1] for label in bar.get_yticklabels()}
+    assert labels["25%"] == 0.5 and labels["100%"] == 1.0
+    assert pictures[-1].get_xlabel() == "key →" and "query ↓" in pictures[0].get_ylabel()
+    for picture in pictures:
+        shares = picture.images[0].get_array()
+        assert shares.max() == 1.0 and np.isclose(shares.min(), np.sqrt(100 / 500))
+
+
+def test_forgetting_stands_against_what_differs(tmp_path, drawn):
+    """Oracle: AP+ at the end of each run, and FLOPs of which each row here spends another number; all else is alike."""
+    synthetic.write(tmp_path, "demo")
+    runs = load_runs(tmp_path, "demo")
+    for run in runs:
+        for line in (line for stage in run.stages for line in stage if line["kind"] in ("evaluation", "done")):
+            line["charged"] = {**line["charged"], "flops": 1e9 * (2 + run.line["row_index"])}
+    study = Study("demo", runs)
+    paper_tables.load("forgetting_cost").render(study)
+    (axis,) = drawn[0].axes
+    assert axis.get_xlabel().startswith("Training FLOPs") and axis.get_ylabel().startswith("AP⁺")
+    ends = study.ends[study.ends["stage"] == 4].groupby("row")[["flops", "ap_plus"]].mean()
+    points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines}
+    assert set(points) == set(ends.index)
+    for row, end in ends.iterrows():
+        np.testing.assert_allclose(points[str(row)], end)
 
 
 def test_no_label_is_cut_off(study, drawn):
@@ -123,7 +258,7 @@ def test_a_performance_profile_counts_stages(study, drawn):
     """Oracle: by definition, on the means over seeds; the best row of each stage starts it."""
     paper_tables.load("performance_profile").render(study)
     ends = study.ends[study.ends["stage"] > 0].groupby(["stage", "row"])["ap"].mean().unstack()
-    lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+    lines = {line.get_label(): line for line in drawn[0].axes[0].lines if line.get_label()[0] != "_"}
     assert set(lines) == set(ends)
     for row, line in lines.items():
         ratio, share = line.get_xdata()[57], line.get_ydata()[57]
@@ -136,9 +271,21 @@ def test_a_row_that_has_not_started_is_no_line_of_the_profile(study, drawn):
     for run in study.runs:
         run.stages = [[] for _ in run.stages] if run.row == "ER" else run.stages
     paper_tables.load("performance_profile").render(study)
-    lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines}
-    rows = list(dict.fromkeys(run.row for run in study.runs))
-    assert lines == {row: figures.line_style(i)["color"] for i, row in enumerate(rows) if row != "ER"}
+    lines = {line.get_label(): line.get_color() for line in drawn[0].axes[0].lines if line.get_label()[0] != "_"}
+    assert lines == {row: style["color"] for row, style in styles(study.runs).items() if row != "ER"}
+
+
+def test_a_profile_judges_a_row_on_the_suites_that_have_it(tmp_path, drawn):
+    """Oracle: PNN, the only row of a second suite, is the best of its four later stages, and so of half its eight."""
+    for suite, rows in (("one", ["ER", "PNN", "ELLE"]), ("two", ["PNN"])):
+        synthetic.write(
+            tmp_path, suite, seeds=1, scores=False, rows=[(row, synthetic.METHODS[row][0], {}) for row in rows]
+        )
+    study = Study("one+two", [run for suite in ("one", "two") for run in load_runs(tmp_path, suite)])
+    paper_tables.load("performance_profile").render(study)
+    shares = {line.get_label(): line.get_ydata() for line in drawn[0].axes[0].lines}
+    assert shares["PNN"][0] == 0.5 and shares["ELLE"][0] == shares["ELLE"][-1] == 1.0
+    assert "of suites that have the row: ER, ELLE" in drawn[0].texts[0].get_text().replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -234,8 +381,11 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
         if run.row == "MAS":
             run.stages[4] = []
     paper_tables.load("stage_domain_matrix").render(study)
-    panels = {axis.get_title(): axis for axis in drawn[0].axes if axis.get_visible()}
-    assert list(panels) == list(dict.fromkeys(run.row for run in study.runs))
+    texts: dict[Any, list[str]] = {}
+    for text in drawn[0].axes[0].texts:
+        texts.setdefault(text.get_gid(), []).append(text.get_text())
+    titles = texts.pop(None)
+    assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
     er = [
         [line for line in stage if line["kind"] == "evaluation"][-1]
         for run in study.of("demo")
@@ -247,7 +397,6 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
         for i in range(5)
         for name in ("wb", "ns", "rev", "bio", "cs", "wiki")
     ]
-    texts = [text.get_text() for text in panels["ER"].texts]
-    assert texts == [f"{value:.3g}" for value in expected]
-    assert [label.get_text() for label in panels["ER"].get_xticklabels()] == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
-    assert len(panels["MAS"].texts) == 4 * 6
+    assert texts["ER"] == [f"{value:.3g}" for value in expected]
+    assert titles[-6:] == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
+    assert len(texts["MAS"]) == 4 * 6

@@ -105,6 +105,17 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     assert shown == (paper, paper, paper)
 
 
+def test_no_figure_stands_twice_in_a_page(tmp_path):
+    """Oracle: three exhibits that look the same in this suite: one picture, and links to the files of all three."""
+    synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=1, scores=False, evaluations=1)
+    names = ["trend_main", "trend_gpt", "trend_half_time"]
+    synthetic.report("demo", load_runs(tmp_path / "runs", "demo"), names, tmp_path)
+    found = tags(tmp_path / "index.html")
+    assert sum(tag == "img" for tag, _ in found) == 1
+    links = {attributes["href"] for tag, attributes in found if tag == "a"}
+    assert {f"{name}.{suffix}" for name in names for suffix in ("pdf", "png")} <= links
+
+
 def browse(report: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:

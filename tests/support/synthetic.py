@@ -57,12 +57,13 @@ def write(
     scores: bool = True,
     similarities: bool = True,
     hardware: str = "CPU",
+    domains: Sequence[tuple[str, str]] = DOMAINS,
 ) -> None:
-    """Write a suite: `rows` are (label, method, options), one file a run and one a stage.
+    """Write a suite: `rows` are (label, method, options), `domains` (name, title); one file a run and one a stage.
 
     `finished`: the last row stops after this many stages, in the middle of the next.
     """
-    shared = _Suite(suite, stages, unit, architecture, hardware)
+    shared = _Suite(suite, stages, unit, architecture, hardware, domains)
     rows = rows or [(title, method, {}) for title, (method, _, _) in METHODS.items()]
     for index, (label, method, options) in enumerate(rows):
         for seed in range(seeds):
@@ -110,13 +111,14 @@ class _Suite:
     unit: str
     architecture: str
     hardware: str
+    domains: Sequence[tuple[str, str]] = tuple(DOMAINS)
 
 
 class _Run:
     def __init__(self, suite: _Suite, label: str, index: int, method: str, options: dict[str, Any], seed: int) -> None:
         self.suite, self.label, self.index, self.method, self.options = suite, label, index, method, options
         self.seed = seed
-        self.domains = DOMAINS[: suite.stages]
+        self.domains = suite.domains[: suite.stages]
         _, speed, forget = next((m for m in METHODS.values() if m[0] == method), ("", 1.0, 0.3))
         self.speed = speed * (1 + 0.03 * self.noise("speed"))
         self.forget = forget * (1 + 0.1 * self.noise("forget"))
@@ -226,7 +228,7 @@ class _Run:
         return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None}]
 
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
-        layers, hidden, parameters = LADDER[stage if self.method == "elle" else 0]
+        layers, hidden, parameters = LADDER[min(stage, len(LADDER) - 1) if self.method == "elle" else 0]
         amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.suite.unit]
         name, _ = self.domains[stage]
         return {
@@ -270,7 +272,7 @@ class _Run:
                         "kind": "score",
                         "key": key,
                         "stage_key": self.keys[stage],
-                        "task": TASKS[domain],
+                        "task": TASKS.get(domain, domain),
                         "task_key": "t",
                     }
                     line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
