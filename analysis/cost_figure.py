@@ -31,7 +31,7 @@ class ForgettingCostFigure(Exhibit):
         suites = self.suites(study)
         ends = {suite: _ends(study, suite) for suite in suites}
         units = {suite: _units(ends[suite], study, suite) for suite in suites}
-        looks = styles(study.runs)
+        style_of = styles(study.runs)
         with figures.style():
             heading = 0.2 * (len(suites) > 1)
             room = {"between": 0.55, "top": 0.2 + heading, "below": 0.6 + heading}
@@ -40,7 +40,7 @@ class ForgettingCostFigure(Exhibit):
             labels, text = figures.over_seeds(every.groupby(["suite", "row"]).size(), "bars")
             for suite, line in zip(suites, grid.axes, strict=True):
                 for axis, unit in zip(line, units[suite], strict=False):
-                    _draw(axis, ends[suite], unit, labels, looks)
+                    _draw(axis, ends[suite], unit, labels, style_of)
                 for axis in line[len(units[suite]) :]:
                     axis.set_visible(False)
                 if len(suites) > 1:
@@ -63,7 +63,7 @@ def _units(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
 
 
-def _draw(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], looks: dict[str, Style]) -> None:
+def _draw(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], style_of: dict[str, Style]) -> None:
     axis.set_xlabel(f"{UNITS[unit].label}, whole stream (linear)")
     axis.set_ylabel("AP⁺")
     if ends.empty:
@@ -72,10 +72,10 @@ def _draw(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], loo
     low, high = ends["ap_plus"].min(), ends["ap_plus"].max()
     scale = figures.scale_of("symlog", low, high)
     for (_, row), points in ends.groupby(["row_index", "row"]):
-        x, y, look = points[unit], points["ap_plus"], looks[str(row)]
-        axis.hlines(y.mean(), x.min(), x.max(), color=look["color"], linewidth=0.8)
-        axis.vlines(x.mean(), y.min(), y.max(), color=look["color"], linewidth=0.8)
-        axis.plot(x.mean(), y.mean(), label=labels[str(row)], **look | {"linestyle": "", "markersize": 5})
+        x, y, own = points[unit], points["ap_plus"], style_of[str(row)]
+        axis.hlines(y.mean(), x.min(), x.max(), color=own["color"], linewidth=0.8)
+        axis.vlines(x.mean(), y.min(), y.max(), color=own["color"], linewidth=0.8)
+        axis.plot(x.mean(), y.mean(), label=labels[str(row)], **own | {"linestyle": "", "markersize": 5})
     axis.set_ylabel(figures.named("AP⁺", scale))
     figures.scale_y(axis, scale, low, high)
     figures.amounts(axis, 1.03 * ends[unit].max())

@@ -1,4 +1,4 @@
-"""The report as one page: no script, nothing loaded from elsewhere, everything that a user gave escaped."""
+"""The report as one page: nothing loaded from elsewhere, everything that a user gave escaped, whole without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import fmean
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from analysis import notes
+from analysis import explore, notes
 from analysis.exhibits import Exhibit, TableExhibit, growth
 from analysis.study import Study, end, hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -50,6 +50,9 @@ def page(
         made=_made(study),
         software=_software(study),
         rows=_settings(study),
+        labels={run.row for run in study.runs},
+        data=explore.data(study),
+        scripts=explore.scripts(),
     )
 
 

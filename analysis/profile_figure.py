@@ -28,7 +28,7 @@ class ProfileFigure(Exhibit):
         costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
         of_suites = {(run.suite, run.row) for run in study.runs}
         has = [[(suite, row) in of_suites for row in costs] for suite in costs.index.get_level_values("suite")]
-        looks = styles(study.runs)
+        style_of = styles(study.runs)
         with figures.style():
             grid = figures.panels(1, 1, 4.4, max(2.0, figures.room_for_values(costs.shape[1])), right=0.7)
             [axis] = grid.flat
@@ -44,11 +44,11 @@ class ProfileFigure(Exhibit):
             shares = dict(zip(costs, metrics.performance_profile(costs, ratios, has), strict=True))
             rows = [row for row in costs if row in labels]  # one without a finished stage is no line
             for row in rows:
-                look = looks[row] | {"markevery": (5, 25)}
-                axis.plot(ratios, shares[row], label=labels[row], drawstyle="steps-post", **look)
+                drawn = style_of[row] | {"markevery": (5, 25)}
+                axis.plot(ratios, shares[row], label=labels[row], drawstyle="steps-post", **drawn)
             axis.set_xlim(ratios[0], ratios[-1])
             figures.scale_y(axis, "linear", 0, 1)
-            ends = [(shares[row][-1], f"{shares[row][-1]:.0%}", looks[row]) for row in rows if shares[row][-1] < 1]
+            ends = [(shares[row][-1], f"{shares[row][-1]:.0%}", style_of[row]) for row in rows if shares[row][-1] < 1]
             figures.end_values(axis, grid.height, ends)
             own = [row for row in rows if len({suite for suite, one in of_suites if one == row}) < len(study.suites)]
             where = f"; of suites that have the row: {', '.join(own)}" if own else ""

@@ -35,7 +35,7 @@ class TrendFigure(Exhibit):
         with figures.style():
             suites = self.suites(study)
             shown = pd.concat([self._points(study, suite) for suite in suites])
-            count, looks = shown["row"].nunique(), styles(study.runs)
+            count, style_of = shown["row"].nunique(), styles(study.runs)
             boundaries = {suite: _Boundaries.of(study, suite) for suite in suites}
             head = max(one.height for one in boundaries.values()) + 0.25 * (len(suites) > 1)
             grid = figures.panels(
@@ -55,7 +55,7 @@ class TrendFigure(Exhibit):
                 for axis, metric in zip(line, AXES, strict=True):
                     axis.set_xlabel(UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]].label)
                     points = self._points(study, suite)
-                    if _draw(axis, points[np.isfinite(points[metric])], metric, labels, looks, count, grid.height):
+                    if _draw(axis, points[np.isfinite(points[metric])], metric, labels, style_of, count, grid.height):
                         boundaries[suite].draw(axis)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=72 * boundaries[suite].height + 4)
@@ -73,7 +73,7 @@ def _draw(
     points: pd.DataFrame,
     metric: str,
     labels: Mapping[str, str],
-    looks: Mapping[str, Style],
+    style_of: Mapping[str, Style],
     rows: int,
     height: float,
 ) -> bool:
@@ -88,14 +88,14 @@ def _draw(
     means = means.assign(low=groups[metric].min(), high=groups[metric].max(), is_end=groups["is_end"].all())
     ends = []
     for (_, row), line in means.groupby(level=["row_index", "row"]):
-        look = looks[str(row)]
-        axis.plot(line["charged"], line[metric], label=labels[str(row)], **look)
+        own = style_of[str(row)]
+        axis.plot(line["charged"], line[metric], label=labels[str(row)], **own)
         if rows <= FEW:
-            axis.fill_between(line["charged"], line["low"], line["high"], color=look["color"], alpha=0.15, linewidth=0)
+            axis.fill_between(line["charged"], line["low"], line["high"], color=own["color"], alpha=0.15, linewidth=0)
         else:
             of_ends = line[line["is_end"]]
-            axis.vlines(of_ends["charged"], of_ends["low"], of_ends["high"], color=look["color"], linewidth=0.8)
-        ends.append((line[metric].iloc[-1], figures.short(line[metric].iloc[-1]), look))
+            axis.vlines(of_ends["charged"], of_ends["low"], of_ends["high"], color=own["color"], linewidth=0.8)
+        ends.append((line[metric].iloc[-1], figures.short(line[metric].iloc[-1]), own))
     low, high = means["low"].min(), means["high"].max()
     scaled = figures.scale_of(scale, low, high)
     axis.set_ylabel(figures.named(name, scaled))
@@ -129,10 +129,10 @@ class _Boundaries:
 
     def draw(self, axis: Axes) -> None:
         start = 0.0
-        for stage, end in self.ends.items():
+        for stage, end in zip(self.ends.index.to_numpy(), self.ends, strict=True):
             axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
             axis.annotate(
-                self.titles[stage],
+                self.titles[int(stage)],
                 ((start + end) / 2, 1.01),
                 xycoords=("data", "axes fraction"),
                 ha="center",
@@ -159,11 +159,11 @@ class ScoreFigure(Exhibit):
         wide["average"] = wide.mean(axis=1, skipna=False)
         with figures.style():
             few = wide.index.get_level_values("row").nunique() <= FEW
-            across, looks = 3 if few else 2, styles(study.runs)
+            across, style_of = 3 if few else 2, styles(study.runs)
             grid = figures.panels(-(-(len(titles) + 1) // across), across, 1.9 if few else 3.2, between=0.3)
             for axis, (column, title) in zip(grid.flat, [*titles.items(), ("average", "Average")], strict=False):
                 axis.set_title(figures.wrapped(title, grid.width))
-                _draw_by_stage(axis, wide[column].dropna(), labels, looks, len(titles), grid.width, "no score yet")
+                _draw_by_stage(axis, wide[column].dropna(), labels, style_of, len(titles), grid.width, "no score yet")
             low, high = by_seed.min(), by_seed.max()
             for axis in grid.flat:
                 if low < high:
@@ -193,8 +193,8 @@ class SimilarityFigure(Exhibit):
             [axis] = grid.flat
             axis.set_ylabel("ARS (nats, linear)")
             labels, text = figures.over_seeds(ars.groupby(["row", "stage"]).size(), "bar")
-            count, looks = len(study.of(suite)[0].domains), styles(study.runs)
-            ends = _draw_by_stage(axis, ars, labels, looks, count, grid.width, "no similarity yet")
+            count, style_of = len(study.of(suite)[0].domains), styles(study.runs)
+            ends = _draw_by_stage(axis, ars, labels, style_of, count, grid.width, "no similarity yet")
             axis.set_xlim(left=0.5)
             if len(ars):
                 figures.scale_y(axis, "linear", ars.min(), ars.max())
@@ -209,7 +209,7 @@ def _draw_by_stage(
     axis: Axes,
     values: pd.Series,
     labels: Mapping[str, str],
-    looks: Mapping[str, Style],
+    style_of: Mapping[str, Style],
     count: int,
     width: float,
     nothing: str,
@@ -229,8 +229,8 @@ def _draw_by_stage(
     lines, ends = list(stages.groupby(level=["row_index", "row"])), []
     for place, ((_, row), line) in enumerate(lines):
         x = line.index.get_level_values("stage") + 0.7 * ((place + 0.5) / len(lines) - 0.5)
-        look = looks[str(row)]
-        axis.vlines(x, line["min"], line["max"], color=look["color"], linewidth=0.8)
-        axis.plot(x, line["mean"], label=labels[str(row)], **look | {"linewidth": 0.7})
-        ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1]), look))
+        own = style_of[str(row)]
+        axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8)
+        axis.plot(x, line["mean"], label=labels[str(row)], **own | {"linewidth": 0.7})
+        ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1]), own))
     return ends

@@ -143,7 +143,7 @@ def test_two_unknown_methods_never_look_the_same(monkeypatch):
 def crowded(tmp_path_factory) -> Study:
     """Twenty rows, one with a name of ninety letters, over twelve domains, most with long titles."""
     folder = tmp_path_factory.mktemp("crowded")
-    rows = [(f"Method {i} (option = {10**i:,})", f"unknown_{i}", {}) for i in range(12)]
+    rows: list[Any] = [(f"Method {i} (option = {10**i:,})", f"unknown_{i}", {}) for i in range(12)]
     rows += [(name, method, {}) for name, (method, _, _) in list(synthetic.METHODS.items())[:7]]
     rows += [("A row whose name says everything that its author knew of it, and somewhat more than that", "elle", {})]
     domains = [*synthetic.DOMAINS, *((f"d{i}", f"Domain no. {i} of Biomedicine") for i in range(7))]

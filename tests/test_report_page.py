@@ -1,8 +1,7 @@
 """The report page: complete, self-contained, safe, and drawn by a real browser."""
 
 import re
-import shutil
-import subprocess
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
 from benchmark.settings.suite_files import load_suite
 from tests.support import synthetic
+from tests.support.browser import Browser, chromium
 
 TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
 NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
@@ -47,10 +47,17 @@ def tags(page: Path) -> list[tuple[str, dict[str, str | None]]]:
     return parser.seen
 
 
-def test_the_page_loads_nothing_and_runs_nothing(report):
-    """Oracle: no element that could; every source is a data URI, every link stays in the folder and leads somewhere."""
+def test_the_page_loads_nothing_and_is_whole_without_scripts(report):
+    """Oracle: no element that could load; what scripts fill is hidden or closed; links lead somewhere."""
     found = tags(report)
-    assert not {"script", "iframe", "object", "embed", "form"} & {tag for tag, _ in found}
+    assert not {"iframe", "object", "embed"} & {tag for tag, _ in found}
+    scripts = [attributes for tag, attributes in found if tag == "script"]
+    assert [attributes["type"] for attributes in scripts] == ["application/json", "module", "module"]
+    assert not any("src" in attributes for attributes in scripts)
+    filled = {
+        attributes.get("id"): attributes for _, attributes in found if (attributes.get("id") or "").startswith("exp")
+    }
+    assert "hidden" in filled["explore"] and "open" not in filled["explore-runs"]
     assert not any(name.startswith("on") for _, attributes in found for name in attributes)
     assert all(
         (attributes["src"] or "").startswith("data:image/png;base64,") for tag, attributes in found if tag == "img"
@@ -67,8 +74,8 @@ def test_the_page_loads_nothing_and_runs_nothing(report):
 def test_whatever_a_user_gave_is_escaped(report):
     """Oracle: the name appears as text, never as markup or template."""
     text = report.read_text(encoding="utf-8")
-    assert "<script" not in text and "{{ 7 * 7 }}" in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script>" not in text and "{{ 7 * 7 }}" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "\\u003cscript>alert(1)" in text
 
 
 def test_the_page_says_what_is_missing_failed_and_unequal(report):
@@ -116,35 +123,106 @@ def test_no_figure_stands_twice_in_a_page(tmp_path):
     assert {f"{name}.{suffix}" for name in names for suffix in ("pdf", "png")} <= links
 
 
-def browse(report: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
+@pytest.fixture
+def browser(tmp_path) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
         pytest.skip("no Chromium on this machine (Debian: chromium)")
-    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=3000", *options, report.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    with Browser(program, tmp_path) as found:
+        yield found
 
 
-# added to a copy of the page, so that the browser itself says what it drew
-PROBE = """<script>
-addEventListener("load", () => { document.title = JSON.stringify({
-  images: [...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 200),
-  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  background: getComputedStyle(document.body).backgroundColor,
-})});
-</script>"""
+DRAWN = "document.querySelector('#explore-chart').dataset.points > 0"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (500, "dark")])
-def test_a_browser_draws_all_figures_without_complaint(report, tmp_path, width, scheme):
-    """Oracle: Chromium: no console message, every image decoded, no sideways scrolling, the asked colour scheme."""
-    copy = tmp_path / "probe.html"
-    copy.write_text(report.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
-    # preferredColorScheme: 0 is dark, 1 is light
-    setting = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
-    done = browse(copy, tmp_path, setting, f"--window-size={width},900", "--dump-dom")
-    assert "CONSOLE" not in done.stderr, done.stderr
-    title = re.search(r"<title>(.*?)</title>", done.stdout)
-    assert title
-    assert '"images":[true,true]' in title[1] and '"overflow":0' in title[1], title[1]
-    assert ("rgb(255, 255, 255)" in title[1]) == (scheme == "light"), title[1]
+def test_a_browser_draws_all_figures_without_complaint(report, browser, width, scheme):
+    """Oracle: Chromium: nothing on the console, every image decoded, no sideways scrolling, the asked colour scheme,
+    nothing asked for but the page itself and what it holds; printed it is light, and without what can be chosen."""
+    browser.open(report, width, prefers_color_scheme=scheme)
+    browser.wait(DRAWN)
+    images = (
+        "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 200)"
+    )
+    assert browser.run(images) == [True, True]
+    assert browser.run(OVERFLOW) == 0
+    assert (browser.run(BACKGROUND) == "rgb(255, 255, 255)") == (scheme == "light")
+    assert not browser.said
+    assert {url.partition(":")[0] for url in browser.asked} <= {"file", "data"}
+    assert [url for url in browser.asked if url.startswith("file")] == [report.as_uri()]
+    browser.print_media()
+    assert browser.run(BACKGROUND) == "rgb(255, 255, 255)"
+    hidden = "[...document.querySelectorAll('nav, #explore select')].every(one => !one.getClientRects().length)"
+    assert browser.run(hidden)
+
+
+def test_curves_follow_the_keyboard_and_the_mouse(report, browser):
+    """Oracle: keys that Chromium gets, and the records: each row has four evaluations of each stage that it was in."""
+    browser.open(report)
+    browser.wait(DRAWN)
+    points = "+document.querySelector('#explore-chart').dataset.points"
+    assert browser.run(points) == 3 * 5 * 4 + 2 * 4 + 2
+    browser.run("document.querySelector('[name=row]').focus()")
+    browser.press(" ")  # switch the first row off
+    browser.wait(f"{points} === {2 * 5 * 4 + 2 * 4 + 2}")
+    browser.press("Tab", 3)
+    browser.press(" ")  # and the last one
+    browser.wait(f"{points} === {2 * 5 * 4}")
+    axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(one => one.textContent).join()"
+    assert browser.run(axes) == "Train wall time (s),AP (log)"
+    for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
+        browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
+    browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")
+    browser.wait(f"{axes} === 'Training tokens,AP⁺ (linear)'")
+    at = browser.run(
+        "(() => { const at = document.querySelector('#explore-chart .mark-symbol path:last-child')"
+        ".getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]; })()"
+    )
+    browser.run(f"scrollTo(0, {at[1] - 300})")
+    browser.move(at[0], 300 + 1)
+    browser.wait("document.querySelector('.vg-tooltip.visible')")
+    assert "highest seed" in browser.run("document.querySelector('.vg-tooltip').textContent")
+    assert not browser.said
+
+
+def test_tables_sort_and_cells_open_their_runs(report, browser):
+    """Oracle: the table's own numbers, in order; the run's identity, stages and settings in its records."""
+    browser.open(report)
+    browser.wait(DRAWN)
+    names = (
+        "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(one => one.dataset.row)"
+    )
+    before = browser.run(names)
+    assert before == ["Naive", "ER", "ELLE", NASTY]
+    browser.run("document.querySelectorAll('table.sorts')[0].querySelectorAll('th button')[2].focus()")
+    browser.press("Enter")
+    values = names.replace("one.dataset.row", "+one.cells[2].dataset.value")
+    assert browser.run(values) == sorted(browser.run(values)) and browser.run(names) != before
+    browser.press("Enter")
+    assert browser.run(values) == sorted(browser.run(values), reverse=True)
+    browser.press("Enter")
+    assert browser.run(names) == before
+    browser.run("document.querySelectorAll('button.runs')[1].focus()")
+    browser.press("Enter")
+    assert browser.run("document.querySelector('dialog').open")
+    text = browser.run("document.querySelector('dialog').textContent")
+    [run, _] = [run for run in load_runs(report.parent / "runs", "demo") if run.row == "ER"]
+    assert f"suites/demo/{run.id}.jsonl" in text and "python run_all.py run demo --methods er --seeds 0" in text
+    assert (
+        all(f"stages/{key}/records.jsonl" in text for key in run.line["stages"]) and '"learning_rate": 0.0005' in text
+    )
+    browser.press("Escape")
+    assert not browser.run("document.querySelector('dialog').open")
+    browser.run("document.querySelectorAll('table.sorts tr[data-row]')[1].cells[3].click()")
+    assert browser.run("document.querySelector('dialog h3').textContent") == "ER: Ns AP⁺"
+
+
+def test_a_page_of_a_hundred_runs_is_small(tmp_path):
+    """Oracle: three million bytes, with the tables and figures of the demo."""
+    synthetic.write(tmp_path / "runs", "demo", seeds=13, scores=False, similarities=False)
+    runs = load_runs(tmp_path / "runs", "demo")
+    assert len(runs) > 100
+    synthetic.report("demo", runs, ["main_pretraining", "trend_main", "stage_domain_matrix"], tmp_path)
+    assert (tmp_path / "index.html").stat().st_size < 3_000_000

@@ -1,0 +1,156 @@
+// Makes the report explorable. Everything that it shows is in this file: it loads nothing. Without it the page is whole.
+const data = JSON.parse(document.getElementById("report-data").textContent);
+const make = (tag, attributes = {}, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+};
+
+// ---- curves
+const section = document.getElementById("explore");
+const form = document.getElementById("explore-form");
+const chart = document.getElementById("explore-chart");
+const choice = (name, label, options) => {
+  const select = make("select", { name, id: `explore-${name}` });
+  for (const [value, text] of options) select.append(make("option", { value }, text));
+  form.append(make("label", { for: select.id }, `${label} `, select));
+};
+const present = (name) => data.points.some((point) => point[name] !== null);
+choice("suite", "Suite", data.suites.map((suite) => [suite, suite]));
+choice("metric", "Show", Object.entries(data.metrics));
+choice("unit", "against", Object.entries(data.units).filter(([unit]) => present(unit)));
+choice("scale", "on a scale that is", [["log", "logarithmic"], ["linear", "linear"]]);
+if (data.suites.length < 2) form.firstChild.hidden = true;
+
+const rows = make("fieldset", { class: "rows" }, make("legend", {}, "Rows "));
+const all = make("button", { type: "button" }, "all");
+const none = make("button", { type: "button" }, "none");
+rows.firstChild.append(all, none);
+for (const { row, colour } of data.rows) {
+  const box = make("input", { type: "checkbox", name: "row", value: row, checked: "" });
+  rows.append(make("label", {}, box, make("span", { class: "swatch", style: `background:${colour}` }), row));
+}
+form.append(rows);
+for (const [button, on] of [[all, true], [none, false]]) {
+  button.addEventListener("click", () => {
+    for (const box of form.querySelectorAll("[name=row]")) box.checked = on;
+    draw();
+  });
+}
+
+const specification = () => {
+  const { suite, metric, unit, scale } = Object.fromEntries(new FormData(form));
+  const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
+  const names = new Set(shown.map(({ row }) => row));
+  const values = data.points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null);
+  const symlog = scale === "log" && values.some((point) => point[`${metric}_low`] <= 0);
+  const type = symlog ? "symlog" : scale;
+  const y = { type: "quantitative", scale: { type, nice: false, ...(type === "linear" && { zero: false }) } };
+  const title = `${data.metrics[metric]} (${type})`;
+  const range = (field) => ({ domain: shown.map(({ row }) => row), range: shown.map((row) => row[field]) });
+  const tooltip = [
+    { field: "row", title: "row" }, { field: "stage", title: "stage" },
+    { field: metric, title: data.metrics[metric] },
+    { field: `${metric}_low`, title: "lowest seed" }, { field: `${metric}_high`, title: "highest seed" },
+    { field: "seeds" }, { field: unit, title: data.units[unit], format: ",.4~g" },
+  ];
+  return {
+    data: { values }, width: "container", height: 360, background: null, autosize: { type: "fit", contains: "padding" },
+    encoding: {
+      x: { field: unit, type: "quantitative", title: data.units[unit], axis: { format: "~s", tickCount: 6 }, scale: { nice: false, zero: true } },
+      color: { field: "row", type: "nominal", scale: range("colour"), legend: null },
+      detail: { field: "row" },
+    },
+    layer: [
+      { mark: { type: "area", opacity: 0.12 }, encoding: { y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
+      { mark: { type: "line", strokeWidth: 1.5 }, encoding: { y: { ...y, field: metric, title }, strokeDash: { field: "row", scale: range("dash"), legend: null } } },
+      {
+        params: [{ name: "near", select: { type: "point", on: "pointerover", nearest: true, clear: "pointerout" } }],
+        mark: { type: "point", filled: true, size: 30 },
+        encoding: { y: { ...y, field: metric, title }, tooltip, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.35 } },
+      },
+    ],
+    config: { view: { stroke: null } },
+  };
+};
+let drawing = Promise.resolve();
+const draw = () => {
+  drawing = drawing.then(async () => {
+    const result = await vegaEmbed(chart, specification(), { actions: false, renderer: "svg", ast: false });
+    const count = form.querySelectorAll("[name=row]:checked").length;
+    chart.setAttribute("aria-label", `Curves of ${count} rows; the tables below have their last values`);
+    chart.dataset.points = result.view.data("source_0").length;
+  });
+  return drawing;
+};
+form.addEventListener("change", draw);
+if (data.points.length) {
+  section.hidden = false;
+  document.querySelector("nav").prepend(make("a", { href: "#explore" }, "Explore"));
+  draw();
+}
+
+// ---- tables that sort; the order of the file is a third click away
+const number = (row, column) => parseFloat(row.cells[column]?.dataset.value ?? row.cells[column]?.textContent);
+for (const table of document.querySelectorAll("table.sorts")) {
+  const head = [...table.tHead.rows].at(-1);
+  const files = new Map([...table.tBodies].map((body) => [body, [...body.rows]]));
+  [...head.cells].forEach((cell, column) => {
+    const button = make("button", { type: "button", class: "sort", title: "sort by this column" }, ...cell.childNodes);
+    cell.append(button);
+    button.addEventListener("click", () => {
+      const next = { none: "ascending", ascending: "descending", descending: "none" }[cell.ariaSort ?? "none"];
+      for (const other of head.cells) other.removeAttribute("aria-sort");
+      if (next !== "none") cell.setAttribute("aria-sort", next);
+      for (const [body, order] of files) {
+        const movable = order.filter((row) => row.dataset.row);
+        const sign = next === "descending" ? -1 : 1;
+        const compare = (one, other) => {
+          const [a, b] = [number(one, column), number(other, column)];
+          if (column === 0) return sign * one.cells[0].textContent.localeCompare(other.cells[0].textContent);
+          return Number.isNaN(a) || Number.isNaN(b) ? Number.isNaN(a) - Number.isNaN(b) : sign * (a - b);
+        };
+        const sorted = next === "none" ? movable : [...movable].sort(compare);
+        const queue = [...sorted];
+        body.append(...order.map((row) => (row.dataset.row ? queue.shift() : row)));
+      }
+    });
+  });
+}
+
+// ---- from a cell to its runs
+const dialog = document.getElementById("explore-runs");
+const open = (row, where) => {
+  const body = dialog.querySelector("div");
+  const list = make("table", {}, make("thead", {}, make("tr", {}, ...["Suite", "Seed", "Stages done", ...Object.values(data.metrics).map((name) => `final ${name}`)].map((name) => make("th", {}, name)))));
+  const lines = list.createTBody();
+  const files = make("div");
+  for (const run of data.runs.filter((one) => one.row === row)) {
+    const cells = [run.suite, run.seed, run.state, ...Object.keys(data.metrics).map((metric) => run[metric] ?? "–")];
+    lines.append(make("tr", {}, ...cells.map((text) => make("td", {}, String(text)))));
+    const paths = [run.record, ...run.stages.map((key) => `stages/${key}/records.jsonl`)];
+    files.append(make("details", {}, make("summary", {}, `${run.suite}, seed ${run.seed}: records and command`),
+      make("p", { class: "soft" }, "Records, below the folder of runs:"), make("pre", {}, paths.join("\n")),
+      make("p", { class: "soft" }, "Trained again, or what is missing of it, by (all rows of its method):"), make("pre", {}, run.command)));
+  }
+  const settings = [...document.querySelectorAll("details[data-settings]")].filter((one) => one.dataset.settings === row);
+  body.replaceChildren(make("h3", {}, where ? `${row}: ${where}` : row), make("div", { class: "scroll" }, list), files,
+    ...settings.map((one) => make("details", {}, make("summary", {}, "Settings"), one.querySelector("pre").cloneNode(true))));
+  dialog.showModal();
+};
+for (const table of document.querySelectorAll("table.sorts")) {
+  const [groups, heads] = table.tHead.rows.length > 1 ? table.tHead.rows : [null, table.tHead.rows[0]];
+  const above = [...(groups?.cells ?? [])].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
+  for (const line of table.querySelectorAll("tr[data-row]")) {
+    const first = line.cells[0];
+    const button = make("button", { type: "button", class: "runs", title: "its runs, records and settings" }, ...first.childNodes);
+    first.append(button);
+    line.addEventListener("click", (event) => {
+      const cell = event.target.closest("td");
+      if (cell) open(line.dataset.row, cell === first ? "" : `${above[cell.cellIndex] ?? ""} ${heads.cells[cell.cellIndex].textContent}`);
+    });
+  }
+}
+dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+document.documentElement.classList.add("explorable");
