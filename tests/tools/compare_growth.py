@@ -32,13 +32,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=150, help="before growth, and as many after it")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--architectures", nargs="+", default=["gpt", "llama"])
     arguments = parser.parse_args()
     print("| model | before growth | exact | fpi | exact / fpi | seeds in which exact is better |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         domain = Domain(name="python", packages=("stdlib",))
         corpus = prepare([domain], Tokenizer(vocabulary=300), DATA, Path(folder))
-        for architecture in ("gpt", "llama"):
+        for architecture in arguments.architectures:
             found: list[list[float]] = []
             for seed in range(arguments.seeds):
                 stream = Stream(corpus, DATA, False, seed)
