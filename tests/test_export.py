@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
 from benchmark.instruments.evaluate_text import evaluate_text
 from benchmark.instruments.export_model import export_model
@@ -26,8 +27,12 @@ from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.start_model import started
 from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, Data
+from benchmark.settings.config import ConfigError, Data, Domain
+from benchmark.settings.config import Tokenizer as TokenizerSettings
 from benchmark.settings.model_settings import Model
+from benchmark.training.evaluate import perplexities
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
@@ -244,3 +249,27 @@ def test_the_evaluation_harness_measures_the_same(tmp_path: Path) -> None:
     sizes = (sum(len(one.split()) for one in documents), sum(len(one.encode()) for one in documents))
     for metric, size in zip(metrics, sizes, strict=True):
         assert found[f"{metric},none"] == pytest.approx(math.exp(nats / size), rel=1e-5)
+
+
+@pytest.mark.parametrize("prompts", [True, False])
+@pytest.mark.parametrize("architecture", ["bert", "gpt"])
+def test_evaluate_says_of_a_domains_text_what_records_say(architecture: str, prompts: bool, tmp_path: Path) -> None:
+    """Oracle: what a run records of each domain of such a stream; for a masked model with the domain's own masks."""
+    domains, texts = [], {}
+    for number, name in enumerate(DOMAINS):
+        files = {part: tmp_path / f"{name}.{part}.jsonl" for part in ("train", "valid")}
+        for part, path in files.items():
+            lines = [f"{' '.join(WORDS[(i * (number + 2)) % 7 :])} {part} {i}" for i in range(60)]
+            path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        domains.append(Domain(name=name, train=(str(files["train"]),), valid=(str(files["valid"]),)))
+        texts[name] = files["valid"]
+    data = Data(sequence_length=LENGTH, max_valid_tokens=10**6)
+    corpus = prepare(domains, TokenizerSettings(vocabulary=320), data, tmp_path / "data")
+    torch.manual_seed(0)
+    model = build(architecture, 1, 32, corpus.vocabulary, LENGTH, head_size=16, prompts=prompts).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)  # a new model finds everything equally likely
+    model.save(tmp_path / "model", corpus.tokenizer)
+    recorded = perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
+    found = {name: evaluate_text(tmp_path / "model", text, name)["perplexity"] for name, text in texts.items()}
+    assert found == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in found.values()}) == 3

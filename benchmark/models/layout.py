@@ -126,7 +126,7 @@ class Place:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the weight: (out, in), (D) or (rows, D)."""
+        """The weight's: (out, in), (D) or (rows, D)."""
         shape = tuple(self._tensors()[0].shape)
         return shape if self.rows is None else (len(self.rows), *shape[1:])
 
