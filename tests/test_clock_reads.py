@@ -31,6 +31,7 @@ READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
     "benchmark.training.contention": "what share of its cores a stage had",
     "benchmark.training.progress": "how often a line is shown",
+    "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
     "benchmark.checksums": "whether a file was changed since its checksum was computed",

@@ -295,6 +295,7 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
 def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> None:
     """Oracle: the loss in the records at the same step; a phase that trains nothing has none."""
     monkeypatch.setattr(ProgressLine, "due", lambda self: True)
+    monkeypatch.setattr("benchmark.training.progress.LINE", 0.0)
     lab, out = Lab("ewc", methods.build, tmp_path), io.StringIO()
     run = lab.run(lab.config(), "run")
     run.progress = ProgressLine("EWC", out=out)

@@ -62,6 +62,15 @@ class JobState:
 
 
 @dataclass(frozen=True)
+class FinishedStage:
+    """What a stage came to, and what it took."""
+
+    ap: float  # over the domains so far
+    seconds: float  # of train time
+    wall: float  # from its beginning to its end, evaluations and interruptions included
+
+
+@dataclass(frozen=True)
 class Trained:
     """What of a run is trained."""
 
@@ -69,6 +78,7 @@ class Trained:
     stages: int  # how many of them are done
     seconds: float  # of train time, shared stages included
     prepared: bool  # whether its text is tokenised
+    finished: tuple[FinishedStage, ...] = ()  # those of `stages` that evaluated something
 
 
 @dataclass(frozen=True)
@@ -89,4 +99,5 @@ class RunState:
     trained: Trained
     job: JobState | None = None  # the last one
     stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
+    fraction: float = 0.0  # of the budget of the stage in progress
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

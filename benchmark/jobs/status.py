@@ -10,11 +10,13 @@ from typing import get_args
 
 from benchmark.jobs.states import RunState, StateName
 from benchmark.jobs.survey import Survey
+from benchmark.jobs.sweep import sweep_line
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import duration
 
 PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
+HERE = 5.0  # the same where there are no jobs to ask for
 SHOWN = 20  # jobs in a list
 FAILED, UNKNOWN = 1, 3  # exit statuses
 
@@ -27,7 +29,7 @@ def show(survey: Survey) -> int:
 
 
 def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Show the table again and again until none of the suite's jobs is left. Returns as `show` does.
+    """Show the table again and again until nothing of the suite is under way. Returns as `show` does.
 
     A state that is unknown ends nothing. The pauses grow where nothing changes.
     """
@@ -40,6 +42,7 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
         if not survey.under_way():
             return code
         pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
+        pause = pause if survey.jobs else HERE
         before = told
         sleep(pause)
 
@@ -59,20 +62,22 @@ def summary_of_others(survey: Survey) -> str:
 
 
 def table(suite: Suite, states: Sequence[RunState], lines_below: Sequence[str] = (), others: str = "") -> str:
-    """A line that says how many runs, and how many `others`, are how; one for each run; and other lines."""
-    rows = [("run", "state", "job", "node", "charged", "", "log")]
+    """How far the sweep is, and how many `others` are how; a line for each run, and other lines.
+
+    The column `ap` is AP after the last domain that a run has finished.
+    """
+    rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
     for one in states:
         detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
         job, node, log = (one.job.id, one.job.history.node, one.job.history.log) if one.job else ("", "", "")
-        rows.append((one.config.label, one.state, job, node, duration(one.trained.seconds), detail, log))
+        ap = f"{one.trained.finished[-1].ap:,.1f}" if one.trained.finished else ""
+        rows.append((one.config.label, one.state, job, node, duration(one.trained.seconds), ap, detail, log))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
     lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    counts = Counter(one.state for one in states)
-    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    summary += f"; other jobs: {others}" if others else ""
-    return "\n".join([f"{suite.name}: {suite.title}: {len(states)} runs, {summary}", *lines, *lines_below])
+    summary = sweep_line(states) + (f"; other jobs: {others}" if others else "")
+    return "\n".join([f"{suite.name}: {suite.title}: {summary}", *lines, *lines_below])
 
 
 def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:

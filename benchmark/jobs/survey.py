@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -16,7 +18,7 @@ from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
-from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
+from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
@@ -42,14 +44,14 @@ class Survey:
         self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
         self._starts: dict[str | None, int] = {}
+        self._trains = False
         self._lines: dict[str, dict[str, records.Record]] = {}
         self._method = once(build)
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
-        made_from = [data_key(config) for config in configs]
-        of_data = dict(zip(made_from, configs, strict=True))
-        prepared = {data: corpus_if_prepared(config, store) for data, config in of_data.items()}
-        self._corpora = [prepared[data] for data in made_from]
+        self._made_from = [data_key(config) for config in configs]
+        self._of_data = dict(zip(self._made_from, configs, strict=True))
+        self._prepared: dict[str, Corpus] = {}
 
     def states(self) -> list[RunState]:
         """The state of each run now."""
@@ -59,11 +61,17 @@ class Survey:
         self._starts = {}
         for job in known:
             self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
-        return [self._state(*one) for one in zip(self.configs, self._corpora, strict=True)]
+        for data, config in self._of_data.items():  # what is prepared stays so
+            if data not in self._prepared and (corpus := corpus_if_prepared(config, self.store)):
+                self._prepared[data] = corpus
+        corpora = [self._prepared.get(data) for data in self._made_from]
+        states = [self._state(*one) for one in zip(self.configs, corpora, strict=True)]
+        self._trains = any(state.state == "running" for state in states)
+        return states
 
     def under_way(self) -> bool:
-        """Whether a job of the suite was under way when `states` was last asked for."""
-        return any(job.under_way and job.state != "held" for job in self.jobs.values())
+        """Whether a job of the suite was under way when `states` was last asked for, or a run trained here."""
+        return self._trains or any(job.under_way and job.state != "held" for job in self.jobs.values())
 
     def other_jobs(self, *states: str) -> list[JobState]:
         """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report."""
@@ -94,7 +102,8 @@ class Survey:
         done = sum(1 for _ in takewhile(lambda last: "done" in last, lasts))
         ends = [last.get("done") or last.get("evaluation") for last in lasts]
         seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)
-        trained = Trained(tuple(keys), done, seconds, corpus is not None)
+        finished = tuple(_finished(config, stage, last) for stage, last in enumerate(lasts[:done]))
+        trained = Trained(tuple(keys), done, seconds, corpus is not None, tuple(filter(None, finished)))
         if done == len(config.domains) and recorded == keys:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
@@ -109,18 +118,25 @@ class Survey:
         failed = lines[-1] if lines and lines[-1]["kind"] == "failed" else None
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
-            return RunState(config, "running", _progress(self.store, config) or "starting", trained, job)
+            return self._running(config, trained, "starting", job)
         if job and job.under_way:
-            progress = _progress(self.store, config) if job.state == "unknown" else ""
-            return RunState(config, job.state, _join(job.detail, progress or so_far), trained, job)
+            progress = self._running(config, trained, so_far).detail if job.state == "unknown" else so_far
+            return RunState(config, job.state, _join(job.detail, progress), trained, job)
         if failed and not (job and job.history.submitted > failed["time"]):
             return RunState(config, "failed", failed["error"].strip().rpartition("\n")[2], trained, job)
         if job:  # one that is done has trained what the run was then
             state = "interrupted" if job.state == "done" else job.state
             return RunState(config, state, _join(job.detail, so_far), trained, job)
         if lines and any(is_locked(self.store.stage(key)) for key in stage):
-            return RunState(config, "running", _progress(self.store, config) or so_far, trained)
+            return self._running(config, trained, so_far)
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
+
+    def _running(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState | None = None) -> RunState:
+        last = _heartbeat(self.store, config)
+        if not last:
+            return RunState(config, "running", otherwise, trained, job)
+        fraction = last["fraction"] if last["stage"] == trained.stages else 0.0
+        return RunState(config, "running", _progress(last, config), trained, job, fraction=fraction)
 
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""
@@ -145,18 +161,28 @@ def is_locked(stage: Path) -> bool:
         return True
 
 
-def _progress(store: Store, config: RunConfig) -> str:
-    """What a run in progress said last, or nothing if that is long ago."""
+def _heartbeat(store: Store, config: RunConfig) -> Heartbeat | None:
+    """What a run in progress said last, unless that is long ago."""
     path = store.heartbeat(config)
-    if not path.exists():
-        return ""
-    last: Heartbeat = json.loads(path.read_text(encoding="utf-8"))
-    if time.time() - last["time"] > FRESH:
-        return ""
+    last: Heartbeat | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return last if last and time.time() - last["time"] <= FRESH else None
+
+
+def _progress(last: Heartbeat, config: RunConfig) -> str:
     return (
         f"stage {last['stage'] + 1} of {len(config.domains)}: {last['domain']}, {last['phase']}, "
         f"{last['fraction']:.0%}, {last['tokens_per_second']:,.0f} tokens/s"
     )
+
+
+def _finished(config: RunConfig, stage: int, last: dict[str, records.Record]) -> FinishedStage | None:
+    """What the last lines of a stage's records say of it; None of one that evaluated nothing."""
+    if "evaluation" not in last or "stage" not in last:
+        return None
+    found = [last["evaluation"]["perplexity"].get(domain.name) for domain in config.domains[: stage + 1]]
+    ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
+    wall = last["done"]["time"] - last["stage"]["time"]
+    return FinishedStage(ap, float(last["done"]["charged"]["seconds"]), wall)
 
 
 def _join(*parts: str) -> str:

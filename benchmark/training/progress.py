@@ -15,17 +15,22 @@ from benchmark.store import Heartbeat
 from benchmark.training.clock import Clock
 from benchmark.training.method import Stage
 
+IN_PROGRESS = "left of the stage"  # how a line ends that is soon replaced
+HEARTBEAT = 10.0  # seconds, between two at most
+LINE = 60.0  # likewise between two lines in a file
+
 
 class ProgressLine:
-    """Overwrites one line on a terminal, every half second; elsewhere prints a new one, every ten.
+    """Overwrites one line on a terminal, every half second; elsewhere prints a new one each minute.
 
-    `heartbeat` is a file that always says the same in JSON, for `status`.
+    `heartbeat` is a file that always says the same in JSON, every ten seconds, for `status`.
     """
 
     def __init__(self, name: str, heartbeat: Path | None = None, out: TextIO | None = None) -> None:
         self.name, self.out, self._heartbeat = name, out or sys.stderr, heartbeat
         self._live = self.out.isatty()
         self._next = 0.0
+        self._next_line = 0.0
         self._width = 0
 
     def due(self) -> bool:
@@ -33,15 +38,15 @@ class ProgressLine:
 
     def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
         """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
-        self._next = time.monotonic() + (0.5 if self._live else 10.0)
+        self._next = time.monotonic() + (0.5 if self._live else HEARTBEAT)
         rate = clock.charged()["tokens"] / clock.seconds if clock.seconds else 0.0
         fraction = clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
-        self._print(
+        self._show(
             f"{self.name}  stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
             + (f"loss {loss:,.3f}  " if loss is not None else "")
-            + f"{duration(left)} left of the stage"
+            + f"{duration(left)} {IN_PROGRESS}"
         )
         if self._heartbeat:
             heartbeat = Heartbeat(
@@ -62,6 +67,11 @@ class ProgressLine:
         self._print(f"{self.name}  {text}")
         if self._live:
             self.out.write("\n")
+
+    def _show(self, text: str) -> None:
+        if self._live or time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE
+            self._print(text)
 
     def _print(self, text: str) -> None:
         if self._live:

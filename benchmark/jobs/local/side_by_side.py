@@ -65,6 +65,7 @@ def train_side_by_side(segments: Sequence[Segment], build: Build, runs: Path, sl
             busy = {worker.connection: worker for worker in workers if worker.segment}
             if not busy:
                 break
+            sys.stderr.flush()  # a board draws then
             for connection in wait(list(busy), PATIENCE):
                 worker = busy[connection]  # type: ignore[index]
                 segment, outcome = worker.segment, worker.receive()

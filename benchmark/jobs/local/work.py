@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,11 +17,13 @@ from filelock import BaseFileLock
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream.scoring import load_tasks, score_runs
 from benchmark.errors import UserError
+from benchmark.jobs.local.board import board
 from benchmark.jobs.local.side_by_side import train_side_by_side
 from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -40,7 +43,8 @@ def work_through(plan: Plan) -> int:
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
     lock = machine_lock()
-    failed = _train(plan, lock)
+    with board(Survey(suite, plan.configs, plan.build, store)) if leads else contextlib.nullcontext():
+        failed = _train(plan, lock)
     unscored = 0
     if leads:
         unscored = score_runs(suite, plan.configs, store.root)
@@ -50,7 +54,11 @@ def work_through(plan: Plan) -> int:
         plan.tables.render([(suite, plan.configs)], store.root, plan.tables.out)
     lock.release()
     if failed:
-        print(f"{len(failed)} runs failed; `run_all.py status {suite.name}` says why", file=sys.stderr)
+        print(
+            f"{len(failed)} runs failed; `run_all.py status {suite.name}` says why, `run_all.py run {suite.name} "
+            "--retry-failed` goes on from their checkpoints",
+            file=sys.stderr,
+        )
     if unscored:
         print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
     return int(bool(failed or plan.left_out or unscored))

@@ -1,0 +1,85 @@
+"""How far a sweep is, in a line: its runs, its budget, the time that is left, and the best row so far."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from benchmark.jobs.states import RunState
+from benchmark.settings.config import per_stage
+from benchmark.settings.units import UNITS, duration
+
+OVER = ("done", "failed")  # states in which nothing more will be trained by itself
+
+
+def sweep_line(states: Sequence[RunState]) -> str:
+    """Runs by state, the share of the budget that is spent, the time left as what ran tells, and the best row."""
+    counts = Counter(one.state for one in states)
+    runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
+    parts = [runs, f"{spent(states):.0%} of the budget"]
+    left = seconds_left(states)
+    parts += [f"about {duration(left)} left"] if left else []
+    parts += [f"best so far: {best}"] if (best := best_row(states)) else []
+    return "; ".join(parts)
+
+
+def spent(states: Sequence[RunState]) -> float:
+    """The share of the budget of all stages that is spent, 0 to 1; a stage that runs share counts once."""
+    amounts = {key: amount for one in states for key, amount, _ in _stages(one)}
+    trained: dict[str, float] = {}
+    for one in states:
+        for key, amount, share in _stages(one):
+            trained[key] = max(trained.get(key, 0.0), amount * share)
+    return sum(trained.values()) / sum(amounts.values()) if amounts else 0.0
+
+
+def seconds_left(states: Sequence[RunState]) -> float | None:
+    """How long the rest takes at the pace of finished stages, of the same row if there are some.
+
+    None where nothing is left, or nothing is known yet. What was trained beside other runs goes on so.
+    """
+    paces: dict[str, list[float]] = {}
+    beside = [stage.wall / stage.seconds for one in states for stage in one.trained.finished if stage.seconds]
+    for one in states:
+        for (_, amount, _), stage in zip(_stages(one), one.trained.finished, strict=False):
+            paces.setdefault(one.config.row, []).append(stage.seconds / amount)
+    every = [pace for of_row in paces.values() for pace in of_row]
+    if not every and all(UNITS[one.config.budget.unit].in_seconds for one in states):
+        every = [1.0]  # as the budget says
+    missing: dict[str, tuple[float, str]] = {}
+    for one in states:
+        for key, amount, share in _stages(one) if one.state not in OVER else ():
+            least = min(amount * (1 - share), missing.get(key, (amount, ""))[0])
+            missing[key] = (least, one.config.row)
+    if not every or not any(amount for amount, _ in missing.values()):
+        return None
+    seconds = sum(amount * statistics.fmean(paces.get(row, every)) for amount, row in missing.values())
+    at_once = max(1, sum(one.state == "running" for one in states))
+    return seconds * (statistics.median(beside) if beside else 1.0) / at_once
+
+
+def best_row(states: Sequence[RunState]) -> str:
+    """The row of lowest AP among those that have come furthest, a geometric mean over seeds; nothing before that."""
+    furthest = max((len(one.trained.finished) for one in states), default=0)
+    rows: dict[str, list[float]] = {}
+    for one in states:
+        if furthest and len(one.trained.finished) == furthest:
+            rows.setdefault(one.config.row, []).append(one.trained.finished[-1].ap)
+    if not rows:
+        return ""
+    means = {row: statistics.geometric_mean(aps) for row, aps in rows.items()}
+    row = min(means, key=means.__getitem__)
+    return f"{row}, AP {means[row]:,.1f} after {states[0].config.domains[furthest - 1].label}"
+
+
+def _stages(one: RunState) -> list[tuple[str, float, float]]:
+    """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
+    count, known = len(one.config.domains), one.trained.keys
+    keys = known if len(known) == count else [f"{one.config.label}-{stage}" for stage in range(count)]
+    shares = [1.0] * one.trained.stages + [one.fraction]
+    amounts = (per_stage(one.config.budget.amount, stage) for stage in range(count))
+    return [
+        (key, amount, shares[i] if i < len(shares) else 0.0)
+        for i, (key, amount) in enumerate(zip(keys, amounts, strict=True))
+    ]

@@ -1,0 +1,123 @@
+"""How far a sweep is: what is said of states, and when a local sweep says it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import methods
+from benchmark.jobs.local.board import Board
+from benchmark.jobs.states import FinishedStage, RunState, Trained
+from benchmark.jobs.survey import Survey
+from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line
+from benchmark.settings.config import Budget
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
+from run_all import main
+from tests.support import tiny_suite
+
+# four runs of two stages: the first is shared by Naive and ER
+KEYS = {"Naive": ("m1", "n2"), "ER": ("m1", "e2"), "ELLE": ("g1", "g2"), "PNN": ("p1", "p2")}
+
+
+def states(**how: tuple[Any, float, list[FinishedStage]]) -> list[RunState]:
+    """Runs under a budget of 10 and 30 steps, by row: state, share of the stage in progress, finished stages."""
+    domains = [{"name": "python", "packages": ["stdlib"]}, {"name": "scipy", "title": "SciPy", "packages": ["scipy"]}]
+    changes = {"domains": domains, "tasks": [], "model.ladder": [{"layers": 1, "hidden_size": 32}] * 2}
+    suite = load_suite("demo", {**changes, "budget.unit": "steps", "budget.amount": [10.0, 30.0]})
+    runs = {run.row: run for run in methods.runs(suite)}
+    found = []
+    for row, (state, fraction, finished) in how.items():
+        trained = Trained(KEYS[row], len(finished), 0.0, True, tuple(finished))
+        found.append(RunState(runs[row], state, "", trained, fraction=fraction))
+    return found
+
+
+def test_the_line_says_how_far_a_sweep_is() -> None:
+    """Oracle: by hand. 40 + 30 + 40 steps, of which 40 + 15 + 0 are spent; a step took 2 s of Naive and 4 s of ER at
+    the first stage, which is shared, so 3 s of any other, half of it more in all, with one run at a time."""
+    one = FinishedStage(ap=50.0, seconds=20.0, wall=30.0)
+    two = FinishedStage(ap=40.0, seconds=60.0, wall=90.0)
+    found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
+    assert spent(found) == pytest.approx(55 / 110)
+    assert seconds_left(found) == pytest.approx((15 * 2 + 40 * 2) * 1.5)
+    assert sweep_line(found) == (
+        "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:45 left; best so far: Naive, AP 40.0 after SciPy"
+    )
+    slower = replace(two, seconds=120.0, wall=180.0)
+    found = states(
+        Naive=("done", 0.0, [one, two]),
+        PNN=("done", 0.0, [one, slower]),
+        ELLE=("running", 0.0, [one]),
+        ER=("running", 0.0, [one]),
+    )
+    # ELLE and ER are at 2 s a step each by their own first stage, two at a time
+    assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) * 1.5 / 2)
+
+
+def test_nothing_is_said_of_what_nobody_knows() -> None:
+    """Oracle: by hand; a failed run has nothing left, and seconds of a budget are their own measure."""
+    found = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
+    assert seconds_left(found) is None and best_row(found) == ""
+    assert sweep_line(found) == "2 runs, 1 todo, 1 failed; 0% of the budget"
+    timed = [
+        replace(one, config=one.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for one in found
+    ]
+    assert seconds_left(timed[:1]) == 40.0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def survey(tmp_path) -> Survey:
+    """Two runs, of which the first has one finished stage."""
+    suite = load_suite(str(tiny_suite.write(tmp_path)))
+    survey = Survey(suite, methods.runs(suite), methods.build, Store(tmp_path / "runs"))
+    one = FinishedStage(ap=12.3, seconds=1.0, wall=1.0)
+    trained = [Trained((), 1, 1.0, False, (one,)), Trained((), 0, 0.0, False)]
+    known = [RunState(run, "running", "", done) for run, done in zip(survey.configs, trained, strict=True)]
+    survey.states = lambda: known  # type: ignore[method-assign]
+    return survey
+
+
+def test_a_file_gets_a_line_where_something_ended(survey: Survey) -> None:
+    """Oracle: lines of progress alone, then one that ends; the same line of the sweep is not said twice."""
+    out = io.StringIO()
+    with Board(survey, out) as board:
+        print("ER  stage 1/2  40%  0:09 left of the stage", file=board)
+        print("ER  done: AP 12.3", file=board)
+        print("a warning", file=board)
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["ER  stage 1/2  40%  0:09 left of the stage", "ER  done: AP 12.3"]
+    assert lines[2].startswith("2 runs, 2 running; 25% of the budget") and lines[3:] == ["a warning"]
+
+
+def test_a_terminal_gets_a_table(survey: Survey) -> None:
+    """Oracle: AP of the finished stage in the table, the line of the sweep below, and lines that end above both."""
+    out = Terminal()
+    with Board(survey, out) as board:
+        assert board.isatty()
+        board.write("\rER  stage 1/2  40%  0:09 left of the stage")
+        board.write("\rER  done: AP 12.3")
+        board.write("\n")
+    text = out.getvalue()
+    assert "AP after" in text and "12.3" in text and "25% of the budget" in text
+    assert text.count("ER  done: AP 12.3\n") == 1 and "left of the stage\n" not in text.replace("\r", "")
+
+
+def test_a_local_sweep_says_how_far_it_is(tmp_path, capsys) -> None:
+    """Oracle: the suite: two runs of two stages, the first of which is shared; status says the same afterwards."""
+    arguments = [str(tiny_suite.write(tmp_path)), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
+    assert main(["run", *arguments, "--parallel", "1"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "of the budget" in line]
+    runs = ["2 runs, 2 todo", "2 runs, 1 done, 1 todo", "2 runs, 2 done"]
+    assert [line.partition(";")[0] for line in said] == runs
+    assert "67% of the budget" in said[1] and "100% of the budget; best so far: " in said[2]
+    assert main(["status", *arguments[:-2]]) == 0
+    assert f"tiny: Tiny: {said[2]}" in capsys.readouterr().out
