@@ -12,16 +12,18 @@ import argparse
 import logging
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError
-from benchmark.instruments.commands import evaluate, export, grow, new_suite
+from benchmark.instruments.commands import evaluate, export, grow, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line
 from benchmark.store import Store
 
 if TYPE_CHECKING:
+    from analysis.notebook import OpenSuite
     from benchmark.jobs.survey import Survey
     from benchmark.settings.config import RunConfig, Suite
 
@@ -192,8 +194,36 @@ def verify(options: argparse.Namespace) -> int:
     return say(results.verify(options.study, suites, write_report))
 
 
+def compare(options: argparse.Namespace) -> int:
+    from analysis.comparison import Side
+    from analysis.comparison import compare as sides
+    from benchmark.jobs import results
+
+    with results.opened(options.a) as a, results.opened(options.b) as b:
+        return say(sides(Side.of(options.a, a), Side.of(options.b, b)))
+
+
+def open_suite(
+    name: str, runs: str = "runs", *, set: Mapping[str, object] | None = None, seeds: Sequence[int] = ()
+) -> OpenSuite:
+    """A suite for a notebook (docs/python.md). `runs` holds its records, `set` what `--set` would. Raises UserError."""
+    import methods
+    import paper_tables
+    from analysis.notebook import OpenSuite, Rooms
+    from benchmark.settings.suite_files import load_suite
+
+    def train(configs: Sequence[RunConfig], folder: Path) -> Sequence[RunConfig]:
+        from benchmark.jobs.local.work import train_here
+
+        return train_here(configs, methods.build, folder)
+
+    suite = load_suite(name, set)
+    rooms = Rooms(train, paper_tables.load, paper_tables.study_of)
+    return OpenSuite(suite, tuple(methods.runs(suite, seeds=seeds)), Path(runs), rooms)
+
+
 SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
-OTHERS = (check, evaluate, export, grow, new_suite)
+OTHERS = (check, compare, evaluate, export, grow, new_suite, track)
 COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
 
 if __name__ == "__main__":

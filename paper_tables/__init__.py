@@ -23,6 +23,7 @@ from benchmark.store import Store
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
+    from analysis.study import Study
 
 # pandas, matplotlib and torch take seconds to import: exhibits are loaded, and models measured, when it comes to that
 
@@ -90,24 +91,32 @@ def _no_garbage() -> Iterator[None]:
 
 @_no_garbage()
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
-    """Render the tables of suites from the records below `runs`, and print the tables and the paths of all files.
+    """Render the tables of suites from the records below `runs`, and print the tables and where all files are.
 
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between. `tuned` are
     the same suites with the options of a search: one table more sets them beside each other.
     """
     from analysis.render import render
-    from analysis.study import Study
 
-    name = "+".join(suite.name for suite, _ in suites)
     tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables), *["tuning"] * bool(tuned)])
-    title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
-    paper = any(suite.paper for suite, _ in suites)
-    study = Study(name, _records(suites, runs), _records(tuned, runs), title, paper)
-    written = render(study, [load(table) for table in tables], catalogue(), out / name, view)
+    study = study_of(suites, runs, tuned)
+    written = render(study, [load(table) for table in tables], catalogue(), out / study.name, view)
     for path in written:
         if path.suffix == ".md":
             print(path.read_text(encoding="utf-8"))
-    print("\n".join(f"wrote {path}" for path in written))
+    pages = [path for path in written if path.suffix == ".html"]
+    opened = f"; open {pages[0]} in a browser" if pages else ""
+    print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")
+
+
+def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:
+    """What is recorded of suites' runs below `runs`, and of the same with tuned options; its name joins theirs."""
+    from analysis.study import Study
+
+    name = "+".join(suite.name for suite, _ in suites)
+    title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
+    paper = any(suite.paper for suite, _ in suites)
+    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper)
 
 
 def _records(suites: Suites, runs: Path) -> list[RunRecords]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from benchmark.settings.config import ConfigError
@@ -28,6 +29,21 @@ def new_suite(options: argparse.Namespace) -> int:
         product = MatrixProduct("fp32", alone)
         fastest = max(product.flops_per_second() for _ in range(5))
     print("\n".join(write(options.name, options.text, fastest)))
+    return 0
+
+
+def track(options: argparse.Namespace) -> int:
+    """Send what records say to a tracker, and print of which runs."""
+    from benchmark.instruments import track as tracking
+    from benchmark.settings.suite_files import load_suite
+
+    send = tracking.follow if options.watch else tracking.track
+    new = False
+    for line in send(load_suite(options.suite).name, options.runs, options.to, options.out):
+        new = True
+        print(line, flush=True)
+    if not new:
+        print(f"nothing new in {options.runs} since the last call")
     return 0
 
 
@@ -59,4 +75,6 @@ def grow(options: argparse.Namespace) -> int:
         options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed
     )
     print(json.dumps(grown.flat()))
+    size_of = f"{options.layers} layers of width {options.width}"
+    print(f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it", file=sys.stderr)
     return 0

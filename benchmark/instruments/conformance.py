@@ -285,6 +285,10 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
             except Exception as error:
                 passed, verdict = False, f"FAILED: {type(error).__name__}: {error}"
             say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
+    beside_er = f'`python run_all.py run demo --set \'methods=["er", "{name}"]\'` trains it beside ER'
+    say(
+        f"{name} keeps all promises; {beside_er}" if passed else f"{name} breaks those that say FAILED; mend and repeat"
+    )
     return passed
 
 

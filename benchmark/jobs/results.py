@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import io
 import json
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,39 @@ def unpack(folder: Path, into: Path) -> Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     return Store(into)
+
+
+@contextlib.contextmanager
+def opened(place: str) -> Iterator[Path]:
+    """Some records as a folder of `--runs`: such a folder, a study's, or either as of a commit, FOLDER@COMMIT.
+
+    Raises ResultsError for a place without records.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, at, commit = place.rpartition("@")
+        path = Path(place)
+        if at and not path.exists():
+            path = _of_commit(folder, commit, Path(scratch) / "commit")
+        if (path / RECORDS).is_dir():
+            path = unpack(path, Path(scratch) / "runs").root
+        if not (path / "suites").is_dir():
+            raise ResultsError(
+                f"{place}: no records; give a folder of --runs, a study's as in results/, or FOLDER@COMMIT of one"
+            )
+        yield path
+
+
+def _of_commit(folder: str, commit: str, into: Path) -> Path:
+    archive = ["git", "-C", folder, "archive", "--format=tar", commit, "."]
+    into.mkdir()
+    try:
+        done = subprocess.run(archive, capture_output=True, check=True)
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+            tar.extractall(into, filter="data")
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = error.stderr.decode().strip() if isinstance(error, subprocess.CalledProcessError) else error
+        raise ResultsError(f"{folder}@{commit}: no such folder in that commit ({why})") from None
+    return into
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

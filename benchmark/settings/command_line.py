@@ -64,6 +64,15 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
     )
     sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
+    sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
+    sub.add_argument("suite", nargs="?", default="demo", help=suites)
+    sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
+    sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    sub.add_argument("--out", type=Path, default=Path("tracked"), help="files of tensorboard and wandb")
+    sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
+    sub = add("compare", "two folders of records side by side: what came out, and what differs")
+    for side in "ab":
+        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study's, or FOLDER@COMMIT of one")
     sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
     sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
     sub.add_argument(

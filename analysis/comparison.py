@@ -1,0 +1,156 @@
+"""Two folders of records side by side: what rows came to, and what of settings, text, code and hardware differs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.inference import interval
+from analysis.study import Study, hardware, header
+from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
+from benchmark.errors import UserError
+from benchmark.records import RunRecords, load_runs
+
+COLUMNS = ("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval", "AP⁺ of A", "AP⁺ of B")
+SAID = 12  # settings that differ, at most
+
+
+class ComparisonError(UserError):
+    """Records that have nothing in common."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: what the user called it, and its runs by suite."""
+
+    called: str
+    suites: Mapping[str, Sequence[RunRecords]]
+
+    @classmethod
+    def of(cls, called: str, runs: Path) -> Side:
+        """What is recorded in a folder laid out as that of `--runs`."""
+        names = sorted(path.name for path in (runs / "suites").glob("*") if path.is_dir())
+        return cls(called, {name: found for name in names if (found := load_runs(runs, name))})
+
+
+def compare(a: Side, b: Side) -> Iterator[str]:
+    """A table of each suite that both have, and then what differs; two sides of one suite each are always compared.
+
+    Raises ComparisonError where there is nothing to compare.
+    """
+    pairs = [(name, name) for name in a.suites if name in b.suites]
+    if not pairs and len(a.suites) == len(b.suites) == 1:
+        pairs = [(next(iter(a.suites)), next(iter(b.suites)))]
+    if not pairs:
+        have = (f"{side.called} has {', '.join(side.suites) or 'no runs'}" for side in (a, b))
+        raise ComparisonError(f"no suite is in both: {'; '.join(have)}")
+    yield f"A is {a.called}, B is {b.called}.\n"
+    for left, right in pairs:
+        yield FORMATS["md"](comparison(left, a.suites[left], b.suites[right]))
+        found = list(differences(a.suites[left], b.suites[right]))
+        lines = ["What differs:", *(f"- {line}" for line in found)] if found else ["Settings, code and hardware agree."]
+        yield "\n".join(lines) + "\n"
+
+
+def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
+    """AP and AP⁺ of each row after the last domain that both have finished; the change is that of AP, in percent.
+
+    Intervals are Student's over seeds that both have, of the logarithm of the ratio; seeds of one side do not count.
+    """
+    ends = [Study(name, runs).ends.set_index(["row", "seed", "stage"]) for runs in (a, b)]
+    both = ends[0].index.intersection(ends[1].index)
+    titles = [domain["title"] for domain in max((run.domains for run in a), key=len)]
+    rows = list(dict.fromkeys(run.row for run in (*a, *b)))
+    lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles)) for row in rows)
+    notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]
+    notes.append("B against A: below 0 is a lower AP in B. Mean of the seeds that both have; one seed has no interval.")
+    columns = tuple(map(Column, COLUMNS))
+    return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
+
+
+def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str]) -> tuple[Cell, ...]:
+    of_row = [end[end.index.get_level_values("row") == row] for end in ends]
+    if of_row[0].empty:
+        return tuple(Cell(text="--") for _ in COLUMNS)
+    stage = of_row[0].index.get_level_values("stage").max()
+    ours, theirs = (end.xs(stage, level="stage").sort_index() for end in of_row)
+    changes = np.log(theirs["ap"].to_numpy(float) / ours["ap"].to_numpy(float))
+    low, high = interval(changes)
+    between = "" if math.isnan(low) else f"{_percent(low)} to {_percent(high)}"
+    ap = [Cell(values=tuple(end["ap"]), few_seeds=int(len(end) == 1)) for end in (ours, theirs)]
+    forgotten = [Cell(values=tuple(end["ap_plus"].dropna())) for end in (ours, theirs)]
+    texts = [Cell(text=text) for text in (titles[stage], str(len(changes)), _percent(changes.mean()), between)]
+    return (*texts[:2], *ap, *texts[2:], *forgotten)
+
+
+def _percent(logarithm: float) -> str:
+    return f"{100 * math.expm1(logarithm):+.1f}%".replace("-", "−")
+
+
+def _only(rows: Sequence[str], runs: Sequence[RunRecords], where: str) -> str:
+    missing = [row for row in rows if row not in {run.row for run in runs}]
+    return f"{', '.join(missing)}: {where}." if missing else ""
+
+
+def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+    """Settings, text, code, packages and hardware that are not the same, in words."""
+    yield from _settings(a, b)
+    texts = [{name: text for run in runs for name, text in run.line["texts"].items()} for runs in (a, b)]
+    changed = [name for name in texts[0] if name in texts[1] and texts[0][name] != texts[1][name]]
+    if changed:
+        yield f"validation text, or the tokenizer: {', '.join(changed)}"
+    for what, of in (("code", _code), ("packages", _packages), ("hardware", _hardware)):
+        ours, theirs = (list(dict.fromkeys(value for run in runs for value in of(run))) for runs in (a, b))
+        if set(ours) != set(theirs):
+            yield f"{what}: {_less(ours, theirs)} → {_less(theirs, ours)}"
+
+
+def _less(values: Sequence[str], others: Sequence[str]) -> str:
+    return "; ".join(value for value in values if value not in others) or "the same, and less"
+
+
+def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+    """Each setting that differs between runs of the same row, and in which rows."""
+    first = [
+        {run.row: _flat({"options": run.line["options"], **run.line["config"]}) for run in runs} for runs in (a, b)
+    ]
+    rows = [row for row in first[0] if row in first[1]]
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        ours, theirs = first[0][row], first[1][row]
+        for key in dict.fromkeys((*ours, *theirs)):
+            if ours.get(key) != theirs.get(key):
+                found.setdefault(f"{key}: {ours.get(key, 'none')} → {theirs.get(key, 'none')}", []).append(row)
+    for change, of in list(found.items())[:SAID]:
+        yield change + ("" if of == rows else f" ({', '.join(of)})")
+    if len(found) > SAID:
+        yield f"{len(found) - SAID} settings more"
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Settings by dotted key, as JSON."""
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        inner = isinstance(value, dict)
+        flat |= _flat(value, f"{before}{key}.") if inner else {f"{before}{key}": json.dumps(value, ensure_ascii=False)}
+    return flat
+
+
+def _code(run: RunRecords) -> list[str]:
+    return [header(stage)["provenance"]["code"] for stage in run.stages if stage]
+
+
+def _packages(run: RunRecords) -> list[str]:
+    found = [header(stage)["provenance"]["packages"] for stage in run.stages if stage]
+    return [f"{name} {version}" for packages in found for name, version in packages.items()]
+
+
+def _hardware(run: RunRecords) -> list[str]:
+    return [hardware(header(stage)["provenance"]) for stage in run.stages if stage]

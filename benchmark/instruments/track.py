@@ -1,0 +1,129 @@
+"""`run_all.py track`: what records say of a suite's runs, sent to a tracker. It reads records, and trains nothing.
+
+Each call goes on from where the last one was, which `RUNS/trackers/TRACKER/SUITE.json` says: so it may be called again
+and again while runs go on, here or on a cluster, and be killed at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmark.atomic import write_json
+from benchmark.errors import UserError
+from benchmark.records import RunRecords, load_runs
+
+SECONDS = 10.0  # between two looks at records
+TRACKERS = ("tensorboard", "trackio", "wandb")
+Place = tuple[int, float]  # a stage, and steps in it: what was sent last
+
+
+class TrackerError(UserError):
+    """A tracker that cannot be used here."""
+
+
+class Tracker(Protocol):
+    """One run of a tracker, opened again by the same name."""
+
+    def log(self, values: Mapping[str, float], step: int, when: float) -> None: ...
+
+    def close(self) -> None:
+        """All that was logged is kept when this returns."""
+        ...
+
+
+class TensorBoard:
+    """Event files; `tensorboard --logdir OUT` shows them. Another call adds a file to the run's folder."""
+
+    def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer = SummaryWriter(str(out / suite / run.id))
+
+    def log(self, values: Mapping[str, float], step: int, when: float) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step, walltime=when)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Service:
+    """A run of trackio or Weights & Biases, which are called alike; their own settings say where it goes."""
+
+    def __init__(self, module: Any, suite: str, run: RunRecords, **more: Any) -> None:
+        self._module = module
+        config = {"row": run.row, "method": run.line["method"], "seed": run.seed, "options": run.line["options"]}
+        module.init(project=suite, name=run.id, config=config, resume="allow", **more)
+
+    def log(self, values: Mapping[str, float], step: int, when: float) -> None:
+        self._module.log({**values, "time": when}, step=step)
+
+    def close(self) -> None:
+        self._module.finish()
+
+
+def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> Tracker:
+    """Open the run of a tracker. Raises TrackerError where its package is not installed."""
+    try:
+        if name == "tensorboard":
+            return TensorBoard(suite, run, out)
+        if name == "trackio":
+            import trackio
+
+            return Service(trackio, suite, run)
+        import wandb
+
+        return Service(wandb, suite, run, id=run.id, dir=str(out))
+    except ImportError as error:
+        raise TrackerError(f"--to {name}: {error}; `pip install {name}`") from None
+
+
+def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
+    """Send what is new since the last call, and say of which runs."""
+    file = runs / "trackers" / to / f"{suite}.json"
+    sent: dict[str, list[float]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for run in load_runs(runs, suite):
+        before = tuple(sent.get(run.id, (0, -1.0)))
+        new = [point for point in points(run) if point[0] > before]
+        if not new:
+            continue
+        tracker = open_tracker(to, suite, run, out)
+        for _, step, when, values in new:
+            tracker.log(values, step, when)
+        tracker.close()
+        sent[run.id] = list(new[-1][0])
+        write_json(file, sent)  # once the tracker has it: a call that is killed in between sends some points twice
+        yield f"{run.id}: {len(new)} evaluations sent to {to}"
+
+
+def points(run: RunRecords) -> Iterator[tuple[Place, int, float, dict[str, float]]]:
+    """Each evaluation of a run: its place, steps since the start of the run, time, and values by name."""
+    steps = 0.0
+    for index, stage in enumerate(run.stages):
+        for line in stage:
+            if line["kind"] == "evaluation":
+                spent = line["charged"]["steps"]
+                values = {"stage": float(index + 1), **_values(line, run, index)}
+                yield (index, spent), round(steps + spent), line["time"], values  # type: ignore[typeddict-item]
+            elif line["kind"] == "done":
+                steps += line["charged"]["steps"]
+
+
+def _values(line: Mapping[str, Any], run: RunRecords, stage: int) -> dict[str, float]:
+    perplexity = {name: math.inf if value is None else value for name, value in line["perplexity"].items()}
+    met = [math.log(perplexity[domain["name"]]) for domain in run.domains[: stage + 1]]
+    values = {"AP": math.exp(math.fsum(met) / len(met)), "seconds in the stage": line["charged"]["seconds"]}
+    values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
+    return values | {name: line[name] for name in ("loss", "learning_rate", "tokens_per_second") if name in line}
+
+
+def follow(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
+    """As `track`, again and again until somebody stops it."""
+    while True:
+        yield from track(suite, runs, to, out)
+        time.sleep(SECONDS)

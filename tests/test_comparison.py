@@ -1,0 +1,84 @@
+"""Two folders of records side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from analysis.comparison import ComparisonError, Side, compare, comparison, differences
+from analysis.study import Study
+from benchmark.jobs import results
+from benchmark.jobs.results import ResultsError
+from benchmark.records import load_runs
+from run_all import main
+from tests.support import synthetic
+
+ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {})]
+
+
+@pytest.fixture
+def sides(tmp_path) -> tuple[Path, Path]:
+    """The same suite twice: in the second ER has other options and numbers, a package is newer, and ELLE is missing."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    synthetic.write(a, "demo", rows=ROWS, seeds=3, scores=False)
+    synthetic.write(b, "demo", rows=[ROWS[0], ("ER", "er", {"replay": 0.2})], seeds=3, scores=False)
+    for path in (b / "stages").rglob("records.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "stage":
+                line["provenance"]["packages"]["torch"] = "2.14.0"
+            if line["kind"] == "evaluation":
+                line["perplexity"] = {name: 1.1 * value for name, value in line["perplexity"].items()}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return a, b
+
+
+def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
+    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the interval is scipy's."""
+    runs = [load_runs(side, "demo") for side in sides]
+    table = comparison("demo", *runs)
+    cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
+    assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
+    assert cells["ELLE"] == ["--"] * 8 and "ELLE: only in A." in table.notes
+    ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
+    changes = np.log(ends[1]["ap"].to_numpy() / ends[0]["ap"].to_numpy())
+    low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))
+    shown = " to ".join(f"{100 * math.expm1(one):+.1f}%".replace("-", "−") for one in (low, high))
+    assert cells["ER"][5] == shown
+
+
+def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
+    """Oracle: what the second was given. Records that are the same differ in nothing."""
+    found = list(differences(*(load_runs(side, "demo") for side in sides)))
+    assert found == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0"]
+    assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
+
+
+def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
+    """Oracle: the same records in a folder of --runs, and as a commit has them after they were changed."""
+    a, b = sides
+    git = ["git", "-C", str(a), "-c", "user.name=x", "-c", "user.email=x"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
+    before = Side.of("before", a)
+    (a / "suites" / "demo" / "0-0.jsonl").unlink()
+    with results.opened(f"{a}@HEAD") as committed:
+        assert [run.id for run in Side.of("now", committed).suites["demo"]] == [run.id for run in before.suites["demo"]]
+    assert main(["compare", str(a), str(b)]) == 0
+    said = capsys.readouterr().out
+    assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 2 |" in said
+    for place, message in ((f"{a}@nowhere", "no such folder in that commit"), (str(tmp_path), "no records; give")):
+        with pytest.raises(ResultsError, match=message), results.opened(place):
+            pass
+    with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
+        list(compare(before_named("x", a), Side("y", {})))
+
+
+def before_named(called: str, folder: Path) -> Side:
+    return Side.of(called, folder)
