@@ -34,10 +34,12 @@ def data(study: Study) -> Markup:
     dashes = {
         row: [1, 0] if style["linestyle"] == "-" else list(style["linestyle"][1]) for row, style in style_of.items()
     }
+    own = next((run.line["config"]["budget"]["unit"] for run in study.runs), "seconds")
+    others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
     content = {
         "suites": study.suites,
         "rows": [{"row": row, "colour": style["color"], "dash": dashes[row]} for row, style in style_of.items()],
-        "units": {unit: UNITS[unit].label for unit in recorded()},
+        "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),
         "runs": _runs(study),
@@ -52,7 +54,7 @@ def _points(study: Study) -> list[dict[str, Any]]:
         return []
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
     groups = study.evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
-    means = groups[[*recorded(), *METRICS]].mean()
+    means = groups[["charged", *recorded(), *METRICS]].mean()
     low, high = groups[list(METRICS)].min(), groups[list(METRICS)].max()
     keys: list[Any] = means.index.tolist()
     found = []
