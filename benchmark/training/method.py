@@ -106,7 +106,8 @@ class Stage:
 
     domains: tuple[str, ...]  # so far, the new one last
     ladder: tuple[Size, ...]  # so far, one size a domain
-    budget: float  # of this stage, in the budget's unit
+    spent: float  # what the stages before were given, in the budget's unit
+    budget: float  # of this stage
     unit: str  # of the budget: "seconds", "steps", ...
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage

@@ -36,6 +36,7 @@ def stage_of(config: RunConfig, index: int) -> Stage:
     return Stage(
         domains=domains[: index + 1],
         ladder=ladder[: index + 1],
+        spent=sum(amounts[:index]),
         budget=amounts[index],
         unit=config.budget.unit,
         learning_rate=per_stage(config.training.learning_rate, index),

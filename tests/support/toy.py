@@ -84,6 +84,7 @@ def stage(index: int) -> Stage:
     return Stage(
         domains=("a", "b", "c")[: index + 1],
         ladder=(size,) * (index + 1),
+        spent=float(index),
         budget=1.0,
         unit="steps",
         learning_rate=1e-3,
