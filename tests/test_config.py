@@ -27,7 +27,7 @@ from benchmark.settings.config import (
     per_stage,
 )
 from benchmark.settings.model_settings import Growth, Model, Size
-from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.slurm_settings import KINDS, JobKind, Slurm
 from benchmark.settings.suite_files import expand, load_suite, parse_set, report_folder
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
@@ -69,6 +69,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "[tasks.docstrings]": Docstrings,
     "[finetuning]": Finetuning,
     "[slurm]": Slurm,
+    **{f"[slurm.{kind}]": JobKind for kind in KINDS},
 }
 
 

@@ -21,14 +21,15 @@ from benchmark.jobs.status import different_hardware
 from benchmark.jobs.training_graph import training_graph
 from benchmark.settings import suite_files
 from benchmark.settings.config import ConfigError
-from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.slurm_settings import KINDS, Slurm, gpus_in
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from benchmark.training.processes import World
 from tests.support.job_lines import STARTED, write_job
 from tests.support.slurm_lab import Lab, write_texts
 
-OURS = {"max_num_timeout"}  # of the executor's constructor; the others are parameters of a job
+# of the executor's constructor, and sections; the others are parameters of a job
+OURS = {"max_num_timeout", "python", *KINDS}
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
 
 
@@ -57,11 +58,67 @@ def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
     script = executor._make_submission_file_text("train", "uid")
     for line in ("partition=gpu", "gpus-per-node=4", "ntasks-per-node=4", "exclusive", "requeue", "time=1440"):
         assert f"#SBATCH --{line}\n" in script
-    assert "--kill-on-bad-exit=1 --cpus-per-task=8" in script and "module load x\n" in script
+    assert "--kill-on-bad-exit=1 --cpus-per-task=8" in script and "set -e\nmodule load x\nset +e\n" in script
     executor = submitit.SlurmExecutor(tmp_path)
     executor.update_parameters(**settings.for_one_process())
     script = executor._make_submission_file_text("report", "uid")
     assert "gpus" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
+
+
+def test_each_kind_of_job_asks_for_its_own(lab: Lab) -> None:
+    """Oracle: by hand: what a section says holds for its jobs, the rest as for all; one process has one GPU."""
+    sections = """partition = "gpu"
+gpus_per_node = "a100:4"
+time = 600
+[slurm.prepare]
+partition = "cpu"
+mem = "64GB"
+[slurm.train]
+time = 1200
+[slurm.score]
+gpus_per_node = "mig:1"
+"""
+    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    train = slurm.for_training("steps")
+    assert (train["partition"], train["time"], train["gpus_per_node"], train["ntasks_per_node"]) == (
+        *("gpu", 1200),
+        *("a100:4", 4),
+    )
+    told = {kind: slurm.for_one_process(kind) for kind in KINDS if kind != "train"}
+    assert {
+        kind: (one["partition"], one["time"], one.get("gpus_per_node"), one.get("mem")) for kind, one in told.items()
+    } == {
+        "prepare": ("cpu", 600, None, "64GB"),
+        "score": ("gpu", 600, "mig:1", None),
+        "measure": ("gpu", 600, 1, None),
+        "report": ("gpu", 600, None, None),
+    }
+    with pytest.raises(ConfigError, match="slurm.score.tiem: no such key"):
+        load_suite(str(lab.file), {"slurm.score.tiem": 5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus"),
+    [
+        ({"gpus_per_node": 4, "nodes": 2}, 8),
+        ({"gpus_per_node": "a100:4", "nodes": 2}, 8),
+        ({"gres": "gpu:a100:4", "nodes": 2}, 8),
+        ({"gres": "gpu:2,nvme:1"}, 2),
+        ({"gres": "nvme:3"}, 0),
+        ({"gpus_per_task": 1, "ntasks_per_node": 3}, 3),
+    ],
+)
+def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int) -> None:
+    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of them all."""
+    asked = Slurm(**settings)
+    assert asked.gpus == gpus and asked.processes == max(1, gpus)
+    assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
+
+
+def test_what_gpus_cannot_be(lab: Lab) -> None:
+    for wrong in (0, "a100:", "a100:0", "four"):
+        with pytest.raises(ConfigError, match="gpus_per_node"):
+            load_suite(str(lab.file), {"slurm.gpus_per_node": wrong})
 
 
 def test_whole_nodes_under_a_wall_time() -> None:

@@ -57,6 +57,16 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     assert "nothing to submit" in capsys.readouterr().out and len(slurm.arrays) == 10
 
 
+def test_a_container_and_a_work_key(lab: Lab, tmp_path, monkeypatch) -> None:
+    """Oracle: the batch script: the suite's own command starts Python, and no key but the suite's is given."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--set", "slurm.python=apptainer exec x.sif python3") == 0
+    for one in slurm.arrays.values():
+        assert " apptainer exec x.sif python3 -u " in one.text and "wckey" not in one.text
+    assert lab.submit("--seeds", "1", "--set", "slurm.wckey=mine") == 0
+    assert "#SBATCH --wckey=mine\n" in slurm.arrays["103"].text
+
+
 def test_few_shared_stages_hold_up_nothing_else(lab: Lab, tmp_path, monkeypatch) -> None:
     """Oracle: the graph: each run waits for its own shared stage alone, by one call for the runs of each."""
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
+
+KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
+Gpus = Annotated[int, Field(gt=0)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
+
+
+class JobKind(Settings):
+    """What one kind of job asks for instead of what `[slurm]` says; a key that is not given is as there."""
+
+    partition: str | None = Field(None, description="the partition that jobs are queued in")
+    qos: str | None = Field(None, description="their quality of service")
+    constraint: str | None = Field(None, description="features of the nodes")
+    time: int | None = Field(None, gt=0, description="limit in minutes")
+    cpus_per_task: int | None = Field(None, gt=0, description="cores of each process")
+    mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
+    gpus_per_node: Gpus | None = Field(None, description='GPUs on a node, or with their type, e.g. "a100:1"')
+    exclude: str | None = Field(None, description="not these nodes")
 
 
 class Slurm(Settings):
@@ -22,7 +39,9 @@ class Slurm(Settings):
     qos: str | None = Field(None, description="their quality of service")
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
     nodes: int = Field(1, gt=0, description="of a training job")
-    gpus_per_node: int | None = Field(None, gt=0, description="GPUs of a training job on each node")
+    gpus_per_node: Gpus | None = Field(
+        None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
+    )
     gpus_per_task: int | None = Field(None, gt=0, description="GPUs of each process, instead of gpus_per_node")
     gres: str | None = Field(None, description='other resources of a node, e.g. "gpu:a100:8"')
     ntasks_per_node: int | None = Field(None, gt=0, description="processes on a node; default: one a GPU, else one")
@@ -46,18 +65,33 @@ class Slurm(Settings):
     max_num_timeout: int = Field(1000, ge=0, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
     additional_parameters: dict[str, Any] = Field({}, description='other options of sbatch, {"reservation" = "x"}')
+    python: str | None = Field(
+        None, description="command that starts Python in a job, e.g. 'apptainer exec --nv x.sif python3'"
+    )
+    prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
+    train: JobKind = Field(JobKind(), description="of those that train")
+    score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
+    measure: JobKind = Field(JobKind(), description="of those that measure what figures need")
+    report: JobKind = Field(JobKind(), description="of those that render tables and figures")
 
     @model_validator(mode="after")
     def _time_to_train(self) -> Slurm:
-        if self.signal_delay_s >= 60 * self.time:
-            raise ValueError(
-                f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {self.time} minutes"
-            )
+        for kind in KINDS:
+            if self.signal_delay_s >= 60 * (limit := self.of(kind).time):
+                raise ValueError(
+                    f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {limit} minutes"
+                )
         return self
 
     @property
     def processes_per_node(self) -> int:
-        return self.ntasks_per_node or self.gpus_per_node or 1
+        return self.ntasks_per_node or self.gpus_on_node or 1
+
+    @property
+    def gpus_on_node(self) -> int:
+        """How many GPUs a training job has on a node, as `gpus_per_node` or `gres` say."""
+        count = str(self.gpus_per_node or 0).rpartition(":")[2]
+        return int(count) or gpus_in(self.gres)
 
     @property
     def processes(self) -> int:
@@ -67,30 +101,40 @@ class Slurm(Settings):
     @property
     def gpus(self) -> int:
         """How many GPUs a training job has, as far as these settings tell."""
-        return self.nodes * (self.gpus_per_node or (self.gpus_per_task or 0) * self.processes_per_node)
+        return self.nodes * (self.gpus_on_node or (self.gpus_per_task or 0) * self.processes_per_node)
 
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""
         return any(UNITS[unit].is_wall_time for unit in units) if self.exclusive is None else self.exclusive
 
+    def of(self, kind: str) -> Slurm:
+        """These settings for one kind of job, by the name of its section."""
+        return self.model_copy(update=getattr(self, kind).model_dump(exclude_none=True))
+
     def for_training(self, *units: str) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
-        given = self._given()
-        given["ntasks_per_node"] = self.processes_per_node
+        own = self.of("train")
+        given = own._given()
+        given["ntasks_per_node"] = own.processes_per_node
         if exclusive := self.takes_whole_nodes(*units):
             given["exclusive"] = exclusive
         return given
 
-    def for_one_process(self, gpu: bool = False) -> dict[str, Any]:
+    def for_one_process(self, kind: str = "report") -> dict[str, Any]:
         """Parameters for a job of one process: it scores models on a GPU, or prepares data or renders tables."""
         of_gpus = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
-        given = {key: value for key, value in self._given().items() if key not in of_gpus}
-        one = {"gpus_per_node": 1} if gpu and asks_for_gpus(self._given()) else {}
+        own, its = self.of(kind)._given(), getattr(self, kind)
+        given = {key: value for key, value in own.items() if key not in of_gpus}
+        one = {"gpus_per_node": 1} if kind in ("score", "measure") and asks_for_gpus(self._given()) else {}
+        if its.gpus_per_node is not None:
+            one = {"gpus_per_node": its.gpus_per_node}
         return {**given, **one, "nodes": 1, "ntasks_per_node": 1}
 
     def _given(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True, exclude={"exclusive", "max_num_timeout"})
-        given["setup"], given["teardown"] = list(self.setup), list(self.teardown)
+        given = self.model_dump(exclude_none=True, exclude={"exclusive", "max_num_timeout", "python", *KINDS})
+        # a job whose setup fails would train with whatever there is
+        given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
+        given["teardown"] = list(self.teardown)
         # One process that fails ends the job: the others would wait for it for ever.
         given["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
@@ -100,6 +144,12 @@ class Slurm(Settings):
         always = {"requeue": True, "kill_on_invalid_dep": "yes"}
         given["additional_parameters"] = {**always, **self.additional_parameters}
         return given
+
+
+def gpus_in(gres: str | None) -> int:
+    """How many GPUs other resources of a node hold: 4 of "gpu:a100:4,nvme:1", 1 of "gpu"."""
+    found = re.findall(r"(?:^|,)gpu(?::[^,:]*[^,:\d][^,:]*)?(?::(\d+))?(?=,|\(|$)", gres or "")
+    return sum(int(count or 1) for count in found)
 
 
 def asks_for_gpus(parameters: Mapping[str, Any]) -> bool:

@@ -43,7 +43,7 @@ class SlurmExecutor:
     def __init__(self, suite: Suite, store: Store) -> None:
         self.suite, self.code = suite, store.root.absolute() / "code"
         self.folder = job_files.folder_of(store.root.absolute(), suite.name)
-        self.gpus = suite.slurm.gpus
+        self.gpus = suite.slurm.of("train").gpus
 
     def describe(self, plan: Plan) -> list[str]:
         """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
@@ -172,7 +172,7 @@ class SlurmExecutor:
         """What a kind of job asks of Slurm."""
         if kind == "train":
             return self.suite.slurm.for_training(*(state.config.budget.unit for state in plan.wanted))
-        return self.suite.slurm.for_one_process(gpu=kind in ("score", "measure"))
+        return self.suite.slurm.for_one_process(kind)
 
     def _check(self, plan: Plan) -> None:
         """Raises ConfigError for what cannot be submitted."""
@@ -180,12 +180,13 @@ class SlurmExecutor:
             raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
         if plan.options.share_machine:
             raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
-        processes = self.suite.slurm.processes
+        asked = self.suite.slurm.of("train")
+        processes = asked.processes
         for config in (state.config for state in plan.wanted):
             if config.training.batch_size % processes:
                 raise ConfigError(
                     f"training.batch_size {config.training.batch_size} cannot be split over {processes} processes "
-                    f"({self.suite.slurm.nodes} nodes of {self.suite.slurm.processes_per_node}): change one of them"
+                    f"({asked.nodes} nodes of {asked.processes_per_node}): change one of them"
                 )
 
     def _let_go(self, new: Sequence[Job | None]) -> None:
