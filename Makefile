@@ -1,12 +1,13 @@
 # make demo    the demo suite: a table and curves in report/demo/
 # make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine
 # make check   formatter, linter, types, architecture
+# make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make chaos    docs/slurm.md: a real Slurm cluster on this machine
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm check slurm-demo chaos
+.PHONY: demo test test-slurm check docs slurm-demo chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
 SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.local.slots import physical_cores, visible_gpus; \
@@ -32,6 +33,10 @@ check: $(VENV)/installed-check
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q tests/test_architecture.py tests/test_clock_reads.py
 
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	@echo "open build/site/how_it_works.html; with search: $(RUN) -m http.server -d build/site"
+
 slurm-demo: $(VENV)/installed
 	$(RUN) -m tests.tools.slurm_demo
 
@@ -41,6 +46,11 @@ chaos: $(VENV)/installed
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[test]
+	touch $@
+
+$(VENV)/installed-docs: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[docs]
 	touch $@
 
 $(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
