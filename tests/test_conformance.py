@@ -64,11 +64,15 @@ TRIED_AT_ONCE = (
 )
 
 
-def test_all_that_a_method_can_say_goes_together(tmp_path) -> None:
+@pytest.fixture(scope="module")
+def everything_lab(tmp_path_factory) -> Lab:
+    return Lab("everything", everything.build, tmp_path_factory.mktemp("everything"))
+
+
+@pytest.mark.parametrize("check", TRIED_AT_ONCE)
+def test_all_that_a_method_can_say_goes_together(check: Callable[[Lab], None], everything_lab) -> None:
     """Oracle: the checks, on one method that says all of it at once."""
-    lab = Lab("everything", everything.build, tmp_path)
-    for check in TRIED_AT_ONCE:
-        check(lab)
+    check(everything_lab)
 
 
 def test_the_documented_method_works(tmp_path, monkeypatch) -> None:

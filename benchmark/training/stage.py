@@ -15,7 +15,7 @@ import torch
 
 from benchmark.models import LanguageModel
 from benchmark.record_lines import StageEnd
-from benchmark.settings.config import per_stage
+from benchmark.settings.config import ConfigError, per_stage
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
@@ -190,6 +190,11 @@ class StageRun:
         loss, learning_rate, recount = torch.zeros(()), 0.0, False
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
+            if clock.unit.cost and not position.step_cost and clock.spent < spans.phase.end * (1 - 1e-9):
+                raise ConfigError(
+                    f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the phase would never end "
+                    "under this budget: let it multiply matrices, or take another unit"
+                )
         clock.start()
         while position.step == 0 or clock.spent < spans.phase.end * (1 - 1e-9):
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss

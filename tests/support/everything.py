@@ -13,6 +13,7 @@ from benchmark.training.method import LifelongMethod, Phase, Source, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
+    from benchmark.training.batch import Batch
     from benchmark.training.learner import Learner
 
 RISE_AND_FALL = Schedule((Piece(0.4, 1.0), Piece(1.0, 0.1, "cosine")), over="stream")
@@ -42,6 +43,9 @@ class Everything(LifelongMethod):
             Phase("look", 0.1, trains=False),
             Phase("anneal", 0.4, schedule=ANNEAL, optimizer="carry", branch=True, rates={"embeddings.*": 0.0}),
         ]
+
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        learner.accumulate(batches)  # a pass, as importances take one
 
     def after_step(self, learner: Learner) -> None:
         import torch
