@@ -11,6 +11,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -20,10 +21,24 @@ from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
 from benchmark.settings.suite_files import expand
 from benchmark.training.method import LifelongMethod
 
+GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packages offer methods
+
+
+@functools.cache
+def _points() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=GROUP))
+
 
 def names() -> list[str]:
-    """Names of all methods."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    """Names of all methods, those of other packages too.
+
+    Raises ConfigError where a package calls a method as a file here, or as another package, does.
+    """
+    here = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    found = sorted([*here, *(point.name for point in _points())])
+    if twice := sorted({name for name in found if found.count(name) > 1}):
+        raise ConfigError(f"more than one method is called {', '.join(twice)}: rename that of a package ({GROUP})")
+    return found
 
 
 def find(name: str) -> type[LifelongMethod]:
@@ -32,6 +47,8 @@ def find(name: str) -> type[LifelongMethod]:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no method {name!r}; {hint}there are {', '.join(names())}")
+    if point := next((point for point in _points() if point.name == name), None):
+        return _of_package(point)
     module = importlib.import_module(f"{__name__}.{name}")
     found = [
         value
@@ -40,9 +57,24 @@ def find(name: str) -> type[LifelongMethod]:
     ]
     if len(found) != 1:
         raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(found)}")
-    if not dataclasses.is_dataclass(found[0]):
-        raise ConfigError(f"{found[0].__name__} in methods/{name}.py must be a dataclass: its fields are its options")
-    return found[0]
+    return _checked(found[0], f"methods/{name}.py")
+
+
+def _of_package(point: EntryPoint) -> type[LifelongMethod]:
+    """The class that another package offers. Its module is called as the method is, since stages are known by that."""
+    kind = point.load()
+    place = f"entry point {point.name} = {point.value}"
+    if not (isinstance(kind, type) and issubclass(kind, LifelongMethod)):
+        raise ConfigError(f"{place}: {kind!r} is no subclass of LifelongMethod")
+    if kind.__module__.rpartition(".")[2] != point.name:
+        raise ConfigError(f"{place}: its module must be called {point.name}, as it is {kind.__module__}")
+    return _checked(kind, place)
+
+
+def _checked(kind: type[LifelongMethod], place: str) -> type[LifelongMethod]:
+    if not dataclasses.is_dataclass(kind):
+        raise ConfigError(f"{kind.__name__} in {place} must be a dataclass: its fields are its options")
+    return kind
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
