@@ -1,0 +1,52 @@
+"""EMA: an exponential moving average of the weights is evaluated, while training goes on from the weights themselves.
+
+Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential average Tarvainen
+and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780, equation 2: after each step
+
+    mean_t = alpha mean_{t-1} + (1 - alpha) theta_t
+
+The average goes on over stages. A budget does not know how many steps it has, so alpha is given by a half-life h, as a
+share of a stage's budget: a step after which the share d more is over has alpha = 2^(-d / h).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from benchmark.training.method import LifelongMethod, Positive, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Learner
+
+
+@dataclass
+class EMA(LifelongMethod):
+    title = "EMA"
+    group = "controls"
+    space: ClassVar = {"half_life": (0.1, 0.3, 1.0, 3.0)}
+    state = ("before",)
+
+    half_life: Positive = 0.3  # h: of the average, as a share of a stage's budget
+
+    before: float = field(default=0.0, init=False)  # share of the stage that was over in the last step
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        return {"method": "ema", **self.options()}  # another model of the first stage is evaluated, too
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()
+        self.before = 0.0
+        return model
+
+    def after_step(self, learner: Learner) -> None:
+        import torch
+
+        assert self.evaluated is not None
+        alpha = 2 ** ((self.before - learner.elapsed.stage) / self.half_life)
+        self.before = learner.elapsed.stage
+        with torch.no_grad():
+            for mean, weight in zip(self.evaluated.parameters(), learner.model.parameters(), strict=True):
+                mean.lerp_(weight, 1 - alpha)

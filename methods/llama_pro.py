@@ -1,0 +1,57 @@
+"""LLaMA Pro: new blocks, which write nothing at first, are trained on a new domain while all others stay frozen.
+
+Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2. A block computes
+x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of attention A and feed-forward F are
+zero computes y = x. Such copies are interleaved among the blocks, and only they learn. The paper adds its blocks once;
+here each stage adds some, over those of the stages before, which are frozen too.
+
+Where blocks normalise their sums (BERT) a copy comes close to computing nothing; see docs/growth.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+
+
+@dataclass
+class LlamaPro(LifelongMethod):
+    title = "LLaMA Pro"
+    group = "controls"
+    space: ClassVar = {"blocks": (1, 2, 4)}
+    state = ("copied",)
+
+    blocks: int = 1  # that each stage after the first adds
+
+    copied: Sequence[int] = field(default=(), init=False)  # blocks that were copied in earlier stages
+
+    def __post_init__(self) -> None:
+        if self.blocks < 1:
+            raise ValueError(f"blocks {self.blocks} must be at least 1")
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if stage.first:
+            return model
+        from benchmark.models.growth import grow
+
+        network, record = grow(
+            model.network,
+            model.layers + self.blocks,
+            model.hidden_size,
+            mode="exact",
+            copied=self.copied,
+            seed=stage.seed,
+        )
+        model.set_network(network)
+        self.growth, self.copied = record, list(record["copied"])
+        model.requires_grad_(False)
+        layers = model.architecture.layers(network)
+        for layer, is_new in zip(layers, record["layer_is_copy"], strict=True):
+            layer.requires_grad_(is_new)
+        return model
