@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 import matplotlib.figure
 import pytest
@@ -16,6 +17,7 @@ from benchmark.settings.config import Budget, ConfigError
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
+from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
@@ -152,3 +154,22 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
 def test_ways_to_ask_for_a_unit_by_name_are_found(code: str) -> None:
     """Oracle: each of them would have to be changed for another unit like it."""
     assert asked_by_name(ast.parse(code))
+
+
+@dataclass
+class Idles(LifelongMethod):
+    """Has a phase that computes nothing, for half of the budget."""
+
+    def signature(self, stage):
+        return {"idles": True}
+
+    def phases(self, stage):
+        return [Phase("idle", 0.5, trains=False), Phase("adapt", 0.5)]
+
+
+def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
+    """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
+    lab = Lab("idles", lambda name, options: Idles(), tmp_path)
+    config = lab.config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
+    with pytest.raises(ConfigError, match="a step of phase 'idle' costs no flops, so the phase would never end"):
+        lab.run(config, "run").train(last_stage=0)
