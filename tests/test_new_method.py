@@ -11,6 +11,7 @@ import pytest
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
+from benchmark.instruments.interface_page import render
 from benchmark.instruments.lab import Lab
 from benchmark.instruments.new_method import new_method
 from benchmark.settings.config import ConfigError
@@ -32,6 +33,14 @@ def test_a_new_method_and_its_test_run_as_they_stand(tmp_path, monkeypatch) -> N
     conformance.options_are_documented(Lab("pull_down", methods.build, tmp_path))
     with pytest.raises(UserError, match=r"pull_down.py is there already"):
         list(new_method("pull_down", tmp_path))
+
+
+def test_the_page_of_the_interface_is_the_codes() -> None:
+    """Oracle: the page in docs/, and that it has what a method cannot do without."""
+    page = (Path(__file__).parent.parent / "docs" / "method_interface.md").read_text(encoding="utf-8")
+    assert page == render()
+    for name in ("after_step(learner)", "previous: Callable", "accumulate(batches)", "weight: float"):
+        assert name in page
 
 
 @pytest.mark.parametrize(("name", "message"), [("L2-SP", "cannot be called 'L2-SP'"), ("l2_sp", "no folder")])

@@ -55,8 +55,14 @@ class Objective(nn.Module):
 class Learner:
     """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
 
-    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape (). `elapsed` says how
-    much of the budget is over in the step at hand.
+    `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
+
+    Attributes:
+        model: the model that is trained.
+        named_parameters, parameters: those that the phase trains, as they are in the model and in its order.
+        world: the processes that train together; `world.add_up` and `world.total` sum over them.
+        autocast: the context in which a method's own forward passes belong.
+        elapsed: how much of the budget is over in the step at hand.
     """
 
     def __init__(
