@@ -1,0 +1,158 @@
+"""Sixty short runs on a real Slurm, a third of them preempted or killed at random: `make chaos`, some minutes.
+
+All must finish, each once, equal to undisturbed ones bit for bit, and the training that was lost must stay within the
+checkpoint intervals and two percent.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.job_files import Job
+from tests.support import processes
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_texts
+
+RUNS, DISTURBED = 60, 20
+STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
+METHODS = ("paced", "paced", "paced_elle")
+RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
+
+
+class Chaos:
+    def __init__(self, folder: Path, cluster: SlurmCluster, seed: int) -> None:
+        self.cluster, self.chosen = cluster, random.Random(seed)
+        write_texts(folder)
+        self.lab = Lab(folder / "lab", folder)
+        self.rows = [f"r{number:02}" for number in range(RUNS)]
+        (folder / "lab" / "steps").mkdir()
+        settings = 'partition = "preemptible"\narray_parallelism = 5'
+        self.lab.write(*map(self.row, range(RUNS)), slurm=settings)
+        text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
+        self.lab.file.write_text(text)
+        for row in self.rows:
+            self.lab.tell(row, f"slow {STEP}")
+        # row -> after how many of its twenty evaluations what happens to it
+        kinds = (self.tell, self.kill, self.lose_node, self.preempt)
+        self.plan = {
+            row: (self.chosen.randrange(2, 18), self.chosen.choice(kinds))
+            for row in self.chosen.sample(self.rows, DISTURBED)
+        }
+        self.happened: Counter[str] = Counter()
+
+    def row(self, number: int) -> str:
+        name, rate = self.rows[number], RATES[number % len(RATES)]
+        options = f'gate = "{self.lab.gate(name)}", log = "{self.steps(name)}"'
+        rates = f'"training.learning_rate" = [5e-4, {rate}]'
+        method = METHODS[number % len(METHODS)]
+        return f'{{ name = "{name}", method = "{method}", options = {{ {options} }}, set = {{ {rates} }} }}'
+
+    def steps(self, row: str) -> Path:
+        return self.lab.folder / "steps" / row
+
+    def run(self) -> None:
+        self.lab.submit()
+        while commands.queue():
+            for row, (evaluations, disturb) in list(self.plan.items()):
+                job = self.running(row)
+                if job and self.lab.count(row, "evaluation") >= evaluations:
+                    print(f"{row}: {disturb.__name__}", flush=True)
+                    disturb(job)
+                    self.happened[disturb.__name__] += 1
+                    del self.plan[row]
+            time.sleep(0.2)
+        self.lab.submit("--retry-failed")  # those whose process was killed
+        wait_until(lambda: not commands.queue())
+
+    def running(self, row: str) -> Job | None:
+        config = self.lab.config(row)
+        found = [job for job in self.lab.jobs() if job.run == config.id and job.starts and not job.end]
+        return found[-1] if found and self.lab.count(row, "done") == 0 else None
+
+    def tell(self, job: Job) -> None:
+        """Send the signal that a time limit sends."""
+        subprocess.run(["scancel", "--signal=USR2", job.id], check=False)
+
+    def kill(self, job: Job) -> None:
+        """The training process dies, as when there is no memory left."""
+        array, _, task = job.id.partition("_")
+        wanted = (f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SUBMITIT_EXECUTOR=slurm")
+        processes.kill(pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted))
+
+    def lose_node(self, job: Job) -> None:
+        self.cluster.kill_node(job.starts[-1]["node"])
+        subprocess.run(
+            ["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=DOWN", "Reason=chaos"], check=True
+        )
+        self.cluster.start_node(job.starts[-1]["node"])
+        subprocess.run(["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=RESUME"], check=True)
+
+    def preempt(self, job: Job) -> None:
+        """An urgent job takes all of the node."""
+        urgent = [
+            "sbatch",
+            "--partition=main",
+            f"--nodelist={job.starts[-1]['node']}",
+            "--exclusive",
+            "--wrap=true",
+            "--output=/dev/null",
+        ]
+        subprocess.run(urgent, check=True, capture_output=True)
+
+    def verify(self) -> None:
+        states = self.lab.states()
+        assert {state.state for state in states.values()} == {"done"}, {row: one.state for row, one in states.items()}
+        for row in self.rows:
+            assert self.lab.count(row, "done") == 1
+            assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
+        self.verify_waste()  # first: the undisturbed runs take steps too
+        self.verify_results()
+
+    def verify_results(self) -> None:
+        """Rows with the same method and rate are the same run."""
+        period = len(METHODS) * len(RATES)
+        for first in range(period):
+            expected = self.lab.undisturbed(self.rows[first]).weights(self.rows[first])
+            for row in self.rows[first::period]:
+                found = self.lab.weights(row)
+                assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items()), row
+
+    def verify_waste(self) -> None:
+        executed = restarts = 0
+        for row in self.rows:
+            lines = [line["kind"] for line in self.lab.stage(row)]
+            began = lines.count("stage") + lines.count("resumed")
+            phases = len(self.lab.stage(row)[0]["phases"])
+            executed += self.steps(row).stat().st_size - began - (phases - 1)  # without the steps that warm up
+            restarts += began - 1
+        wasted, allowed = executed - RUNS * STEPS, restarts * (INTERVAL / STEP + 1)
+        share = max(0.0, wasted - allowed) / (RUNS * STEPS)
+        print(
+            f"{RUNS} runs, {restarts} restarts ({dict(self.happened)}), {wasted} of {RUNS * STEPS} steps done again, "
+            f"{allowed:.0f} by the checkpoint interval; beyond it {share:.1%}"
+        )
+        assert share <= 0.02
+
+
+def main() -> None:
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1000)
+    print(f"chaos number {seed}")
+    with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", nodes=2, cpus=4) as cluster:
+        folder = Path(name)
+        with submitting(copy_code(folder / "code")):
+            chaos = Chaos(folder, cluster, seed)
+            chaos.run()
+            chaos.verify()
+
+
+if __name__ == "__main__":
+    main()
