@@ -2,12 +2,13 @@
 # make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search and API pages
-# make slurm-demo, make chaos    docs/slurm.md: a real Slurm cluster on this machine
+# make slurm-demo, make slurm-chaos    docs/slurm.md: a real Slurm cluster on this machine
+# make chaos   docs/reliability.md: two hundred kills at random, and a disk that fails at each of its operations
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm check docs slurm-demo chaos
+.PHONY: demo test test-slurm check docs slurm-demo slurm-chaos chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
 SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.local.slots import physical_cores, visible_gpus; \
@@ -40,8 +41,12 @@ docs: $(VENV)/installed-docs
 slurm-demo: $(VENV)/installed
 	$(RUN) -m tests.tools.slurm_demo
 
+slurm-chaos: $(VENV)/installed
+	$(RUN) -m tests.tools.slurm_chaos
+
 chaos: $(VENV)/installed
-	$(RUN) -m tests.tools.chaos
+	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills
+	$(RUN) -m tests.tools.chaos disk
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -9,7 +9,7 @@ from analysis import page, scorecard
 from analysis.exhibits import Exhibit, TableExhibit, View
 from analysis.study import Study
 from analysis.tables import FORMATS, Table
-from benchmark.atomic import whole_file
+from benchmark.atomic import LEFT, sweep, whole_file
 
 
 def render(
@@ -52,6 +52,7 @@ def render(
         files["index.html"] = page.page(
             study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits if exhibit.name in shown], same
         ).encode()
+    sweep(out, older=LEFT)
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

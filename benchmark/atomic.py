@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,9 +78,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
-    """Remove what writers that were killed have left in a folder; nobody may be writing into it."""
+LEFT = 3600.0  # seconds after which nobody writes a file of a report any more
+
+
+def sweep(folder: Path, older: float = 0.0) -> None:
+    """Remove what writers that were killed have left in a folder, so many seconds ago or longer.
+
+    Nobody may be writing what is so old.
+    """
     for path in folder.glob(".*." + 32 * "[0-9a-f]"):
+        if older and time.time() - path.stat().st_mtime < older:
+            continue
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -119,6 +119,8 @@ class ResumedLine(TypedDict):
     kind: Literal["resumed"]
     phase: str
     step: int
+    charged: NotRequired[Spent]
+    lost: NotRequired[float]  # seconds that are spent again
 
 
 class Measured(TypedDict, total=False):
@@ -170,6 +172,7 @@ class DoneLine(StageEnd):
 
     kind: Literal["done"]
     weights: NotRequired[str]  # a hash of its model's
+    micro_batch_size: NotRequired[int]  # rows of a forward pass, where memory did not hold as many as were asked for
 
 
 LineOfStage = StageLine | EvaluationLine | MetricsLine | OptimizerLine | ResumedLine | LaterLine | DoneLine

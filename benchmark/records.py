@@ -29,13 +29,15 @@ that the stage began anew: what stands before it no longer counts.
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
     optimizer   phase, carried (parameters whose moments it goes on with), new (names of those that begin anew)
-    resumed     phase, step: training goes on from the checkpoint of that step
+    resumed     phase, step, charged (so far), lost (seconds that are spent again, where the run's heartbeat told):
+                training goes on from the checkpoint of that step
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
                 weights (sha256 of the model's; older: none),
                 cores {wall and cpu (seconds while the clock ran), others (cores that other programs kept busy), share
-                (of its cores that they left to the stage)}; the last two are null where they cannot be told
+                (of its cores that they left to the stage)}; the last two are null where they cannot be told;
+                micro_batch_size, where memory did not hold as many rows as were asked for
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config (`tuned` in it where `tune` chose the options), stages [keys], domains [{name, title}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict
@@ -29,6 +30,15 @@ class Heartbeat(TypedDict):
     seconds: float  # charged in this stage
     tokens_per_second: float
     time: float  # when this was written, in seconds since 1970
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """What a run in progress said last; None if nothing, or if a machine went down while it was written."""
+    try:
+        last: Heartbeat = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return last
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ READS_A_CLOCK = {
     "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
+    "benchmark.atomic": "how old what a killed writer has left is",
     "benchmark.checksums": "whether a file was changed since its checksum was computed",
     "benchmark.data.corpus": "when a file of text was last changed",
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",

@@ -232,12 +232,15 @@ def test_baselines_need_no_model(tmp_path):
 
 
 def test_baselines_are_recorded_once_for_each_content(tmp_path):
-    """Oracle: the number of lines after a second call, and after a change of the data."""
+    """Oracle: the lines after a second call, after a kill between two of them, and after a change of the data."""
     path, task = tmp_path / "scores" / "baselines.jsonl", task_of(tmp_path)
     data = load(task, tmp_path)
     record_baselines([(task, data)], path)
     record_baselines([(task, data)], path)
-    assert len(records.read(path)) == 2
+    first, second = records.read(path)
+    path.write_text(json.dumps(first) + "\n")
+    record_baselines([(task, data)], path)
+    assert [line["name"] for line in records.read(path)] == [first["name"], second["name"]]
     changed = load(task_of(tmp_path, [*GOOD, row("new", "x")]), tmp_path)
     record_baselines([(task, changed)], path)
     assert Counter(line["task_key"] for line in records.read(path)) == {data.key: 2, changed.key: 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
+from benchmark.orphans import end_with
 from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
@@ -40,15 +42,16 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
         return 0
     processes = 1 if torch.accelerator.is_available() else min(joblib.cpu_count(), len(wanted))
     diverged = joblib.Parallel(n_jobs=processes)(
-        joblib.delayed(_diverges)(suite, config, index, tasks, store) for config, index in wanted.values()
+        joblib.delayed(_diverges)(os.getpid(), suite, config, index, tasks, store) for config, index in wanted.values()
     )
     return sum(diverged)
 
 
 def _diverges(
-    suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
+    parent: int, suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
 ) -> bool:
     """Score a stage; say so if a fine-tuning diverges. The other models go on."""
+    end_with(parent)
     try:
         score_stage(suite, config, index, tasks, store)
     except FloatingPointError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.atomic import write_json
+from benchmark.checksums import seal, unseal
 from benchmark.data import corpus
 from benchmark.data.corpus import DataError
 from benchmark.downstream import docstring_task
@@ -46,9 +47,9 @@ def _kept(
     if not path.exists():
         examples = find()
         data = check(task.name, examples)
-        write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
+        write_json(path, seal({split: [asdict(row) for row in rows] for split, rows in examples.items()}))
         return data
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = unseal(path, "remove it, and the examples are found again")
     return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
 
 

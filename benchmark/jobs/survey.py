@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -22,7 +21,7 @@ from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunSta
 from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
-from benchmark.store import Heartbeat, Store
+from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
 
@@ -162,10 +161,9 @@ def is_locked(stage: Path) -> bool:
 
 
 def _heartbeat(store: Store, config: RunConfig) -> Heartbeat | None:
-    """What a run in progress said last, unless that is long ago."""
-    path = store.heartbeat(config)
-    last: Heartbeat | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    return last if last and time.time() - last["time"] <= FRESH else None
+    """What a run in progress said last, unless that is long ago, or to come: then a clock was set back."""
+    last = read_heartbeat(store.heartbeat(config))
+    return last if last and 0 <= time.time() - last["time"] <= FRESH else None
 
 
 def _progress(last: Heartbeat, config: RunConfig) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -49,3 +51,22 @@ def computes_in_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     return bool(supported and supported())
+
+
+@contextmanager
+def strict_algorithms(wanted: bool) -> Iterator[None]:
+    """Inside the block torch takes algorithms that give the same bits each time, and raises RuntimeError for what has
+    none, if that is wanted."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which CUDA's matrix products need for it
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device or the machine had no memory left; on a CPU torch says it in words alone."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

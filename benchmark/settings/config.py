@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
@@ -151,6 +157,17 @@ class Training(Settings):
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
     evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")
+    deterministic: bool = Field(
+        False, description="algorithms that give the same bits each time, or an error where torch has none"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_younger(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older runs do not know and this one does not use, so that they keep their keys."""
+        content: dict[str, Any] = write(self)
+        if not self.deterministic:
+            content.pop("deterministic", None)
+        return content
 
 
 class Budget(Settings):

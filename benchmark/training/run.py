@@ -6,6 +6,7 @@ prefix (the first stage above all, where most methods do what Naive does) share 
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 import time
@@ -24,12 +25,13 @@ from benchmark.atomic import sweep
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.models import architectures, load
+from benchmark.models.devices import is_out_of_memory, strict_algorithms
 from benchmark.models.start_model import load_start
 from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
-from benchmark.store import Store
+from benchmark.store import Store, read_heartbeat
 from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.learner import precision_of
@@ -43,6 +45,8 @@ from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
+
+_log = logging.getLogger(__name__)
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
@@ -160,11 +164,30 @@ class Run:
             lock.release()
 
     def _compute(self, index: int, folder: Path) -> None:
+        """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
+
+        Several processes would have to agree on that: theirs fail.
+        """
+        config, rows = self.config, self.config.training.micro_batch_size or self.config.training.batch_size
+        while True:
+            try:
+                with strict_algorithms(config.training.deterministic):
+                    return self._compute_with(config, index, folder)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
+                    raise
+            rows = -(-rows // 2)
+            _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
+            config = config.model_copy(
+                update={"training": config.training.model_copy(update={"micro_batch_size": rows})}
+            )
+
+    def _compute_with(self, config: RunConfig, index: int, folder: Path) -> None:
         if self.world.leads:
             sweep(folder)
         previous = self.store.stage(self.keys[index - 1]) if index else None
         load_previous = partial(load, previous / "model") if previous else None
-        stage = trainable_stage(self.config, index, self.stream, load_previous)
+        stage = trainable_stage(config, index, self.stream, load_previous)
         method = built(self.new_method)
         keeps = self._keeps[index]
         moments: Moments = {}
@@ -186,9 +209,11 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
+            elif kind == "resumed":
+                values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
-        inputs = StageInputs(self.config, stage, self.stream, method, model, self.world, moments)
+        inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
         training = StageRun(inputs, folder / "checkpoint.pt", record, self.asked_to_stop, self.progress)
         model = training.run()
         summary = training.summary()
@@ -200,8 +225,14 @@ class Run:
             checkpoint.save(folder / "method.pt", get_state(method))
             if keeps:
                 checkpoint.save(folder / "optimizer.pt", training.carried)
-            record("done", **summary, weights=weights)
+            fewer = {"micro_batch_size": config.training.micro_batch_size} if config is not self.config else {}
+            record("done", **summary, weights=weights, **fewer)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
+
+    def _lost(self, stage: int, kept: float) -> dict[str, float]:
+        """What a kill cost, as far as the run's last sign of life says it: charged seconds that are spent again."""
+        last = read_heartbeat(self.store.heartbeat(self.config))
+        return {"lost": round(max(0.0, last["seconds"] - kept), 3)} if last and last["stage"] == stage else {}
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""
@@ -212,7 +243,8 @@ class Run:
         self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
 
     def _record_run(self) -> None:
-        if not self._is_recorded():
+        """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""
+        if not self._is_recorded() or records.read(self.store.run_file(self.config))[-1]["kind"] == "failed":
             self._record("run", **self._description())
 
     def _is_recorded(self) -> bool:

@@ -40,7 +40,7 @@ class Stopped(Exception):
 
 
 class NonFiniteLoss(ArithmeticError):
-    """Training diverged. The last checkpoint is from before."""
+    """Training diverged: a loss or a weight is not finite. The last checkpoint is from before."""
 
 
 class Progress(Protocol):
@@ -105,6 +105,7 @@ class StageRun:
                 self.trunk = Trunk(weights, self.carried)
             self._train_phase(phase, end, saved)
         if phases:
+            self._check_weights()
             self._evaluate(phases[-1].name)
         return self.inputs.evaluated
 
@@ -256,6 +257,16 @@ class StageRun:
                 "lengthen training.warmup, or set training.clip"
             )
 
+    def _check_weights(self) -> None:
+        """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
+        bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
+        if bad:
+            raise NonFiniteLoss(
+                f"{len(bad)} weights are not finite ({bad[0]} the first) in stage {self.stage.index} "
+                f"({self.stage.domains[self.stage.index]}) after step {self.position.step}: lower "
+                "training.learning_rate, lengthen training.warmup, or set training.clip"
+            )
+
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs, charged = self.inputs, self.clock.charged()
         self._refuse_own_code()
@@ -310,6 +321,7 @@ class StageRun:
             )
 
     def _save(self, stepper: Stepper) -> None:
+        self._check_weights()
         self._saved_at = self.clock.seconds
         self._refuse_own_code()
         plain("learner.metrics", stepper.learner.metrics)
@@ -346,4 +358,6 @@ class StageRun:
         set_state(self.method, saved.state)
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved.carried
-        self.record("resumed", phase=phases[self.position.phase].name, step=self.position.step)
+        self.record(
+            "resumed", phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged()
+        )

@@ -8,6 +8,9 @@ EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many f
 - a reader that sees neither what was there nor what was to come, or meets an exception;
 - the same work done again on a whole disk that does not come to the same.
 
+At the end, unless scenarios are named, it kills a run of ELLE three times (tests/support/kills.py): starting a process
+that has torch costs more than that.
+
 `faulty_disk.c` must be loaded before the C library: `failures` starts such a process.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -168,6 +172,12 @@ def main() -> None:
     for scenario in scenarios():
         if not wanted or scenario.name in wanted.split(","):
             print(json.dumps(run(scenario, disk, place, every)), flush=True)
+    if not wanted:
+        from tests.support.kills import Kills
+
+        killed = Kills(place / "kills", "elle", whole=False)
+        wrong = killed.disturb(3, random.Random(1))
+        print(json.dumps({"scenario": "kills", "faults": sum(killed.happened.values()), "wrong": wrong}), flush=True)
 
 
 if __name__ == "__main__":

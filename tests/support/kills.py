@@ -76,7 +76,7 @@ def write_suite(folder: Path, method: str, whole: bool) -> Path:
 class Watch:
     """Sees the pieces of work of this process; one of them, as `target` says, is told of when it begins."""
 
-    began: Callable[[], None] = lambda: None
+    began: Callable[[], object] = lambda: None
     target: tuple[str, int] = ("", 0)  # a kind, and which of these pieces
     pieces: list[tuple[str, float]] = field(default_factory=list)  # kind and seconds, as they end
     seen: Counter[str] = field(default_factory=Counter)
@@ -182,7 +182,7 @@ class Kills:
 
         def prepare(watch: Watch) -> None:
             watch.target = (kind, number)
-            watch.began = lambda: [os.write(writing, b"x"), None][1]
+            watch.began = lambda: os.write(writing, b"x")
 
         child = self._fork(prepare)
         os.close(writing)
@@ -227,6 +227,8 @@ class Kills:
             name = path.relative_to(self.folder).as_posix()
             if not path.is_file() or not name.startswith(("runs/", "report/")) or path.suffix in (".lock", ".part"):
                 continue
+            if path.name.startswith(".") and not name.startswith(("runs/stages/", "runs/data/")):
+                continue  # what a killed report leaves is removed by one that comes an hour later
             if path.suffix == ".jsonl":
                 lines = records.read_stage(path) if path.name == "records.jsonl" else records.read(path)
                 left[name] = [_without_time(line) for line in lines if line["kind"] != "resumed"]

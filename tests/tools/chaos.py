@@ -55,7 +55,7 @@ def disk() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for line in faulty_disk.failures(Path(folder)):
-            print(f"{line['scenario']}: {line['faults']} faults of {line['operations']} operations", flush=True)
+            print(f"{line['scenario']}: {line['faults']} faults", flush=True)
             print("".join(f"  {one}\n" for one in line["wrong"]), end="")
             wrong += len(line["wrong"])
     print(f"{wrong} wrong")

@@ -1,4 +1,4 @@
-"""Sixty short runs on a real Slurm, a third of them preempted or killed at random: `make chaos`, some minutes.
+"""Sixty short runs on a real Slurm, a third of them preempted or killed at random: `make slurm-chaos`, some minutes.
 
 All must finish, each once, equal to undisturbed ones bit for bit, and the training that was lost must stay within the
 checkpoint intervals and two percent.

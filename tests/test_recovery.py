@@ -1,0 +1,214 @@
+"""Runs that go wrong and go on: weights that overflow, memory that is short, failures that are over, killed parents."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmark import records
+from benchmark.instruments.lab import STEPS, Lab
+from benchmark.records import load_runs
+from benchmark.settings.config import Training
+from benchmark.store import Store, read_heartbeat
+from benchmark.training.method import LifelongMethod
+from benchmark.training.stage import NonFiniteLoss, Stopped
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Overflows(LifelongMethod):
+    """Its gradients are not finite in the last step of the first stage."""
+
+    state = ("calls",)
+    calls: int = field(default=0, init=False)
+
+    def adjust_gradients(self, learner, memory):
+        self.calls += 1
+        if self.calls == STEPS:
+            for parameter in learner.parameters:
+                parameter.grad.fill_(math.nan)
+
+
+@dataclass
+class Plain(LifelongMethod):
+    """Nothing but the loop."""
+
+
+@dataclass
+class Hungry(LifelongMethod):
+    """No device holds more than three rows of it."""
+
+    def loss(self, learner, batch):
+        if len(batch.tokens) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return super().loss(learner, batch)
+
+
+@dataclass
+class Strict(LifelongMethod):
+    """Its loss may be taken with strict algorithms alone."""
+
+    def loss(self, learner, batch):
+        assert torch.are_deterministic_algorithms_enabled()
+        return super().loss(learner, batch)
+
+
+@dataclass
+class Breaks(LifelongMethod):
+    """It fails where the file is."""
+
+    file: str = ""
+
+    def loss(self, learner, batch):
+        if Path(self.file).exists():
+            raise ValueError("broken")
+        return super().loss(learner, batch)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its text is tokenised once for all tests here."""
+    return tmp_path_factory.mktemp("labs")
+
+
+def lab_of(method: type[LifelongMethod], folder: Path, **options: Any) -> Lab:
+    def build(name: str, _: Mapping[str, Any] | None = None) -> LifelongMethod:
+        return method(**options)
+
+    return Lab("naive", build, folder)
+
+
+def lines_of(run: Any, stage: int = 0) -> list[Any]:
+    return records.read(run.store.stage(run.keys[stage]) / "records.jsonl")
+
+
+def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
+    """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage is not done, and the
+    checkpoint is from before."""
+    lab = lab_of(Overflows, folder)
+    run = lab.run(lab.config(checkpoint_seconds=1e-9), "overflows")
+    with pytest.raises(NonFiniteLoss, match=rf"weights are not finite .* stage 0 \(json\) after step {STEPS}.*clip"):
+        run.train()
+    assert not run.store.stage_done(run.keys[0])
+    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    assert saved["position"]["step"] == STEPS - 1
+    assert all(tensor.isfinite().all() for tensor in saved["model"].values())
+
+
+def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> None:
+    """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the start, bit for bit,
+    and up to rounding those of all rows at once. The record says so."""
+    lab = lab_of(Hungry, folder)
+    run = lab.run(lab.config(), "hungry")
+    run.train(last_stage=0)
+    assert lines_of(run)[-1]["micro_batch_size"] == 2
+    plain = lab_of(Plain, folder)
+    asked = plain.run(plain.config(micro_batch_size=2), "asked")
+    asked.train(last_stage=0)
+    assert lines_of(asked)[-1]["weights"] == lines_of(run)[-1]["weights"]
+    assert "micro_batch_size" not in lines_of(asked)[-1]
+    whole = plain.run(plain.config(), "whole")
+    whole.train(last_stage=0)
+    assert run.keys == whole.keys
+    both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
+    found, expected = (line["perplexity"] for line in both if line)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:
+    """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had before there were
+    any; here they are the same algorithms, so weights agree."""
+    assert "deterministic" not in Training().model_dump() and Training(deterministic=True).model_dump()["deterministic"]
+    lab = lab_of(Strict, folder)
+    run = lab.run(lab.config(deterministic=True), "strict")
+    run.train(last_stage=0)
+    assert not torch.are_deterministic_algorithms_enabled()
+    plain = lab_of(Plain, folder)
+    loose = plain.run(plain.config(), "whole")
+    loose.train(last_stage=0)
+    assert loose.keys[0] != run.keys[0] and loose.config.id != run.config.id
+    assert lines_of(loose)[-1]["weights"] == lines_of(run)[-1]["weights"]
+
+
+def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
+    """Oracle: what `status` and tables read: after a retry that was stopped there is no failure. The resumed stage says
+    what was lost, as far as the heartbeat told: 5 s charged, less those of the checkpoint."""
+    lab = lab_of(Breaks, folder, file=str(folder / "broken"))
+    config = lab.config()
+    (folder / "broken").touch()
+    with pytest.raises(ValueError, match="broken"):
+        lab.run(config, "breaks").train()
+    [found] = load_runs(folder / "breaks", config.suite)
+    assert found.failure and "broken" in found.failure["error"]
+    (folder / "broken").unlink()
+    calls = iter(range(100))
+    with pytest.raises(Stopped):
+        lab.run(config, "breaks", lambda: next(calls) == 3).train()
+    [found] = load_runs(folder / "breaks", config.suite)
+    assert found.failure is None
+    store = Store(folder / "breaks")
+    store.heartbeat(config).write_text(json.dumps({"stage": 0, "seconds": 5.0}))
+    run = lab.run(config, "breaks")
+    run.train(last_stage=0)
+    [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
+    assert resumed["charged"]["steps"] == 4
+    assert resumed["lost"] == pytest.approx(5.0 - resumed["charged"]["seconds"], abs=1e-3)
+
+
+@pytest.mark.parametrize("content", ["", "{", None])
+def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Path) -> None:
+    """Oracle: a machine that went down leaves an empty file, or none."""
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    assert read_heartbeat(tmp_path / "run.json") is None
+
+
+ORPHAN = """
+import os, time
+from benchmark.orphans import end_with
+parent = os.getpid()
+child = os.fork()
+if child == 0:
+    end_with(parent)
+    time.sleep(100)
+print(child, flush=True)
+time.sleep(100)
+"""
+
+
+def test_workers_end_with_whoever_wanted_their_work(tmp_path: Path) -> None:
+    """Oracle: the process table: a fine-tuning whose parent was killed ends too, and one that works goes on."""
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        time.sleep(0.2)
+        os.kill(child, 0)
+        parent.kill()
+        parent.wait()
+    for _ in range(600):
+        if not is_running(child):
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the worker goes on")
+
+
+def is_running(process: int) -> bool:
+    """A process that has ended and that nobody asked for is none any more."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
