@@ -114,7 +114,9 @@ class Watch:
             (paper_tables, "write_report", "report"),
         ):
             self.wrap(owner, name, kind)
-        whole_folder, warm_up, step = transformer.whole_folder, Stepper.warm_up, Stepper.step
+        models: Any = transformer
+        steppers: Any = Stepper
+        whole_folder, warm_up, step = models.whole_folder, steppers.warm_up, steppers.step
 
         @contextlib.contextmanager
         def written(folder: Path) -> Iterator[Path]:
@@ -124,7 +126,7 @@ class Watch:
         def warmed_up(stepper: Stepper) -> float:
             self.warming_up = True
             with self.inside("warm-up step"):
-                flops = warm_up(stepper)
+                flops: float = warm_up(stepper)
             self.warming_up = False
             return flops
 
@@ -136,7 +138,7 @@ class Watch:
             with self.inside(f"step of {stepper.phase.name}"):
                 return step(stepper, *arguments)
 
-        transformer.whole_folder, Stepper.warm_up, Stepper.step = written, warmed_up, stepped  # type: ignore[assignment, method-assign]
+        models.whole_folder, steppers.warm_up, steppers.step = written, warmed_up, stepped
 
 
 @dataclass
