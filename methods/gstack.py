@@ -1,0 +1,71 @@
+"""G_stack: ER that is stacked once, by the published factor and at the published time (Du et al. 2024).
+
+"Stacking Your Transformers", arXiv 2405.15319: the layers of a small model are put on top of themselves g times, with
+g = 4, once it has seen d tokens. For a model of N parameters when grown, and C FLOPs in all (C = 6 N D for D tokens),
+
+    log10 d = 0.88 log10 N + 163.27 / log10 C - 5.74,
+
+which is a share 6 (N / g) d / C of the FLOPs. It was fitted to 0.4 to 3 billion parameters, and is no use far below:
+10^6 parameters and 6 x 10^13 FLOPs should grow after 2 x 10^11 tokens, where all are 10^7. Hence a share, by default
+that of the paper's 7B model: 10 billion tokens of the quarter of it before 300 billion. Domains begin with stages, and
+so does growth: with the first stage before which the share is spent. Beside it, `stack` climbs the ladder as ELLE.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from benchmark.settings.config import ConfigError
+from benchmark.training.method import Share, Stage
+from methods.er import ER
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+
+
+@dataclass
+class GStack(ER):
+    title = "G_stack"
+    group = "controls"
+    space: ClassVar = {"factor": (2, 4), "replay": (0.1, 0.2, 0.3, 0.5)}
+
+    factor: Literal[2, 3, 4, 5, 6, 7, 8] = 4  # g: how many times the stack stands on itself (the paper: 2 to 4)
+    timing: Share | Literal["law"] = 0.008  # of the stream's budget before it grows; "law": the equation, for FLOPs
+
+    def signature(self, stage: Stage) -> dict[str, object]:
+        return super().signature(stage) | ({} if stage.first else {"stream": stage.outlook.budget})
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        layers = self.factor * stage.ladder[0].layers
+        if stage.first or model.layers == layers:
+            return model
+        stack = sum(p.numel() for layer in model.architecture.layers(model.network) for p in layer.parameters())
+        if stage.spent < stage.outlook.budget * self.share(model.parameters_count + (self.factor - 1) * stack, stage):
+            return model
+        from benchmark.models.growth import grow
+
+        network, self.growth = grow(model.network, layers, model.hidden_size, mode="fpi", copy="stack", seed=stage.seed)
+        model.set_network(network)
+        return model
+
+    def share(self, parameters: int, stage: Stage) -> float:
+        """Of the stream's budget before growth to so many parameters. Raises ConfigError where the law is no use."""
+        if self.timing != "law":
+            return self.timing
+        total = stage.outlook.budget
+        if stage.unit != "flops":
+            raise ConfigError(f"gstack: timing 'law' needs a budget in flops, not {stage.unit}: give a share")
+        tokens = tokens_before_growth(parameters, total)
+        share = 6 * parameters / self.factor * tokens / total
+        if share > 1:
+            raise ConfigError(
+                f"gstack: by the law growth comes after {tokens:.2g} tokens, {share:.2g} times the budget: give a share"
+            )
+        return share
+
+
+def tokens_before_growth(parameters: float, flops: float) -> float:
+    """d (equation 3) for N parameters once grown and C FLOPs in all."""
+    return float(10 ** (0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74))
