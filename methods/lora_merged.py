@@ -1,0 +1,55 @@
+"""LoRA (merged): in each stage low-rank adapters over frozen weights, which then go into the weights.
+
+W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin et al. 2023, arXiv
+2307.05695) merges and begins anew like that, so that the rank of the whole change grows with every merge: it is at most
+r_2 + ... + r_n. Unlike `lora`, one model is left, which reads all domains. The first stage is Naive's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Learner
+
+Ranks = Annotated[tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...], Field(min_length=1)]
+
+
+@dataclass
+class LoRAMerged(LifelongMethod):
+    title = "LoRA (merged)"
+    group = "controls"
+    space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
+
+    ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...; the last is that of all stages after
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if stage.first:
+            return model
+        from benchmark.models.lora import LoraModel
+
+        self.evaluated = stage.previous()  # with all adapters so far in its weights
+        adapted = LoraModel(stage.previous().train())
+        adapted.add(self.ranks[min(stage.index, len(self.ranks)) - 1])
+        return adapted
+
+    def after_step(self, learner: Learner) -> None:
+        import torch
+
+        from benchmark.models.lora import linear_maps
+
+        if self.evaluated is None:
+            return
+        adapted: Any = learner.model
+        with torch.no_grad():
+            for merged, frozen, adapter in zip(
+                linear_maps(self.evaluated), linear_maps(adapted), adapted.adapters[0], strict=True
+            ):
+                merged.weight.copy_(frozen.weight)
+                adapter.merge(merged)
