@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 import methods
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.instruments.lab import ALONE
+from benchmark.models import LanguageModel
+from benchmark.models import build as build_model
+from benchmark.settings.config import ConfigError, Training
+from benchmark.settings.model_settings import Size
+from benchmark.training.learner import Learner
+from benchmark.training.method import LifelongMethod, Stage
+from methods.gstack import tokens_before_growth
 from tests.support import toy
 
 
@@ -27,3 +38,97 @@ def test_ar_schedule_peaks_on_a_long_cosine(spent: float, budget: float) -> None
     expected = {0.1: peak / 2, 0.2: peak, 0.6: (peak + 0.1) / 2, 1.0: 0.1}
     assert [phase.schedule.at(x) for x in expected] == pytest.approx(list(expected.values()), abs=1e-6)
     assert build("ar_schedule").phases(toy.stage(0))[0].schedule is None
+
+
+def model_of(layers: int = 2, architecture: str = "llama") -> LanguageModel:
+    torch.manual_seed(0)
+    return build_model(architecture, layers, 32, Vocabulary(50, ("a", "b", "c")), 18, head_size=16).double()
+
+
+def later(index: int, model: LanguageModel | None = None, **changes: Any) -> Stage:
+    """A later stage, before which `model` was evaluated."""
+    return replace(toy.stage(index), previous=lambda: copy.deepcopy(model).eval(), **changes)
+
+
+def learner_of(model: LanguageModel, method: LifelongMethod) -> Learner:
+    return Learner(model, method.loss, Training(precision="fp32"), ALONE)
+
+
+def moved(model: LanguageModel) -> None:
+    """Some training."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+
+
+def test_a_soup_is_the_mean_of_the_domains_models() -> None:
+    """Oracle: the mean of the three models that were trained; each of the later two begins as the mean of those
+    before it, and so does its soup."""
+    model = model_of()
+    assert build("soup").start_stage(model, toy.stage(0)) is model
+    trained = [copy.deepcopy(model).state_dict()]
+    evaluated = model
+    for index in (1, 2):
+        method, soup = build("soup"), {name: sum(one[name] for one in trained) / index for name in trained[0]}
+        model = method.start_stage(copy.deepcopy(model), later(index, evaluated))
+        for name, weight in model.state_dict().items():
+            torch.testing.assert_close(weight, soup[name], rtol=0, atol=1e-6)
+            assert torch.equal(weight, method.evaluated.state_dict()[name])
+        for _ in range(2):
+            moved(model)
+            method.after_step(learner_of(model, method))
+        trained.append({name: weight.clone() for name, weight in model.state_dict().items()})
+        evaluated = method.evaluated
+        for name, weight in evaluated.state_dict().items():
+            mean = sum(one[name] for one in trained) / (index + 1)
+            torch.testing.assert_close(weight, mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "expected"),
+    [(8e9, 15e12, 6.58e9), (7e9, 2e12, 11.11e9), (13e9, 2e12, 15.84e9), (70e9, 2e12, 42.48e9)],
+)
+def test_growth_comes_when_the_law_says(parameters: float, tokens: float, expected: float) -> None:
+    """Oracle: the growth timings that Du et al. print for Llama 3 8B and Llama 2 7B, 13B and 70B, to their digits."""
+    assert tokens_before_growth(parameters, 6 * parameters * tokens) == pytest.approx(expected, abs=0.005e9)
+
+
+def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
+    """Oracle: by hand, layer i of eight is layer i mod 2 of two, at the first stage before which a third of the stream
+    is spent; the law's share of 7B parameters and 2 x 10^12 tokens is 6 N/4 d over 6 N D."""
+    method = build("gstack", {"timing": 1 / 3})
+    outlook = replace(toy.stage(0).outlook, budget=6.0)
+    small = replace(toy.stage(1), outlook=outlook, ladder=(Size(layers=2, hidden_size=32),) * 3)
+    model = model_of()
+    old = [p.clone() for p in model.architecture.layers(model.network)[1].parameters()]
+    assert method.start_stage(model, small).layers == 2 and method.growth is None
+    grown = method.start_stage(model, replace(small, spent=2.0))
+    assert grown.layers == 8 and method.growth["layer_sources"] == [0, 1] * 4
+    for upper in grown.architecture.layers(grown.network)[1::2]:
+        assert all(torch.equal(a, b) for a, b in zip(upper.parameters(), old, strict=True))
+    assert method.start_stage(grown, replace(small, spent=5.0)).layers == 8
+    law = build("gstack", {"timing": "law"})
+    with pytest.raises(ConfigError, match="needs a budget in flops, not steps"):
+        law.share(1000, small)
+    flops = replace(small, unit="flops", outlook=replace(outlook, budget=6 * 7e9 * 2e12))
+    assert law.share(7e9, flops) == pytest.approx(11.11e9 / 4 / 2e12, rel=1e-3)
+    with pytest.raises(ConfigError, match="after .* tokens, .* times the budget: give a share"):
+        law.share(1e6, replace(flops, outlook=replace(outlook, budget=6e13)))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt"])
+def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
+    """Oracle: what the network with its adapters computes; the change of each matrix is B A, of the stage's rank, and
+    nothing but the matrices of the layers changes."""
+    method, before = build("lora_merged", {"ranks": [1, 3]}), model_of(architecture=architecture)
+    adapted = method.start_stage(before, later(2, before))
+    for parameter in adapted.adapters.parameters():
+        parameter.data = 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
+    method.after_step(learner_of(adapted, method))
+    tokens = torch.arange(4, 14).view(1, -1)
+    rows = tokens, torch.tensor([1]), torch.arange(9).view(1, -1)
+    torch.testing.assert_close(method.evaluated(*rows), adapted.eval()(*rows), rtol=0, atol=1e-6)
+    old, new = before.state_dict(), method.evaluated.state_dict()
+    changes = [new[name] - old[name] for name in old if not torch.equal(new[name], old[name])]
+    assert len(changes) == len(adapted.adapters[0]) and {int(torch.linalg.matrix_rank(c)) for c in changes} == {3}
+    assert build("lora_merged").start_stage(before, toy.stage(0)) is before

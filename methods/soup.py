@@ -1,0 +1,47 @@
+"""Soup: a model for each domain, and the average of their weights (branch, train, merge).
+
+Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306): the model of domain n begins as the average of those before it,
+is trained on its domain alone, and joins them. What is evaluated is their uniform soup (Wortsman et al. 2022, "Model
+soups", arXiv 2203.05482),
+
+    soup_n = 1/n (theta_1 + ... + theta_n) = soup_{n-1} + 1/n (theta_n - soup_{n-1}),
+
+so that none but the soup and the newest model need be kept. theta_1 is Naive's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmark.training.method import LifelongMethod, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Learner
+
+
+@dataclass
+class Soup(LifelongMethod):
+    title = "Soup"
+    group = "controls"
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        if stage.first:
+            return model
+        self.evaluated = stage.previous()
+        model.load_state_dict(self.evaluated.state_dict())
+        self.branch = [parameter.detach().clone() for parameter in model.parameters()]
+        self.domains = len(stage.domains)
+        return model
+
+    def after_step(self, learner: Learner) -> None:
+        import torch
+
+        if self.evaluated is None:
+            return
+        with torch.no_grad():
+            for mean, old, new in zip(
+                self.evaluated.parameters(), self.branch, learner.model.parameters(), strict=True
+            ):
+                mean.copy_(old).lerp_(new, 1 / self.domains)
