@@ -116,6 +116,40 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
         law.share(1e6, replace(flops, outlook=replace(outlook, budget=6e13)))
 
 
+def test_mer_draws_back_after_every_k_steps() -> None:
+    """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3, the seventh left as it
+    is; with k = 1 it is SGD at gamma times the rate."""
+    weights, rows = toy.own()["weights"]["first"], toy.batch(toy.own()["domains"][0])
+
+    def trained(rate: float, method: Any) -> list[list[torch.Tensor]]:
+        model = toy.Toy(weights)
+        method.start_stage(model, toy.stage(1))
+        learner, seen = toy.learner(model, method), []
+        for _ in range(7):
+            learner.accumulate([rows])
+            for p in learner.parameters:
+                p.data.sub_(rate * p.grad)
+            method.after_step(learner)
+            seen.append([p.detach().clone() for p in learner.parameters])
+        return seen
+
+    model = toy.Toy(weights)
+    plain, begin, expected = toy.learner(model, build("er")), [p.detach().clone() for p in model.parameters()], []
+    for step in range(1, 8):
+        plain.accumulate([rows])
+        with torch.no_grad():
+            for p in plain.parameters:
+                p.sub_(0.5 * p.grad)
+            if step in (3, 6):
+                for p, start in zip(plain.parameters, begin, strict=True):
+                    p.copy_(start + 0.4 * (p - start))
+                    start.copy_(p)
+        expected.append([p.detach().clone() for p in plain.parameters])
+    torch.testing.assert_close(trained(0.5, build("mer", {"steps": 3, "gamma": 0.4})), expected, **toy.EXACT)
+    one_by_one = trained(0.5, build("mer", {"steps": 1, "gamma": 0.4}))
+    torch.testing.assert_close(one_by_one, trained(0.2, build("mer", {"steps": 1, "gamma": 1.0})), **toy.EXACT)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gpt"])
 def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
     """Oracle: what the network with its adapters computes; the change of each matrix is B A, of the stage's rank, and

@@ -1,0 +1,55 @@
+"""MER: meta-experience replay (Riemer et al. 2019, arXiv 1810.11910), with Reptile's step between batches.
+
+Batches are ER's. After every k steps of the optimizer the weights are drawn back towards where these steps began,
+
+    theta <- theta_0 + gamma (theta_k - theta_0),
+
+which is Reptile's step (Nichol et al. 2018, arXiv 1803.02999): to first order it also makes the gradients of the k
+batches, with their rows from memory, point the same way. Abbes et al. 2025 (arXiv 2508.01908) pre-train language models
+so, at almost no cost beside ER. k is small here because stages have few steps; k = 1 is ER at gamma times its rate.
+Steps after the last multiple of k stay as they are: a stage may end with any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from benchmark.training.method import Share, Stage
+from methods.er import ER
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+    from benchmark.training.learner import Learner
+
+
+@dataclass
+class MER(ER):
+    title = "MER"
+    group = "controls"
+    space: ClassVar = {"replay": (0.1, 0.25, 0.5), "gamma": (0.3, 0.5, 0.8), "steps": (5, 10, 20)}
+    state = ("taken", "begin")
+
+    replay: Share = 0.25  # share of each batch from memory (Abbes et al.: a quarter or half)
+    gamma: Share = 0.5  # how much of the way of k steps is kept
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # k: of the optimizer, after which the weights are drawn back
+
+    taken: int = field(default=0, init=False)  # in this stage
+    begin: list[Any] = field(default_factory=list, init=False)  # theta_0, in the order of `learner.parameters`
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        trained = () if stage.first else (p.detach().clone() for p in model.parameters() if p.requires_grad)
+        self.taken, self.begin = 0, list(trained)
+        return model
+
+    def after_step(self, learner: Learner) -> None:
+        import torch
+
+        self.taken += 1
+        if self.begin and self.taken % self.steps == 0:
+            with torch.no_grad():
+                for weight, begin in zip(learner.parameters, self.begin, strict=True):
+                    weight.lerp_(begin, 1 - self.gamma)
+                    begin.copy_(weight)
