@@ -15,6 +15,7 @@ from benchmark.data.vocabulary import Vocabulary
 from benchmark.instruments.lab import ALONE
 from benchmark.models import LanguageModel
 from benchmark.models import build as build_model
+from benchmark.models.lora import linear_maps
 from benchmark.settings.config import ConfigError, Training
 from benchmark.settings.model_settings import Size
 from benchmark.training.learner import Learner
@@ -166,3 +167,40 @@ def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
     changes = [new[name] - old[name] for name in old if not torch.equal(new[name], old[name])]
     assert len(changes) == len(adapted.adapters[0]) and {int(torch.linalg.matrix_rank(c)) for c in changes} == {3}
     assert build("lora_merged").start_stage(before, toy.stage(0)) is before
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt"])
+def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) -> None:
+    """Oracle: central differences of the loss in a factor on each unit's output; then tanh of the standardised values
+    by hand, the larger of two domains, and gradients times one minus that."""
+    model, method = model_of(architecture=architecture).train(), build("das")
+    learner, generator = learner_of(model, method), torch.Generator().manual_seed(1)
+    tokens = torch.randint(4, 50, (4, 12), generator=generator)
+    batch = toy.batch({"tokens": [0] * 4, "targets": [0] * 4})
+    batch = replace(batch, tokens=tokens, positions=torch.arange(11).expand(4, 11), targets=tokens[:, 1:])
+    method.observe(learner, [batch])
+    assert model.training
+    number, eps = 3, 1e-5
+    module = linear_maps(model)[number]
+    losses = []
+    for unit in range(5):
+        values = []
+        for factor in (1 + eps, 1 - eps):
+            scale = torch.ones(len(method.total[number]), dtype=torch.float64)
+            scale[unit] = factor
+            hook = module.register_forward_hook(lambda _, __, output, scale=scale: output * scale)
+            model.eval()
+            values.append(learner.language_model_loss(batch).item())
+            model.train()
+            hook.remove()
+        losses.append((values[0] - values[1]) / (2 * eps))
+    assert method.total[number][:5].tolist() == pytest.approx(losses, abs=1e-6)
+    known = [torch.full_like(total, 0.3) for total in method.total]
+    total, method.importance = method.total[number], known
+    learner.accumulate([batch])
+    gradients = module.weight.grad.clone()
+    method.adjust_gradients(learner, [])
+    kept = 1 - ((total - total.mean()) / total.std()).tanh().abs().clamp(min=0.3)
+    expected = gradients * (kept if architecture == "gpt" else kept.unsqueeze(1))
+    torch.testing.assert_close(module.weight.grad, expected, rtol=0, atol=1e-6)
+    assert not method.total

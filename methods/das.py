@@ -1,0 +1,77 @@
+"""DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023, arXiv 2302.03241).
+
+Unit j of a linear map y = W x + b matters to a domain as much as the domain's loss to a factor g_j = 1 on y_j,
+
+    I_j = |tanh(norm(dL / dg_j))|,    dL / dg_j = sum_i W_ji dL / dW_ji + b_j dL / db_j,
+
+normalised over the units of the map (mean 0, deviation 1); over domains the largest I_j counts. Training multiplies the
+gradients of W_j and b_j by 1 - I_j. That is the masking of the paper's code (ContinualLM), here for the outputs of all
+linear maps, heads not as one. Its other loss, a contrast of masked and whole representations, is left out, and so is
+the proxy for what a published model knew: here the first domain is measured like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Learner
+
+
+@dataclass
+class DAS(LifelongMethod):
+    title = "DAS (masks)"
+    group = "controls"
+    space: ClassVar = {"share": (0.02, 0.05, 0.1)}
+    state = ("importance", "total")
+
+    share: PartOfStage = 0.05  # of the budget, to measure the domain before
+
+    importance: list[Any] = field(default_factory=list, init=False)  # I of all domains before, a tensor a linear map
+    total: list[Any] = field(default_factory=list, init=False)  # dL / dg of the domain just left, summed over batches
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first or not self.share:
+            return [Phase("adapt")]
+        measure = Phase("importance", share=self.share, domain="previous", trains=False)
+        return [measure, Phase("adapt", share=1 - self.share)]
+
+    def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
+        from benchmark.models.lora import linear_maps
+        from benchmark.training.evaluate import evaluating
+
+        with evaluating(learner.model):
+            learner.accumulate(batches)
+        found = []
+        for module in linear_maps(learner.model):
+            units = (module.weight * module.weight.grad).detach().sum(1 - outputs_of(module))
+            found.append(units if module.bias is None else units + (module.bias * module.bias.grad).detach())
+        self.total = [old + new for old, new in zip(self.total, found, strict=True)] if self.total else found
+
+    def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
+        import torch
+
+        from benchmark.models.lora import linear_maps
+
+        if self.total:  # the first step after the importance phase
+            new = [((total - total.mean()) / total.std()).tanh().abs() for total in self.total]
+            self.importance = [torch.maximum(*pair) for pair in zip(self.importance or new, new, strict=True)]
+            self.total = []
+        if not self.importance:
+            return
+        for module, importance in zip(linear_maps(learner.model), self.importance, strict=True):
+            module.weight.grad.mul_((1 - importance).unsqueeze(1 - outputs_of(module)))
+            if module.bias is not None:
+                module.bias.grad.mul_(1 - importance)
+
+
+def outputs_of(module: object) -> int:
+    """The dimension of a linear map's weight that its outputs are: transformers' Conv1D has them last."""
+    from transformers.pytorch_utils import Conv1D
+
+    return int(isinstance(module, Conv1D))
