@@ -74,24 +74,27 @@ def wrapped(text: str, inches: float, points: float = TEXT) -> str:
     return "\n".join(lines)
 
 
-@dataclass
-class Panels:
-    """A grid of panels whose plot boxes are each `width` x `height`; all lengths are inches.
+@dataclass(frozen=True)
+class Room:
+    """The room around panels and between them, in inches; a colour bar stands in the right margin."""
 
-    Around the grid are `left`, `right` and `top`; below it is room for the labels of an axis. A colour bar stands in
-    the right margin, beside the first row.
-    """
-
-    figure: Figure
-    axes: list[list[Axes]]
-    width: float
-    height: float
     left: float = 0.75
     right: float = 0.2
     top: float = 0.35
     between: float = 0.75  # panels beside each other
     below: float = 0.6  # a panel and the next
-    bottom: float = 0.5
+    bottom: float = 0.5  # for the labels of an axis
+
+
+@dataclass
+class Panels:
+    """A grid of panels whose plot boxes are each `width` x `height` inches; a colour bar is beside the first row."""
+
+    figure: Figure
+    axes: list[list[Axes]]
+    width: float
+    height: float
+    room: Room
     bar: Axes | None = None
 
     @property
@@ -99,14 +102,14 @@ class Panels:
         return [axis for line in self.axes for axis in line]
 
 
-def panels(rows: int, columns: int, width: float = 2.75, height: float = 1.8, **room: Any) -> Panels:
-    """A figure with a grid of panels; `room` are the lengths of `Panels` that are others."""
+def panels(rows: int, columns: int, width: float = 2.75, height: float = 1.8, **room: float) -> Panels:
+    """A figure with a grid of panels; `room` are the lengths of `Room` that are others."""
     figure = Figure()
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.grid(True, axis="y", alpha=0.6)
         seaborn.despine(ax=axis)
-    return Panels(figure, axes.tolist(), width, height, **room)
+    return Panels(figure, axes.tolist(), width, height, Room(**room))
 
 
 def colour_bar(grid: Panels, shown: ScalarMappable, label: str, ticks: Mapping[float, str]) -> None:
@@ -140,8 +143,8 @@ def over_seeds(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str],
 
 def finish(grid: Panels, text: str = "") -> dict[str, bytes]:
     """Lay the figure out, with one legend of all panels and a text below them; its files are those of `to_files`."""
-    figure, rows, columns = grid.figure, len(grid.axes), len(grid.axes[0])
-    width = grid.left + columns * grid.width + (columns - 1) * grid.between + grid.right
+    figure, room, rows, columns = grid.figure, grid.room, len(grid.axes), len(grid.axes[0])
+    width = room.left + columns * grid.width + (columns - 1) * room.between + room.right
     handles: dict[str, Any] = {}
     for axis in grid.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -154,16 +157,16 @@ def finish(grid: Panels, text: str = "") -> dict[str, bytes]:
     lines = [sum(1 + label.count("\n") for label in part) for part in np.array_split(list(handles), across)]
     legend_height = line * 1.35 * max(lines) + 0.1 if handles else 0.0
     below = note_height + legend_height
-    height = grid.top + rows * grid.height + (rows - 1) * grid.below + grid.bottom + below
+    height = room.top + rows * grid.height + (rows - 1) * room.below + room.bottom + below
     figure.set_size_inches(width, height)
     for i, axes in enumerate(grid.axes):
         for j, axis in enumerate(axes):
-            x = grid.left + j * (grid.width + grid.between)
-            y = height - grid.top - (i + 1) * grid.height - i * grid.below
+            x = room.left + j * (grid.width + room.between)
+            y = height - room.top - (i + 1) * grid.height - i * room.below
             axis.set_position((x / width, y / height, grid.width / width, grid.height / height))
     if grid.bar:
         high = min(grid.height, 1.8)
-        y = height - grid.top - high
+        y = height - room.top - high
         grid.bar.set_position((1 - (BAR - 0.1) / width, y / height, 0.12 / width, high / height))
     if handles:
         place = (0.5, note_height / height)

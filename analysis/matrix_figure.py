@@ -48,7 +48,7 @@ class MatrixFigure(Exhibit):
                 return figures.finish(grid)
             sheet = _Sheet.of(matrices)
             grid = figures.panels(
-                1, 1, *sheet.size, left=sheet.left, right=figures.BAR + 0.1, top=sheet.top, bottom=0.1
+                1, 1, *sheet.size, left=sheet.room.left, right=figures.BAR + 0.1, top=sheet.room.top, bottom=0.1
             )
             [axis] = grid.flat
             axis.set_axis_off()
@@ -82,11 +82,7 @@ class _Sheet:
     across: int
     lines: int
     panel: tuple[float, float]
-    between: float
-    below: float
-    labels: float  # the room that titles of texts take
-    left: float
-    top: float
+    room: figures.Room  # at the bottom for the titles of texts
     upright: bool  # whether titles of texts are too wide to stand side by side
 
     @classmethod
@@ -103,20 +99,21 @@ class _Sheet:
         labels = 0.1 + (longest if upright else 0.12)
         alike = all(one.texts == matrices[0].texts for one in matrices) and len(matrices) % across == 0
         below = top + (0.08 if alike else labels)
-        return cls(across, lines, (wide, high), between, below, labels, left, top, upright)
+        room = figures.Room(left=left, top=top, between=between, below=below, bottom=labels)
+        return cls(across, lines, (wide, high), room, upright)
 
     @property
     def size(self) -> tuple[float, float]:
         wide, high = self.panel
         return (
-            self.across * (wide + self.between) - self.between,
-            self.lines * (high + self.below) - self.below + self.labels,
+            self.across * (wide + self.room.between) - self.room.between,
+            self.lines * (high + self.room.below) - self.room.below + self.room.bottom,
         )
 
     def draw(self, axis: Axes, matrices: Sequence[_Matrix], scale: matplotlib.colors.LogNorm) -> QuadMesh:
         texts, stages = (max(len(getattr(one, name)) for one in matrices) for name in ("texts", "stages"))
-        x = _edges(self.across, texts, self.panel[0], self.between)
-        y = _edges(self.lines, stages, self.panel[1], self.below)
+        x = _edges(self.across, texts, self.panel[0], self.room.between)
+        y = _edges(self.lines, stages, self.panel[1], self.room.below)
         cells = np.full((len(y) - 1, len(x) - 1), np.nan)
         dark = 0.5
         for place, matrix in enumerate(matrices):
@@ -140,7 +137,7 @@ class _Sheet:
         if place % self.across == 0 or matrix.stages != matrices[place - 1].stages:
             for title, low, high in zip(matrix.stages, y, y[1:], strict=False):
                 axis.text(x[0] - 0.05, (low + high) / 2, title, ha="right", va="center", size=small)
-            axis.text(x[0] - self.left + 0.1, (y[0] + y[-1]) / 2, "after", rotation=90, va="center", size=figures.TEXT)
+            axis.text(x[0] - self.room.left + 0.1, (y[0] + y[-1]) / 2, "after", rotation=90, va="center", size=figures.TEXT)
         under = matrices[place + self.across] if place + self.across < len(matrices) else None
         if under is None or under.texts != matrix.texts:
             turned = 90 if self.upright else 0

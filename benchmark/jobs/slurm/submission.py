@@ -34,7 +34,7 @@ LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
 
 
 @dataclass(frozen=True)
-class Batch:
+class SubmitCall:
     """Jobs that one call submits. `tasks` are their numbers in an array, None for a job that is in none."""
 
     jobs: Sequence[PlannedJob]
@@ -100,12 +100,12 @@ class Submission:
             for numbers in commands.pieces(sorted(members), self._largest):
                 several = len(numbers) > 1 or (array and not single)
                 self._send(
-                    Batch([members[n] for n in numbers], numbers if several else None, parameters, dependency, cap)
+                    SubmitCall([members[n] for n in numbers], numbers if several else None, parameters, dependency, cap)
                 )
 
     def after_all(self, job: PlannedJob, parameters: Mapping[str, Any]) -> None:
         """Submit a job that waits until others have ended."""
-        self._send(Batch([job], None, parameters, _after([self.ids[key] for key in job.after if key in self.ids])))
+        self._send(SubmitCall([job], None, parameters, _after([self.ids[key] for key in job.after if key in self.ids])))
 
     def _in_lanes(
         self,
@@ -122,10 +122,10 @@ class Submission:
             share = cap // lanes + (number % lanes < cap % lanes)
             waits = [*after, *last[number - lanes : number - lanes + 1]] if number >= lanes else after
             tasks = range(len(piece)) if len(piece) > 1 else None
-            self._send(Batch(piece, tasks, parameters, _after(waits), share, unwired))
+            self._send(SubmitCall(piece, tasks, parameters, _after(waits), share, unwired))
             last += self.sent[-1:]
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: SubmitCall) -> None:
         """Submit and note a batch, in smaller parts where it is too large; what is refused even so is left."""
         if self.left:
             self.left += batch.jobs
@@ -150,7 +150,7 @@ class Submission:
         self._dump(batch, ids)
         self.note(batch, ids)
 
-    def note(self, batch: Batch, ids: Sequence[str]) -> None:
+    def note(self, batch: SubmitCall, ids: Sequence[str]) -> None:
         """Write down what was submitted."""
         for job, id in zip(batch.jobs, ids, strict=True):
             what = {"id": id, "key": job.key, "name": job.name, "run": job.run, "serves": job.serves}
@@ -164,7 +164,7 @@ class Submission:
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
             records.append(job_files.file_of(self.folder, id), {"kind": "job", **what, **waits, **how})
 
-    def _submit(self, batch: Batch) -> str:
+    def _submit(self, batch: SubmitCall) -> str:
         """The id of a held job or array."""
         interpreter = self.suite.slurm.python or shlex.quote(sys.executable)
         python = f"{interpreter} -u {shlex.quote(str(self._program))}"
@@ -190,7 +190,7 @@ class Submission:
         script.write_text(text, encoding="utf-8")
         return commands.submit(script)
 
-    def _dump(self, batch: Batch, ids: Sequence[str]) -> None:
+    def _dump(self, batch: SubmitCall, ids: Sequence[str]) -> None:
         """What the jobs do; they are held until it is there."""
         gpus, exclusive = asks_for_gpus(batch.parameters), batch.parameters.get("exclusive", False)
         for job, id in zip(batch.jobs, ids, strict=True):
@@ -202,8 +202,8 @@ class Submission:
         return JobPaths(self.folder / "logs", job_id=id)
 
 
-def _part(batch: Batch, part: slice, tasks: Sequence[int] | None) -> Batch:
-    return Batch(batch.jobs[part], tasks, batch.parameters, batch.dependency, batch.parallelism, batch.unwired)
+def _part(batch: SubmitCall, part: slice, tasks: Sequence[int] | None) -> SubmitCall:
+    return SubmitCall(batch.jobs[part], tasks, batch.parameters, batch.dependency, batch.parallelism, batch.unwired)
 
 
 def _after(ids: Sequence[str]) -> str:
