@@ -137,7 +137,8 @@ class _Sheet:
         if place % self.across == 0 or matrix.stages != matrices[place - 1].stages:
             for title, low, high in zip(matrix.stages, y, y[1:], strict=False):
                 axis.text(x[0] - 0.05, (low + high) / 2, title, ha="right", va="center", size=small)
-            axis.text(x[0] - self.room.left + 0.1, (y[0] + y[-1]) / 2, "after", rotation=90, va="center", size=figures.TEXT)
+            middle = (y[0] + y[-1]) / 2
+            axis.text(x[0] - self.room.left + 0.1, middle, "after", rotation=90, va="center", size=figures.TEXT)
         under = matrices[place + self.across] if place + self.across < len(matrices) else None
         if under is None or under.texts != matrix.texts:
             turned = 90 if self.upright else 0

@@ -99,10 +99,10 @@ def styled(table: Table) -> Styler:
     texts = [[_text(cell.number, cell.spread, cell.over) for cell in row.cells] for _, row in lines]
     names = ["", *table.stubs][0 if titled else 1 :]
     index = pd.MultiIndex.from_tuples([tuple(stub[0 if titled else 1 :]) for stub in stubs], names=names)
-    frame = pd.DataFrame(texts, index=index, columns=columns)
+    shown = pd.DataFrame(texts, index=index, columns=columns)
     best = [["font-weight: bold" if cell.best else "" for cell in row.cells] for _, row in lines]
-    bold = pd.DataFrame(best, index=frame.index, columns=columns)
-    return frame.style.apply(lambda _: bold, axis=None).set_caption(" ".join((table.caption, *table.notes)))
+    bold = pd.DataFrame(best, index=shown.index, columns=columns)
+    return shown.style.apply(lambda _: bold, axis=None).set_caption(" ".join((table.caption, *table.notes)))
 
 
 def _text(number: str, spread: str, over: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/python.md, executed."""
+"""What docs/python.md says, executed."""
 
 from __future__ import annotations
 

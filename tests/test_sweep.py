@@ -31,8 +31,8 @@ def states(**how: tuple[Any, float, list[FinishedStage]]) -> list[RunState]:
     runs = {run.row: run for run in methods.runs(suite)}
     found = []
     for row, (state, fraction, finished) in how.items():
-        trained = Trained(KEYS[row], len(finished), 0.0, True, tuple(finished))
-        found.append(RunState(runs[row], state, "", trained, fraction=fraction))
+        trained = Trained(KEYS[row], len(finished), 0.0, True, tuple(finished), fraction)
+        found.append(RunState(runs[row], state, "", trained))
     return found
 
 
@@ -89,7 +89,7 @@ def survey(tmp_path) -> Survey:
 def test_a_file_gets_a_line_where_something_ended(survey: Survey) -> None:
     """Oracle: lines of progress alone, then one that ends; the same line of the sweep is not said twice."""
     out = io.StringIO()
-    with Board(survey, out) as board:
+    with Board(survey.states, out) as board:
         print("ER  stage 1/2  40%  0:09 left of the stage", file=board)
         print("ER  done: AP 12.3", file=board)
         print("a warning", file=board)
@@ -101,7 +101,7 @@ def test_a_file_gets_a_line_where_something_ended(survey: Survey) -> None:
 def test_a_terminal_gets_a_table(survey: Survey) -> None:
     """Oracle: AP of the finished stage in the table, the line of the sweep below, and lines that end above both."""
     out = Terminal()
-    with Board(survey, out) as board:
+    with Board(survey.states, out) as board:
         assert board.isatty()
         board.write("\rER  stage 1/2  40%  0:09 left of the stage")
         board.write("\rER  done: AP 12.3")

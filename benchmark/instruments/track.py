@@ -19,7 +19,7 @@ from benchmark.records import RunRecords, load_runs
 
 SECONDS = 10.0  # between two looks at records
 TRACKERS = ("tensorboard", "trackio", "wandb")
-Place = tuple[int, float]  # a stage, and steps in it: what was sent last
+SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
 
 
 class TrackerError(UserError):
@@ -101,7 +101,7 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
         yield f"{run.id}: {len(new)} evaluations sent to {to}"
 
 
-def points(run: RunRecords) -> Iterator[tuple[Place, int, float, dict[str, float]]]:
+def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, float]]]:
     """Each evaluation of a run: its place, steps since the start of the run, time, and values by name."""
     steps = 0.0
     for index, stage in enumerate(run.stages):
@@ -123,7 +123,7 @@ def _values(line: Mapping[str, Any], run: RunRecords, stage: int) -> dict[str, f
 
 
 def follow(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
-    """As `track`, again and again until somebody stops it."""
+    """Send what is new again and again, until somebody stops it; as `track`."""
     while True:
         yield from track(suite, runs, to, out)
         time.sleep(SECONDS)

@@ -17,7 +17,7 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     how = LaunchOptions(
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
     )
-    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how)
+    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how, survey.states)
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         print(describe(plan, executor))

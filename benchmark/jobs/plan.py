@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,9 @@ class LaunchOptions:
     share_machine: bool = False  # do not wait for other runs under a budget of wall time here
 
 
+StatesNow = Callable[[], Sequence[RunState]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """What an executor is given. `states` are those of all runs that the tables show."""
@@ -76,6 +79,7 @@ class Plan:
     store: Store
     tables: Tables
     options: LaunchOptions = LaunchOptions()
+    states_now: StatesNow | None = None  # the states as they are when it is called, for who shows the sweep
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:

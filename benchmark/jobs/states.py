@@ -79,6 +79,7 @@ class Trained:
     seconds: float  # of train time, shared stages included
     prepared: bool  # whether its text is tokenised
     finished: tuple[FinishedStage, ...] = ()  # those of `stages` that evaluated something
+    fraction: float = 0.0  # of the budget of the stage in progress
 
 
 @dataclass(frozen=True)
@@ -99,5 +100,4 @@ class RunState:
     trained: Trained
     job: JobState | None = None  # the last one
     stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
-    fraction: float = 0.0  # of the budget of the stage in progress
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

@@ -135,7 +135,8 @@ class Survey:
         if not last:
             return RunState(config, "running", otherwise, trained, job)
         fraction = last["fraction"] if last["stage"] == trained.stages else 0.0
-        return RunState(config, "running", _progress(last, config), trained, job, fraction=fraction)
+        trained = dataclasses.replace(trained, fraction=fraction)
+        return RunState(config, "running", _progress(last, config), trained, job)
 
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""

@@ -77,7 +77,7 @@ def _stages(one: RunState) -> list[tuple[str, float, float]]:
     """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
     count, known = len(one.config.domains), one.trained.keys
     keys = known if len(known) == count else [f"{one.config.label}-{stage}" for stage in range(count)]
-    shares = [1.0] * one.trained.stages + [one.fraction]
+    shares = [1.0] * one.trained.stages + [one.trained.fraction]
     amounts = (per_stage(one.config.budget.amount, stage) for stage in range(count))
     return [
         (key, amount, shares[i] if i < len(shares) else 0.0)

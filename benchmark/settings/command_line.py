@@ -23,13 +23,14 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
         sub.set_defaults(command=name)
         return sub
 
-    _commands_of_suites(add, executors)
+    suites = f"{', '.join(suite_names())}, or a .toml file"
+    _commands_of_suites(add, executors, suites)
+    _commands_beside_a_sweep(add, suites)
     _commands_of_methods_and_models(add)
     return parser
 
 
-def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
-    suites = f"{', '.join(suite_names())}, or a .toml file"
+def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)
     common = argparse.ArgumentParser(add_help=False)
@@ -64,20 +65,6 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
         "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
     )
     sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
-    sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
-    sub.add_argument("suite", nargs="?", default="demo", help=suites)
-    sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
-    sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    sub.add_argument("--out", type=Path, default=Path("tracked"), help="files of tensorboard and wandb")
-    sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
-    sub = add("compare", "two folders of records side by side: what came out, and what differs")
-    for side in "ab":
-        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study's, or FOLDER@COMMIT of one")
-    sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
-    sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
-    sub.add_argument(
-        "--text", type=Path, nargs="+", required=True, metavar="FOLDER", help="one a domain, or one that holds these"
-    )
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
@@ -96,6 +83,23 @@ def _commands_of_suites(add: Add, executors: Sequence[str]) -> None:
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
     sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")
+
+
+def _commands_beside_a_sweep(add: Add, suites: str) -> None:
+    sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
+    sub.add_argument("suite", nargs="?", default="demo", help=suites)
+    sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
+    sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    sub.add_argument("--out", type=Path, default=Path("tracked"), help="files of tensorboard and wandb")
+    sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
+    sub = add("compare", "two folders of records side by side: what came out, and what differs")
+    for side in "ab":
+        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study's, or FOLDER@COMMIT of one")
+    sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
+    sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
+    sub.add_argument(
+        "--text", type=Path, nargs="+", required=True, metavar="FOLDER", help="one a domain, or one that holds these"
+    )
 
 
 def _commands_of_methods_and_models(add: Add) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from benchmark.jobs.plan import StatesNow
 from benchmark.jobs.states import RunState
-from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import sweep_line
 from benchmark.training.progress import IN_PROGRESS
 
@@ -29,8 +29,8 @@ class Board(io.TextIOBase):
     records only where the clock of a stage in this process stands still: when a line is written, or between segments.
     """
 
-    def __init__(self, survey: Survey, out: TextIO) -> None:
-        self._survey, self._out, self._said, self._now = survey, out, "", ""
+    def __init__(self, states_now: StatesNow, out: TextIO) -> None:
+        self._states_now, self._out, self._said, self._now = states_now, out, "", ""
         self._next = 0.0
         self._terminal = Live(console=Console(file=out), auto_refresh=False, transient=True) if out.isatty() else None
 
@@ -51,7 +51,7 @@ class Board(io.TextIOBase):
     def flush(self) -> None:
         if self._terminal and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
-            states = self._survey.states()
+            states = self._states_now()
             below = Text(self._now, style="dim")
             self._terminal.update(Group(table(states), Text(sweep_line(states)), below), refresh=True)
 
@@ -65,7 +65,7 @@ class Board(io.TextIOBase):
             return
         self._out.write(f"{line}\n")
         if IN_PROGRESS not in line:
-            said = sweep_line(self._survey.states())
+            said = sweep_line(self._states_now())
             self._out.write(f"{said}\n" if said != self._said else "")
             self._said = said
         self._out.flush()
@@ -85,16 +85,13 @@ class Board(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def board(survey: Survey) -> Iterator[None]:
-    """Show the sweep in place of standard error; nothing more than its lines where there is only one run."""
-    if len(survey.configs) < 2:
-        yield
-        return
-    with Board(survey, sys.stderr) as shown, contextlib.redirect_stderr(shown):
+def board(states_now: StatesNow) -> Iterator[None]:
+    """Show the sweep in place of standard error."""
+    with Board(states_now, sys.stderr) as shown, contextlib.redirect_stderr(shown):
         yield
 
 
-def table(states: list[RunState]) -> Table:
+def table(states: Sequence[RunState]) -> Table:
     """A line a run: AP after each domain, as far as it has come, and what it does now."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("AP after", no_wrap=True)

@@ -23,7 +23,6 @@ from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.stop_signals import StopSignals
-from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -43,7 +42,7 @@ def work_through(plan: Plan) -> int:
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
     lock = machine_lock()
-    with board(Survey(suite, plan.configs, plan.build, store)) if leads else contextlib.nullcontext():
+    with board(plan.states_now) if leads and plan.states_now and len(plan.states) > 1 else contextlib.nullcontext():
         failed = _train(plan, lock)
     unscored = 0
     if leads:
