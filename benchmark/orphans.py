@@ -15,10 +15,10 @@ def end_with(process: int) -> None:
     Else it would go on for as long as a fine-tuning takes, and slow whatever is timed meanwhile.
     """
 
-    def look() -> None:
+    def wait() -> None:
         while os.getppid() == process:
             time.sleep(1.0)
         os._exit(1)
 
     if process != os.getpid():
-        threading.Thread(target=look, daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()

@@ -67,5 +67,5 @@ class GStack(ER):
 
 
 def tokens_before_growth(parameters: float, flops: float) -> float:
-    """d (equation 3) for N parameters once grown and C FLOPs in all."""
+    """Tokens d to see before growth (equation 3), for N parameters once grown and C FLOPs in all."""
     return float(10 ** (0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74))
