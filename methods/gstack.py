@@ -51,7 +51,7 @@ class GStack(ER):
         return model
 
     def share(self, parameters: int, stage: Stage) -> float:
-        """Of the stream's budget before growth to so many parameters. Raises ConfigError where the law is no use."""
+        """Share of the budget before growth to so many parameters. Raises ConfigError where the law is no use."""
         if self.timing != "law":
             return self.timing
         total = stage.outlook.budget
