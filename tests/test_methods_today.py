@@ -174,6 +174,7 @@ def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) ->
     """Oracle: central differences of the loss in a factor on each unit's output; then tanh of the standardised values
     by hand, the larger of two domains, and gradients times one minus that."""
     model, method = model_of(architecture=architecture).train(), build("das")
+    moved(model)  # or biases are 0
     learner, generator = learner_of(model, method), torch.Generator().manual_seed(1)
     tokens = torch.randint(4, 50, (4, 12), generator=generator)
     batch = toy.batch({"tokens": [0] * 4, "targets": [0] * 4})
