@@ -66,7 +66,12 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 
 
 def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
-    return [read_suite(options, str(path)) for path in sorted(options.study.glob("*.toml"))]
+    """All of them as they are written, whichever runs the command line is about."""
+    import methods
+    from benchmark.settings.suite_files import load_suite
+
+    suites = [load_suite(str(path)) for path in sorted(options.study.glob("*.toml"))]
+    return [(suite, methods.runs(suite)) for suite in suites]
 
 
 def say(lines: Iterable[str]) -> int:

@@ -97,6 +97,13 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert (study / ARCHIVE).read_bytes() == before
 
 
+def test_collecting_some_runs_renders_the_report_of_all(trained: Path, study: Path) -> None:
+    """Oracle: the report is that of the whole suite, which `verify` compares it with."""
+    some = ["--methods", "er", "--seeds", "0", "--runs", str(trained / "runs")]
+    assert main(["collect", str(study / "tiny.toml"), "--study", str(study), *some]) == 0
+    check(study)
+
+
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     """Oracle: the archive that was made first."""
     results.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
