@@ -56,22 +56,25 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.jobs import tuning
     from benchmark.settings.config import ConfigError
-    from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
+    from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_files
 
+    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")})
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
-    runs = methods.runs(suite, tuple(filter(None, options.methods.split(","))), parse_seeds(options.seeds))
+    runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
     if options.charge_search and not options.options:
         raise ConfigError("--charge-search: say which search, --options FILE")
-    return tuning.tuned(suite, runs, options.options, options.charge_search) if options.options else (suite, runs)
+    if options.options:
+        suite, runs = tuning.tuned(suite, runs, options.options, options.charge_search)
+        methods.check(runs, f"--options {options.options}")
+    return suite, runs
 
 
 def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
     """All of them as they are written, whichever runs the command line is about."""
     import methods
-    from benchmark.settings.suite_files import load_suite
+    from benchmark.settings.suite_files import load_suite, suites_in
 
-    suites = [load_suite(str(path)) for path in sorted(options.study.glob("*.toml"))]
-    return [(suite, methods.runs(suite)) for suite in suites]
+    return [(suite, methods.runs(suite)) for suite in map(load_suite, map(str, suites_in(options.study)))]
 
 
 def say(lines: Iterable[str]) -> int:
@@ -182,8 +185,9 @@ def collect(options: argparse.Namespace) -> int:
     from benchmark.jobs import results
     from paper_tables import write_report
 
+    suites = suites_of_study(options)
     results.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
-    return say(results.render(options.study, suites_of_study(options), write_report))
+    return say(results.render(options.study, suites, write_report))
 
 
 def verify(options: argparse.Namespace) -> int:

@@ -12,11 +12,11 @@ import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
-from analysis.printed import corrections, slug
+from analysis.printed import corrections
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
-from benchmark.run_description import TaskRecord
+from benchmark.run_description import TaskRecord, slug
 from benchmark.settings.config import per_stage
 
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.exhibits import Exhibit, View
-from analysis.printed import slug
 from analysis.study import Study
+from benchmark.run_description import slug
 
 PICTURE, BESIDE = 0.85, 0.95  # inches: a picture's side, and the numbers beside the last one
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision

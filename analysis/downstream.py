@@ -9,10 +9,11 @@ import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
-from analysis.printed import PrintedValue, corrections, slug
+from analysis.printed import PrintedValue, corrections
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
+from benchmark.run_description import slug
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis import metrics
-from analysis.printed import PrintedValue, slug
+from analysis.printed import PrintedValue
 from analysis.study import Study
+from benchmark.run_description import slug
 
 AVERAGE = "AVG"
 LAST = -1

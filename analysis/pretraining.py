@@ -8,9 +8,10 @@ from typing import Any
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
-from analysis.printed import corrections, slug
+from analysis.printed import corrections
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
+from benchmark.run_description import slug
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 

@@ -11,7 +11,6 @@ import csv
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 
 COLUMNS = ("table", "block", "row", "stage", "column", "metric", "printed", "corrected", "flag")
@@ -60,12 +59,6 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
 def _value(line: dict[str, str]) -> PrintedValue:
     number = PrintedNumber(**{field.name: line.pop(field.name) for field in fields(PrintedNumber)})
     return PrintedValue(**line, number=number)
-
-
-@cache
-def slug(label: str) -> str:
-    """Two labels with the same slug name the same row: letter case, spaces and hyphens do not count."""
-    return re.sub(r"[\s_-]", "", label).casefold()
 
 
 def corrections(printed: Iterable[PrintedValue]) -> list[str]:

@@ -13,10 +13,10 @@ from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
 from analysis.inference import ERRORS, POWER, fewest_seeds, interval
 from analysis.measurements import AVERAGE, LAST, Key, Measurements, as_printed, measured
-from analysis.printed import slug
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import METRICS, Comparison, Verdict, compare, judge, weakest
+from benchmark.run_description import slug
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.exhibits import Exhibit, View
-from analysis.printed import slug
 from analysis.study import Study
 from analysis.styles import Style, styles
+from benchmark.run_description import slug
 from benchmark.settings.units import UNITS
 
 AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}

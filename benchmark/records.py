@@ -72,6 +72,8 @@ from typing import Any, cast
 
 from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.record_checks import FIELDS as FIELDS
+from benchmark.record_checks import flaw, flaw_of_run, flaw_of_stage
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
@@ -86,33 +88,12 @@ from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
 
-_REQUIRED = """
-stage key index domain provenance parameters trainable layers hidden_size phases budget data
-evaluation phase step fraction charged perplexity
-metrics phase step values
-optimizer phase carried new
-resumed phase step
-later domain text perplexity bits_per_byte
-run id suite row row_index title method options seed config stages domains unigram
-failed stage error
-done
-job id key name run after needs log exclusive
-released
-started node
-ended state
-score key stage_key task task_key domain prompt seed metric dev test seconds
-baseline task task_key domain name metric test
-reference task task_key domain name metric test
-similarity key stage_key domain positions divergences ars reason
-attention key stage_key domain own others heads maps reason
-"""
-FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
-
 
 class RecordsError(UserError):
     """A record or a file of records that cannot be used, with its place."""
 
 
+CURE = "restore this file from a copy, or delete it: what it recorded is then trained or measured again"
 _log = logging.getLogger(__name__)
 
 
@@ -219,19 +200,28 @@ def read(path: Path) -> list[Record]:
 
     Raises RecordsError with file and line number for any other line that is not a JSON object with a kind.
     """
-    lines = path.read_bytes().split(b"\n")
+    lines = _bytes(path).split(b"\n")
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         record = _decode(line)
         if record is not None:
+            if wrong := flaw(record):
+                raise RecordsError(f"{path}:{number}: {wrong}; {CURE}")
             records.append(record)
         elif number == len(lines) or (number < len(lines) - 1 and not lines[number].strip()):
             _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
         else:
-            raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; repair or delete this file")
+            raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; {CURE}")
     return records
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except IsADirectoryError:
+        raise RecordsError(f"{path} is a folder, not a file of records: move it away") from None
 
 
 def last(path: Path, *kinds: str) -> Record | None:
@@ -248,7 +238,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     words = {kind: f'"{kind}"'.encode() for kind in kinds}
-    for line in reversed(path.read_bytes().split(b"\n")) if path.exists() else ():
+    for line in reversed(_bytes(path).split(b"\n")) if path.exists() else ():
         if any(word in line for word in words.values()):
             record = _decode(line)
             if record is not None and words.pop(record["kind"], b""):
@@ -294,12 +284,14 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         for key in run["stages"]:
             if key not in stages:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
-                scores[key] = _last(_if_there(runs / "scores" / f"{key}.jsonl", read), "task", "prompt", "seed")
-                similarities[key] = _last(_if_there(runs / "similarity" / f"{key}.jsonl", read), "kind")
+                scores[key] = _last(_of_stage(runs / "scores" / f"{key}.jsonl", key), "task", "prompt", "seed")
+                similarities[key] = _last(_of_stage(runs / "similarity" / f"{key}.jsonl", key), "kind")
+        of_run = [_on_texts_of(run, stages[key]) for key in run["stages"]]
+        _check(path, run, of_run, runs)
         loaded.append(
             RunRecords(
                 line=run,
-                stages=[_on_texts_of(run, stages[key]) for key in run["stages"]],
+                stages=of_run,
                 scores=[scores[key] for key in run["stages"]],
                 similarities=[similarities[key] for key in run["stages"]],
                 baselines=baselines,
@@ -308,6 +300,25 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             )
         )
     return sorted(loaded, key=lambda run: (run.line["row_index"], run.seed, run.id))
+
+
+def _check(path: Path, run: RunLine, stages: Sequence[Sequence[Any]], runs: Path) -> None:
+    """Raise RecordsError for records that are not the run's own, or lack a number that tables show."""
+    if wrong := flaw_of_run(run, path.stem):
+        raise RecordsError(f"{path}: {wrong}; {CURE}")
+    names = [domain["name"] for domain in run["domains"]]
+    for index, (key, lines) in enumerate(zip(run["stages"], stages, strict=True)):
+        if wrong := flaw_of_stage(lines, key, names[: index + 1]):
+            raise RecordsError(f"{runs / 'stages' / key / 'records.jsonl'}: {wrong}; {CURE}")
+
+
+def _of_stage(path: Path, key: str) -> list[Any]:
+    """Lines about the model of a stage. Raises RecordsError for those of another."""
+    lines = _if_there(path, read)
+    for line in lines:
+        if line.get("stage_key", key) != key:
+            raise RecordsError(f"{path}: a line about stage {line['stage_key']}, not {key}; {CURE}")
+    return list(lines)
 
 
 def not_started(description: RunDescription) -> RunRecords:
@@ -326,7 +337,7 @@ def _encode(record: Mapping[str, Any]) -> str:
 def _decode(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and record.get("kind") in FIELDS else None
 

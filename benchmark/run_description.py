@@ -6,12 +6,19 @@ Of settings, which are recorded in full, the types name the ones that tables rea
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired  # typing has it from Python 3.11 on
 
 PerStageRecord = float | list[float]
+
+
+@cache
+def slug(label: str) -> str:
+    """Two labels with the same slug name the same row: letter case, spaces and hyphens do not count."""
+    return re.sub(r"[\s_-]", "", label).casefold()
 
 
 class Titled(TypedDict):

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.settings.base import validation_message
+from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
+from benchmark.settings.limits import same_labels
 from benchmark.settings.suite_files import expand
 from benchmark.training.method import LifelongMethod
 
@@ -81,16 +82,26 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
     method = find(name)
     try:
-        return _validated(method).validate_python(dict(options or {}))  # type: ignore[arg-type]
+        built: LifelongMethod = validated(_adapter(method), dict(options or {}))  # type: ignore[arg-type]
+        return built
     except ValidationError as error:
         raise ConfigError(validation_message(error, f"options of method {name!r}", method)) from None
     except ValueError as error:  # of a __post_init__
         raise ConfigError(f"options of method {name!r}: {error}") from None
 
 
+def check(configs: Iterable[RunConfig], place: str) -> None:
+    """Raise ConfigError for options of runs that their methods do not take; `place` says who gave them."""
+    for config in configs:
+        try:
+            build(config.method, config.options)
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
+
+
 @functools.cache
-def _validated(method: Any) -> TypeAdapter[LifelongMethod]:
-    method.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=False)
+def _adapter(method: Any) -> TypeAdapter[LifelongMethod]:
+    method.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     return TypeAdapter(method)
 
 
@@ -101,6 +112,8 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         group = [name for name in names() if name not in suite.methods and find(name).group == named]
         chosen += [Row(method=name) for name in (group if named in ("baselines", "controls") else [named])]
     chosen += suite.rows
+    if not chosen:
+        raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")
     unknown = set(suite.options) - {row.method for row in chosen}
     if unknown:
         raise ConfigError(f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row for")
@@ -109,10 +122,11 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
         resolved.append(row.model_copy(update={"name": row.name or find(row.method).title, "options": options}))
-    labels = [row.name for row in resolved]
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated:
-        raise ConfigError(f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them a name")
+    if repeated := same_labels(row.name for row in resolved):
+        raise ConfigError(
+            f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them names that differ in "
+            "more than spaces, hyphens and letter case"
+        )
     for name in only:
         if name not in [row.method for row in resolved]:
             known = ", ".join(dict.fromkeys(row.method for row in resolved))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import Count, LifelongMethod, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ class AdaptiveReplay(LifelongMethod):
     """
 
     state: ClassVar[tuple[str, ...]] = ("replay_weights", "steps", "seen", "before")
-    adaptive: int  # option of the subclasses; 0: memory rows are uniform over domains
+    adaptive: Count  # option of the subclasses; 0: memory rows are uniform over domains
 
     steps: int = 0  # of this interval
     seen: Sequence[float] = ()  # in this interval: the summed losses of each earlier domain's rows, then their numbers

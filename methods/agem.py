@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, NotNegative, Phase, Stage
+from benchmark.training.method import LifelongMethod, Multiple, Phase, Stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ class AGEM(LifelongMethod):
     title = "A-GEM"
     space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 
-    reference: NotNegative = 1.0  # rows from memory that r is taken of, as a share of the batch
+    reference: Multiple = 1.0  # rows from memory that r is taken of, as a share of the batch
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         return [Phase("adapt", memory_batch=self.reference)]

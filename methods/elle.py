@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from benchmark.training.method import NotNegative, PartOfStage, Phase, Share, Stage
+from benchmark.training.method import Count, NotNegative, PartOfStage, Phase, Share, Stage
 from methods._adaptive_replay import AdaptiveReplay
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ELLE(AdaptiveReplay):
     noise_scale: Literal["absolute", "relative"] = "absolute"  # the released code's, or relative to the weights' spread
     prompts: bool = True  # PT: a prompt for each domain
     replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
-    adaptive: int = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
+    adaptive: Count = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
     growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # the paper's; the same function; units of the layer above
     copied_layer: Literal["new", "first", "last", "stack"] = "new"  # which layers DE copies (fig:same_layer), or all
 

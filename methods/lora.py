@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import LifelongMethod, Rank, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
@@ -26,11 +26,7 @@ class LoRA(LifelongMethod):
     group = "controls"
     space: ClassVar = {"rank": (16, 64, 256)}
 
-    rank: int = 64  # of the adapters, at every linear map of the transformer layers
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank {self.rank} must be at least 1")
+    rank: Rank = 64  # of the adapters, at every linear map of the transformer layers
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

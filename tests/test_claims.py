@@ -13,11 +13,11 @@ import paper_tables
 from analysis.claims import CLAIMS, PAPER, ZERO, Claim, Criterion
 from analysis.inference import detectable
 from analysis.measurements import PROMPT_ROWS, Key, Measurements, as_printed, measured
-from analysis.printed import slug
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, Verdict, compare, judge
 from benchmark.records import load_runs
+from benchmark.run_description import slug
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.suite_names import suite_names
 from tests.support import synthetic

@@ -10,6 +10,7 @@ import pytest
 
 from benchmark.settings.command_line import command_line
 from benchmark.settings.suite_files import load_suite
+from tests.tools import list_errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,3 +42,20 @@ def test_the_walk_throughs_programs_compile() -> None:
     assert len(programs) == 2
     for program in programs:
         compile(program, "docs/starting_from_a_model.md", "exec")
+
+
+def test_the_page_on_troubles_lists_every_message() -> None:
+    """Oracle: the `raise` statements of the code. `python -m tests.tools.list_errors` writes the page anew."""
+    page = list_errors.PAGE.read_text(encoding="utf-8")
+    assert page.partition(list_errors.HEADING)[1:] == list_errors.render().partition(list_errors.HEADING)[1:]
+
+
+def test_messages_of_every_kind_are_found() -> None:
+    """Oracle: one of each kind, copied from where it is raised, an f-string, a choice of two and a setting's."""
+    assert {
+        ("ConfigError", "--out … exists already: name a new folder"),
+        ("ConfigError", "grow and revision go with start"),
+        ("DataError", "task …: train is empty; every split needs examples".replace("train", "…")),
+        ("RecordsError", "… is a folder, not a file of records: move it away"),
+    } <= list_errors.messages()
+    assert {"SlurmError", "ResultsError", "SideEffect", "NonFiniteLoss", "DamagedFile"} <= set(list_errors.kinds())

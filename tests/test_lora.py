@@ -136,7 +136,7 @@ def test_the_first_stage_is_naives() -> None:
     method, stage, model = methods.build("lora", {"rank": 2}), stage_of(config, 0), plain("gpt")
     assert method.start_stage(model, stage) is model and method.signature(stage) == {}
     assert method.signature(stage_of(config, 1)) == {"method": "lora", "rank": 2}
-    with pytest.raises(ConfigError, match="rank 0 must be at least 1"):
+    with pytest.raises(ConfigError, match="rank: Input should be greater than or equal to 1"):
         methods.build("lora", {"rank": 0})
 
 

@@ -175,7 +175,7 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
     rest = {
         "options": {},
         "config": {},
-        "domains": [{"name": "news", "title": "Ns"}],
+        "domains": [{"name": "news", "title": "Ns"}, {"name": "cs", "title": "CS"}][: len(stages)],
         "unigram": {"news": 99.0},
     }
     return {"kind": "run", **texts, "row_index": row_index, "seed": seed, "stages": stages, **rest}
@@ -183,8 +183,9 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
 
 def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failure(tmp_path):
     """Oracle: the layout of the run folder, by hand."""
-    write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE, evaluation("adapt", 1, 8.0)])
-    score = dict.fromkeys(records.FIELDS["score"], 0) | {"kind": "score", "key": "x"}
+    write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
+    named = {"kind": "score", "stage_key": "a"} | dict.fromkeys(("key", "task", "domain", "prompt", "metric"), "x")
+    score = dict.fromkeys(records.FIELDS["score"], 0) | named
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
     baseline = dict.fromkeys(records.FIELDS["baseline"], "x") | {"kind": "baseline", "test": 0.3}
     older = baseline | {"kind": "reference", "test": 0.2}

@@ -57,9 +57,9 @@ def load_bpe(folder: Path) -> Tokenizer:
     try:
         published = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
-    if not isinstance(published, dict):
+    if not isinstance(published, dict) or not all(isinstance(number, int) for number in published.values()):
         raise DataError(f"{folder / 'vocab.json'}: a {type(published).__name__}, not an object of tokens and their ids")
     missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(published)
     if missing:

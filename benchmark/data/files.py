@@ -6,30 +6,46 @@ import codecs
 import glob
 import gzip
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
 
 CHUNK = 2**18  # bytes read at once
+LONGEST_LINE = 2**28  # bytes; what is longer is no document
+EXPANSION, FEW_BYTES = 250, 2**24  # a packed file of more bytes than a few may hold so many times its size
 SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
 
 
 def find(spec: str, skipped: Counter[str]) -> list[Path]:
     """What a file name, a folder or a glob stands for, sorted."""
+    try:
+        return _find(spec, skipped)
+    except OSError as error:
+        place = error.filename or spec
+        raise DataError(
+            f"{place if len(str(place)) < 300 else spec[:80]}: {error.strerror}: correct the path"
+        ) from None
+
+
+def _find(spec: str, skipped: Counter[str]) -> list[Path]:
     path = Path(spec).expanduser()
     if path.is_dir():
-        inside = sorted(p for p in path.rglob("*") if p.is_file())
+        inside = sorted(_inside(path))
         files = [p for p in inside if p.name.endswith(SUFFIXES)]
         if len(files) < len(inside):
             skipped["file of another format"] += len(inside) - len(files)
         problem = f"the folder holds no file that ends in {', '.join(SUFFIXES)}: put some there, or correct the path"
-    elif path.exists():
+    elif path.is_file():
         files = [path]
     else:
+        if "**" in spec:  # the library passes over what it cannot read
+            for _ in _inside(Path(spec.partition("**")[0] or ".").expanduser(), follow=True):
+                pass
         files = [p for p in map(Path, sorted(glob.glob(str(path), recursive=True))) if p.is_file()]
         is_glob = glob.has_magic(spec)
         problem = "nothing matches this pattern" if is_glob else "no such file or folder"
@@ -40,6 +56,29 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
         if not file.name.endswith(SUFFIXES):
             raise DataError(f"{file}: unknown format; the name of a file ends in one of {', '.join(SUFFIXES)}")
     return files
+
+
+def _inside(folder: Path, follow: bool = False) -> Iterator[Path]:
+    """The files below a folder. Raises OSError for a folder that cannot be read, DataError for what would be left out.
+
+    `follow`: whether whoever reads them goes where links to folders lead.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        for name in folders:
+            if not follow and (inner := Path(place, name)).is_symlink():
+                raise DataError(
+                    f"{inner}: a link to a folder, whose text would be left out: name the folder itself in the list"
+                )
+        for name in names:
+            file = Path(place, name)
+            if not file.exists():
+                raise DataError(f"{file}: a link to a file that is not there: remove the link, or put the file back")
+            if file.is_file():
+                yield file
 
 
 def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:
@@ -53,7 +92,7 @@ def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Documen
 
 def first_record(path: Path) -> dict[str, Any]:
     """The first line of a JSON Lines file that is an object; an empty one where the file begins with something else."""
-    for line in _lines(path):
+    for line in lines(path):
         if line.strip():
             try:
                 record = json.loads(line)
@@ -64,7 +103,7 @@ def first_record(path: Path) -> dict[str, Any]:
 
 
 def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(lines(path), 1):
         place = f"{path}:{number}"
         try:
             record = (
@@ -72,7 +111,7 @@ def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
             )
         except UnicodeDecodeError as error:
             raise DataError(f"{place}: {_not_utf8(error)}") from None
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{place}: not JSON ({error}): each line must be one object such as {{{json.dumps(text_field)}: ...}}"
             ) from None
@@ -100,25 +139,45 @@ def _plain_text(path: Path) -> Iterator[Document]:
         yield Document(rest, str(path))
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    rest = b""
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, decompressed, without their ends. Raises DataError, for one over LONGEST_LINE too."""
+    parts: list[bytes] = []  # of a line that has not ended, joined once: text without line ends takes linear time
+    size, number = 0, 1
     for chunk in _chunks(path):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        if size > LONGEST_LINE:
+            raise DataError(
+                f"{path}:{number}: a line of more than {LONGEST_LINE:,} bytes: each document needs a line of its own"
+            )
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            number += len(others)
+            parts, size = [others[-1]], len(others[-1])
+    if size:
+        yield b"".join(parts)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed. Raises DataError if the file is truncated or damaged."""
-    line = 1
+    line, size = 1, 0
     try:
         with path.open("rb") as file:
             if path.suffix != ".txt" and path.suffix != ".jsonl" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
             for chunk in _decompressed(file, path.suffix):
+                size += len(chunk)
+                if size > FEW_BYTES and size > EXPANSION * file.tell():
+                    raise DataError(
+                        f"{path}: expands more than {EXPANSION} times, to {size:,} bytes and more, which no text does: "
+                        "make or fetch it again"
+                    )
                 yield chunk
                 line += chunk.count(b"\n")
+    except IsADirectoryError:
+        raise DataError(f"{path}: a folder, not a file: correct the path") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}:{line}: truncated or damaged about here ({error}): make or fetch it again") from None
 
@@ -139,7 +198,7 @@ def _zstd(file: IO[bytes]) -> Iterator[bytes]:
     except ImportError:
         raise DataError(f"{file.name}: to read .zst files, `pip install -e .[zstd]`") from None
     decompressor = None
-    while chunk := file.read(max(1, CHUNK // 16)):  # less than CHUNK, because it may grow a lot
+    while chunk := file.read(max(1, CHUNK // 64)):  # less than CHUNK, because it may grow a lot
         while chunk:
             decompressor = decompressor or zstandard.ZstdDecompressor().decompressobj()
             try:

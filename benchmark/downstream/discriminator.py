@@ -65,7 +65,16 @@ def read(folder: Path) -> Discriminator:
             f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
             "that have prompts"
         )
-    return Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
+    try:
+        found = Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
+        shape = np.array(found.weights, float).shape
+        if shape[0] != len(found.domains) or np.array(found.bias, float).shape != shape[:1]:
+            raise ValueError(f"weights of shape {shape} for {len(found.domains)} domains")
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise ConfigError(
+            f"{folder / FILE} is damaged ({error}): delete it, and score the suite's tasks again"
+        ) from None
+    return found
 
 
 def create(folder: Path, stream: Stream, seen: int) -> Discriminator:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from benchmark.atomic import write_json
 from benchmark.checksums import seal, unseal
-from benchmark.data import corpus
+from benchmark.data import corpus, files
 from benchmark.data.corpus import DataError
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
@@ -58,28 +56,32 @@ def read_file(task: str, path: Path) -> list[RawExample]:
 
     Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
     """
+    found = []
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            lines = file.read().split(b"\n")
+        for number, line in enumerate(files.lines(path), start=1):
+            if line.strip():
+                found.append(_parse(f"{path}:{number}", line))
     except FileNotFoundError:
         raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"task {task!r}: {path} is truncated or damaged ({error}): make or fetch it again") from None
-    return [_parse(task, f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    except OSError as error:
+        raise DataError(f"task {task!r}: {path}: {error.strerror}: correct the path") from None
+    except DataError as error:
+        raise DataError(f"task {task!r}, {error}") from None
+    return found
 
 
-def _parse(task: str, place: str, line: bytes) -> RawExample:
+def _parse(place: str, line: bytes) -> RawExample:
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DataError(f"task {task!r}, {place}: not UTF-8 ({error.reason}): convert the file") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"task {task!r}, {place}: not JSON ({error})") from None
+        raise DataError(f"{place}: not UTF-8 ({error.reason}): convert the file") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise DataError(f"task {task!r}, {place}: a {type(row).__name__}, not an object with text and label")
+        raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label")
     for field in ("text", "label"):
         if field not in row:
-            raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row) or 'none'}")
+            raise DataError(f"{place}: no field {field!r}; there are {', '.join(row) or 'none'}")
     return RawExample(row["text"], row.get("text_pair"), row["label"], place)
 
 

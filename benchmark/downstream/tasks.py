@@ -107,11 +107,20 @@ def _check_row(task: str, row: RawExample, paired: bool) -> None:
         if field == "text_pair" and value is None and not paired:
             continue
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"task {task!r}, {row.place}: {field!r} must be a text that is not empty, not {value!r}")
+            raise DataError(
+                f"task {task!r}, {row.place}: {field!r} must be a text that is not empty, not {value!r:.80}"
+            )
+        if _is_torn(value):
+            raise DataError(f"task {task!r}, {row.place}: {field!r} holds half of a surrogate pair: repair the text")
     if row.text_pair is not None and not paired:
         raise DataError(f"task {task!r}, {row.place}: a 'text_pair', but the first row of train has none")
-    if row.label is None or not isinstance(row.label, (str, int)):
-        raise DataError(f"task {task!r}, {row.place}: 'label' must be a string or an integer, not {row.label!r}")
+    if not isinstance(row.label, (str, int)) or _is_torn(str(row.label)):
+        raise DataError(f"task {task!r}, {row.place}: 'label' must be a string or an integer, not {row.label!r:.80}")
+
+
+def _is_torn(text: str) -> bool:
+    """Whether half of a surrogate pair stands in it, which no tokenizer reads."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _label(row: RawExample) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from benchmark.data import corpus
 from benchmark.data.bpe import TextTokenizer
@@ -17,9 +15,9 @@ from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
-from benchmark.models import LanguageModel, load
+from benchmark.models import LanguageModel, load, saved_tokenizer
 from benchmark.models.devices import own_device
-from benchmark.models.transformer import load_network
+from benchmark.models.transformer import configuration, load_network
 from benchmark.settings.config import ConfigError, Data, Domain
 from benchmark.training.evaluate import perplexity
 from benchmark.training.processes import World
@@ -100,8 +98,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
 
     Raises ConfigError, DataError.
     """
-    path = folder / "config.json"
-    if path.is_file() and "text_vocabulary" not in json.loads(path.read_text(encoding="utf-8")):
+    if "text_vocabulary" not in configuration(folder):
         network = load_network(folder)
         tokenizer = load_tokenizer(folder)
         model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
@@ -116,7 +113,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
             )
         return model, tokenizer
     model = load(folder)
-    bpe = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    bpe = saved_tokenizer.read(folder)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-from tokenizers import Tokenizer
 
 from benchmark import checksums, records
 from benchmark.atomic import whole_folder
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, load, progressive
+from benchmark.models import LanguageModel, load, progressive, saved_tokenizer
 from benchmark.models.lora import LoraModel
 from benchmark.models.plain import plain
 from benchmark.settings.config import ConfigError
@@ -55,7 +54,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
     model = load(folder)
     domain = _domain(model, stage, prompt)
     card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
-    network, saved = plain(model, Tokenizer.from_file(str(folder / "tokenizer.json")), domain)
+    network, saved = plain(model, saved_tokenizer.read(folder), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)

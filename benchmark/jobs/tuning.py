@@ -21,6 +21,7 @@ from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
 
 DOMAINS = 2  # that configurations are tried on
+MOST_RATE = 1000  # times the suite's, in a file of a search
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)  # factors of the suite's learning rate, for every method
 
 Space = Mapping[str, Sequence[Any]]  # option -> values to try
@@ -179,8 +180,10 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
         content: Options = json.loads(file.read_text(encoding="utf-8"))
         cost = content["configurations"] * sum(content["amounts"])
         choices = [(row, float(one["rate"]), dict(one["options"])) for row, one in content["rows"].items()]
+        if wrong := [rate for _, rate, _ in choices if not 0 < rate <= MOST_RATE]:
+            raise ValueError(f"the learning rate times {wrong[0]:g}")
         rows: dict[str, Choice] = {row: {"rate": rate, "options": options} for row, rate, options in choices}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"--options {file}: not a file that `run_all.py tune` wrote ({type(error).__name__}: {error})"
         ) from None

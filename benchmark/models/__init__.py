@@ -11,9 +11,10 @@ __all__ = ["LanguageModel", "build", "load"]
 def load(folder: Path | str) -> LanguageModel:
     """The model that `LanguageModel.save` wrote, with columns or adapters where it has them, in evaluation mode.
 
-    Raises ConfigError when `folder` holds no such model.
+    Raises ConfigError when `folder` holds no such model, or a damaged one.
     """
-    for kind in (progressive, lora):
-        if (Path(folder) / kind.FILE).is_file():
-            return kind.load(folder)
-    return transformer.load(folder)
+    with transformer.naming_damage(Path(folder)):
+        for kind in (progressive, lora):
+            if (Path(folder) / kind.FILE).is_file():
+                return kind.load(folder)
+        return transformer.load(folder)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.settings.config import ConfigError
 
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
+
+
+def read(folder: Path) -> Tokenizer:
+    """The tokenizer in a model's folder. Raises ConfigError where it is missing or damaged."""
+    path = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"{path} is missing or damaged ({str(error)[:100]}): restore it from a copy") from None
 
 
 def with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:

@@ -7,6 +7,8 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.errors import UserError
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
@@ -30,6 +33,7 @@ from benchmark.models.saved_tokenizer import with_prompts, wrapped
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
+transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 
@@ -228,7 +232,7 @@ def load(folder: Path | str) -> LanguageModel:
     """
     network = load_network(folder)
     config = network.config
-    if not hasattr(config, "text_vocabulary"):
+    if not (isinstance(getattr(config, "text_vocabulary", None), int) and isinstance(config.domains, list)):
         raise ConfigError(
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
             "it was not written by this benchmark"
@@ -250,9 +254,8 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     """
     folder = Path(folder)
     check_files(folder)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
-    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    config = configuration(folder)
+    model_type = str(config.get("model_type"))
     try:
         family: Any = architectures.of(model_type).family(model_type)
     except ConfigError as error:
@@ -262,9 +265,50 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
             "save the model again with a transformers of today"
         )
-    return family.from_pretrained(
-        folder, attn_implementation="sdpa", local_files_only=True, use_safetensors=True, trust_remote_code=False
-    )
+    with naming_damage(folder):
+        network, told = family.from_pretrained(
+            folder,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+        ours = "text_vocabulary" in config  # a published model may have heads that are not used here
+        wrong = {kind: told[f"{kind}_keys"] for kind in ("missing", *["unexpected"] * ours)}
+        for kind, names in wrong.items():
+            if names:
+                raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
+    return network
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """What a model's config.json says. Raises ConfigError where there is none that can be read."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is damaged ({type(error).__name__}): restore it from a copy") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is damaged (it holds no object): restore it from a copy")
+    return content
+
+
+@contextmanager
+def naming_damage(folder: Path) -> Iterator[None]:
+    """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names the folder."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"{folder}: the model in it is damaged or incomplete ({told[:200]}): restore the folder from a copy; a "
+            "stage of a run is trained again once its folder is deleted"
+        ) from error
 
 
 def check_files(folder: Path) -> None:

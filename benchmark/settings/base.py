@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.config import JsonDict
+from pydantic_core import ErrorDetails
 
 # of a field: it holds a path, or paths, see benchmark/settings/suite_paths.py
 PATH: JsonDict = {"path": "always"}
 PATH_OR_NAME: JsonDict = {"path": "or name"}
+LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
 class Settings(BaseModel):
@@ -20,22 +25,55 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
+    """What a user wrote, as settings or as a method: a number is no text, a switch no number, a list no table.
+
+    Raises ValidationError.
+    """
+    return adapter.validate_json(json.dumps(content), strict=True)  # JSON knows lists, which settings keep as tuples
+
+
 def validation_message(error: ValidationError, place: str, model: type) -> str:
     """One line a problem: where, what, the choices."""
-    lines = []
-    for problem in error.errors():
-        path = ".".join(str(part) for part in problem["loc"])
+    problems = [(_path(problem), problem) for problem in error.errors()]
+    inner = [path for path, _ in problems]
+    lines: dict[str, list[str]] = {}
+    got: dict[str, str] = {}
+    for path, problem in problems:
+        if any(other[: len(path)] == path and len(other) > len(path) for other in inner):
+            continue  # what is wrong is inside it
+        where = ".".join(path)
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             choices = _fields_at(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(problem["loc"][-1]), choices, n=1)
+            near = difflib.get_close_matches(path[-1], choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            lines.append(f"{path}: no such key{hint}; there are {', '.join(choices) or 'none'}")
+            lines[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
         elif problem["type"] == "missing":
-            lines.append(f"{path}: missing")
+            lines[where] = ["missing"]
         else:
-            got = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-            lines.append(f"{path + ': ' if path else ''}{problem['msg'].removeprefix('Value error, ')}{got}")
-    return f"{place}: " + "\n  ".join(dict.fromkeys(lines))
+            told = problem["msg"].removeprefix("Value error, ")
+            if where in lines:  # another type that it could have had
+                told = told.removeprefix("Input should be ")
+            lines.setdefault(where, []).append(told)
+            got[where] = "" if isinstance(problem["input"], dict) else f" (got {_shortened(problem['input'])})"
+    told_of = [
+        f"{_shortened(where, str)}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
+        for where, what in lines.items()
+    ]
+    return f"{place}: " + "\n  ".join(told_of)
+
+
+def _path(problem: ErrorDetails) -> tuple[str, ...]:
+    """Where a problem is, without the names that pydantic gives to the types of one key."""
+    parts = tuple(map(str, problem["loc"]))
+    types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
+    last = len(parts) - (problem["type"] == "extra_forbidden")  # that is the user's own word
+    return tuple(part for i, part in enumerate(parts) if i >= last or not types.fullmatch(part))
+
+
+def _shortened(value: Any, write: Any = repr) -> str:
+    text: str = write(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:

@@ -30,6 +30,17 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
     return parser
 
 
+def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
+    """What turns the text of an option into a whole number from `least` to `most`, as argparse wants it."""
+
+    def whole(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) < 17 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most:,}")
+        return int(text)
+
+    return whole
+
+
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)
@@ -52,7 +63,10 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     training.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
     training.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
     training.add_argument(
-        "--parallel", type=int, metavar="N", help="train N runs at a time here (default: what fits; 1 under seconds)"
+        "--parallel",
+        type=at_least(1),
+        metavar="N",
+        help="train N runs at a time here (default: what fits; 1 under seconds)",
     )
     training.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
     training.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
@@ -64,7 +78,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub = add(
         "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
     )
-    sub.add_argument("--configurations", type=int, default=5, metavar="N", help="for each row (default: 5)")
+    sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
     add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
@@ -82,7 +96,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
     sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
-    sub.add_argument("--pairs", type=int, default=7, help="of steps timed in turns with Naive's (default: 7)")
+    sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
 
 
 def _commands_beside_a_sweep(add: Add, suites: str) -> None:
@@ -124,11 +138,11 @@ def _commands_of_methods_and_models(add: Add) -> None:
     sub.add_argument("--push", metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
     sub.add_argument("checkpoint", type=Path, help="a Hugging Face folder of a known architecture")
-    sub.add_argument("--layers", type=int, required=True)
-    sub.add_argument("--width", type=int, required=True, help="the new hidden size")
+    sub.add_argument("--layers", type=at_least(1, 10_000), required=True)
+    sub.add_argument("--width", type=at_least(1, 1_000_000), required=True, help="the new hidden size")
     sub.add_argument("--out", type=Path, required=True)
     sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
     sub.add_argument(
         "--text", type=Path, help="measures the perplexity on this text, and fits what cannot be exact to it"
     )
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=at_least(0), default=0)

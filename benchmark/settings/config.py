@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -26,6 +27,7 @@ from pydantic import (
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
 from benchmark.settings.base import PATH, Settings
+from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Moment, Rate, Seeds, ShareOfPhase, same_labels
 from benchmark.settings.model_settings import Model, Start
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
@@ -44,14 +46,14 @@ class HubDataset(Settings):
     name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
     split: str = Field("train", description="the split that is read")
     text_field: str = Field("text", description="the column that holds a document's text")
-    documents: int | None = Field(None, gt=0, description="read at most this many documents")
+    documents: int | None = Field(None, gt=0, le=BILLION, description="read at most this many documents")
 
 
 class Domain(Settings):
     """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="its name in records, commands and other settings")
-    title: str = Field("", description="its label in tables and figures; default: the name")
+    name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
+    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field(
         (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst", json_schema_extra=PATH
@@ -66,6 +68,13 @@ class Domain(Settings):
     hold_out: float = Field(
         0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _free(cls, name: str) -> str:
+        if name in RESERVED:
+            raise ValueError(f"{' and '.join(RESERVED)} mean something else on the command line: rename the domain")
+        return name
 
     @model_validator(mode="after")
     def _one_source(self) -> Domain:
@@ -87,9 +96,13 @@ class Tokenizer(Settings):
     folder: str | None = Field(
         None, description="a folder with vocab.json and merges.txt; default: one is trained", json_schema_extra=PATH
     )
-    vocabulary: int = Field(8192, ge=300, description="text tokens of a trained tokenizer, specials included")
+    vocabulary: int = Field(
+        8192, ge=300, le=10_000_000, description="text tokens of a trained tokenizer, specials included"
+    )
     domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
-    sample_bytes: int = Field(4_000_000, gt=0, description="it is trained on so much of each domain's training text")
+    sample_bytes: int = Field(
+        4_000_000, gt=0, le=1000 * BILLION, description="it is trained on so much of each domain's training text"
+    )
 
     def note(self, domains: Sequence[Domain]) -> str:
         """What has to be said of a tokenizer that is trained on domains which come later than the first.
@@ -117,14 +130,23 @@ class Tokenizer(Settings):
 class Data(Settings):
     """How text becomes rows."""
 
-    sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a domain prompt, and the text tokens")
+    sequence_length: int = Field(
+        512, ge=8, le=1_000_000, description="columns of a row: `<s>`, a domain prompt, and the text tokens"
+    )
     valid_share: float = Field(
         0.05, gt=0, lt=1, description="share of the documents kept for validation, where no validation files are given"
     )
-    max_train_tokens: int | None = Field(None, gt=0, description="keep at most this many tokens of a domain")
-    max_valid_tokens: int = Field(1_000_000, gt=0, description="perplexity is measured on at most this many tokens")
+    max_train_tokens: int | None = Field(
+        None, gt=0, le=1_000_000 * BILLION, description="keep at most this many tokens of a domain"
+    )
+    max_valid_tokens: int = Field(
+        1_000_000, gt=0, le=1000 * BILLION, description="perplexity is measured on at most this many tokens"
+    )
     memory_tokens: int = Field(
-        200_000_000, ge=0, description="the memory's size: tokens of the random sub-sample of each earlier domain"
+        200_000_000,
+        ge=0,
+        le=1_000_000 * BILLION,
+        description="the memory's size: tokens of the random sub-sample of each earlier domain",
     )
     memory_seed: Literal["fixed", "run"] = Field(
         "fixed", description="the sub-sample: fixed is the same in all runs, run is another for each seed"
@@ -142,21 +164,29 @@ PerStage = tuple[float, ...] | float
 class Training(Settings):
     """The optimisation, the same for every method. A list gives one value a stage."""
 
-    batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
-    micro_batch_size: int | None = Field(None, gt=0, description="rows of one forward pass; default: all of a process")
-    learning_rate: PerStage = Field(5e-4, description="the peak of each phase")
-    warmup: PerStage = Field(0.08, description="share of each phase in which the learning rate rises")
+    batch_size: int = Field(2048, gt=0, le=10_000_000, description="rows of a step, over all processes")
+    micro_batch_size: int | None = Field(
+        None, gt=0, le=10_000_000, description="rows of one forward pass; default: all of a process"
+    )
+    learning_rate: tuple[Rate, ...] | Rate = Field(5e-4, description="the peak of each phase")
+    warmup: tuple[ShareOfPhase, ...] | ShareOfPhase = Field(
+        0.08, description="share of each phase in which the learning rate rises"
+    )
     schedule: ScheduleName = Field("linear", description="how the learning rate falls after warm-up")
-    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
-    epsilon: float = Field(1e-6, gt=0, description="Adam's, added to the root of the second moment")
-    weight_decay: float = Field(0.01, ge=0, description="Adam's, decoupled from the gradient (AdamW)")
-    clip: float | None = Field(None, gt=0, description="maximal gradient norm; off as in the paper")
+    betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
+    epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, added to the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, le=100, description="Adam's, decoupled from the gradient (AdamW)")
+    clip: float | None = Field(None, gt=0, le=1e12, description="maximal gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
     )
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
-    checkpoint_seconds: float = Field(600, gt=0, description="a killed run loses at most this much train time")
-    evaluations: int = Field(5, ge=1, description="per stage, evenly over its budget, the last one at its end")
+    checkpoint_seconds: float = Field(
+        600, gt=0, le=BILLION, description="a killed run loses at most this much train time"
+    )
+    evaluations: int = Field(
+        5, ge=1, le=10_000, description="per stage, evenly over its budget, the last one at its end"
+    )
     deterministic: bool = Field(
         False, description="algorithms that give the same bits each time, or an error where torch has none"
     )
@@ -174,7 +204,7 @@ class Budget(Settings):
     """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage."""
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
-    amount: PerStage = Field(description="what a stage may spend")
+    amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
     reference: str | None = Field(
         None, description="a table of step times, made by `run_all.py speed`", json_schema_extra=PATH
     )
@@ -187,10 +217,7 @@ class Budget(Settings):
         return unit
 
     @model_validator(mode="after")
-    def _positive(self) -> Budget:
-        amounts = self.amount if isinstance(self.amount, tuple) else (self.amount,)
-        if not amounts or min(amounts) <= 0:
-            raise ValueError(f"amount {self.amount} must be positive in every stage")
+    def _table(self) -> Budget:
         if UNITS[self.unit].by_table != (self.reference is not None):
             raise ValueError("unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`")
         return self
@@ -199,7 +226,7 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: str = Field("", description="label; default: the method's title")
+    name: str = Field("", max_length=200, description="label; default: the method's title")
     method: str = Field(description="the name of a file in methods/")
     options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
     set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
@@ -213,9 +240,11 @@ class Suite(Settings):
     beside it.
     """
 
-    name: str = Field(description="the folder of its reports; default: the file's name")
-    title: str = Field(description="one line that says what is compared")
-    seeds: tuple[int, ...] = Field((0,), description="each row is trained once for each seed")
+    name: str = Field(
+        pattern=r"^\w[\w .+-]*$", max_length=100, description="the folder of its reports; default: the file's name"
+    )
+    title: str = Field(max_length=1000, description="one line that says what is compared")
+    seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
     options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
@@ -242,14 +271,17 @@ class Suite(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
         names = [domain.name for domain in self.domains]
-        if len(set(names)) < len(names):
-            raise ValueError(f"domains: names must differ, got {', '.join(names)}")
-        known = [*names, *(probe.name for probe in self.probes)]
-        if len(set(known)) < len(known):
-            raise ValueError(f"probes: names must differ from each other's and the domains', got {', '.join(known)}")
+        texts = (*self.domains, *self.probes)
+        for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
+            if repeated := [name for name, count in Counter(one.name for one in named).items() if count > 1]:
+                raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
+            if alike := same_labels(one.label for one in named):
+                raise ValueError(
+                    f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: give each its own title"
+                )
         for name in self.tokenizer.domains:
-            if name not in names:
-                raise ValueError(f"tokenizer.domains: no domain {name!r}; there are {', '.join(names)}")
+            if name not in names or self.tokenizer.domains.count(name) > 1:
+                raise ValueError(f"tokenizer.domains: no domain {name!r}, or twice; there are {', '.join(names)}")
         for task in self.tasks:
             if task.domain not in names:
                 raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
@@ -13,8 +14,8 @@ from benchmark.settings.base import PATH_OR_NAME, Settings
 class Size(Settings):
     """One rung of a ladder. The feed-forward layer is four times as wide."""
 
-    layers: int = Field(gt=0, description="Transformer layers")
-    hidden_size: int = Field(gt=0, description="width of the hidden states, a multiple of head_size")
+    layers: int = Field(gt=0, le=10_000, description="Transformer layers")
+    hidden_size: int = Field(gt=0, le=1_000_000, description="width of the hidden states, a multiple of head_size")
 
     def __str__(self) -> str:
         return f"L{self.layers}_D{self.hidden_size}"
@@ -23,8 +24,8 @@ class Size(Settings):
 class Growth(Settings):
     """How a start model grows from each domain to the next, by methods that grow; in place of a ladder."""
 
-    layers: int = Field(0, ge=0, description="so many layers more")
-    width: float = Field(1.0, ge=1, description="the hidden size times this, to the nearest whole head")
+    layers: int = Field(0, ge=0, le=10_000, description="so many layers more")
+    width: float = Field(1.0, ge=1, le=1000, description="the hidden size times this, to the nearest whole head")
 
 
 class Start(Settings):
@@ -52,7 +53,7 @@ class Model(Settings):
     revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
     grow: Growth | None = Field(None, description="with start, in place of a ladder")
     ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
-    head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")
+    head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
 
     @model_validator(mode="after")
@@ -64,6 +65,9 @@ class Model(Settings):
                 raise ValueError("grow and revision go with start")
         elif self.ladder and self.grow:
             raise ValueError("give a ladder or grow, not both")
+        for smaller, size in pairwise(self.ladder):
+            if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
+                raise ValueError(f"ladder: {size} after {smaller}: a model can grow, not shrink")
         if self.start:
             return self  # the heads are those of the start model
         for size in self.ladder:

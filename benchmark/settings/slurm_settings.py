@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
 
+MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
-Gpus = Annotated[int, Field(gt=0)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
+Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 class JobKind(Settings):
@@ -21,8 +22,8 @@ class JobKind(Settings):
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     qos: str | None = Field(None, description="their quality of service")
     constraint: str | None = Field(None, description="features of the nodes")
-    time: int | None = Field(None, gt=0, description="limit in minutes")
-    cpus_per_task: int | None = Field(None, gt=0, description="cores of each process")
+    time: int | None = Field(None, gt=0, le=MOST, description="limit in minutes")
+    cpus_per_task: int | None = Field(None, gt=0, le=MOST, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     gpus_per_node: Gpus | None = Field(None, description='GPUs on a node, or with their type, e.g. "a100:1"')
     exclude: str | None = Field(None, description="not these nodes")
@@ -38,31 +39,39 @@ class Slurm(Settings):
     account: str | None = Field(None, description="the account that they are charged to")
     qos: str | None = Field(None, description="their quality of service")
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
-    nodes: int = Field(1, gt=0, description="of a training job")
+    nodes: int = Field(1, gt=0, le=MOST, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
-    gpus_per_task: int | None = Field(None, gt=0, description="GPUs of each process, instead of gpus_per_node")
+    gpus_per_task: int | None = Field(None, gt=0, le=MOST, description="GPUs of each process, instead of gpus_per_node")
     gres: str | None = Field(None, description='other resources of a node, e.g. "gpu:a100:8"')
-    ntasks_per_node: int | None = Field(None, gt=0, description="processes on a node; default: one a GPU, else one")
-    cpus_per_task: int | None = Field(None, gt=0, description="cores of each process")
-    cpus_per_gpu: int | None = Field(None, gt=0, description="cores of each GPU; goes with gpus_per_task")
+    ntasks_per_node: int | None = Field(
+        None, gt=0, le=MOST, description="processes on a node; default: one a GPU, else one"
+    )
+    cpus_per_task: int | None = Field(None, gt=0, le=MOST, description="cores of each process")
+    cpus_per_gpu: int | None = Field(None, gt=0, le=MOST, description="cores of each GPU; goes with gpus_per_task")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
     mem_per_gpu: str | None = Field(None, description="memory of a GPU, instead of mem")
-    time: int = Field(1440, gt=0, description="limit in minutes; a job that reaches it is queued again and goes on")
+    time: int = Field(
+        1440, gt=0, le=MOST, description="limit in minutes; a job that reaches it is queued again and goes on"
+    )
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
     nodelist: str | None = Field(None, description="only these nodes")
     exclude: str | None = Field(None, description="not these nodes")
-    array_parallelism: int = Field(256, gt=0, description="at most so many training jobs of the suite run at a time")
+    array_parallelism: int = Field(
+        256, gt=0, le=MOST, description="at most so many training jobs of the suite run at a time"
+    )
     setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
     mail_type: str | None = Field(None, description='when Slurm writes a mail, e.g. "FAIL"')
     mail_user: str | None = Field(None, description="to whom")
     comment: str | None = Field(None, description="kept with the job in Slurm's accounting")
     wckey: str | None = Field(None, description="workload characterisation key of the accounting")
-    signal_delay_s: int = Field(120, gt=0, description="a job is told to save itself so long before its time limit")
-    max_num_timeout: int = Field(1000, ge=0, description="a job is queued again at most so often")
+    signal_delay_s: int = Field(
+        120, gt=0, le=MOST, description="a job is told to save itself so long before its time limit"
+    )
+    max_num_timeout: int = Field(1000, ge=0, le=MOST, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
     additional_parameters: dict[str, Any] = Field({}, description='other options of sbatch, {"reservation" = "x"}')
     python: str | None = Field(

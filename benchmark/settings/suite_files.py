@@ -11,14 +11,16 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from benchmark.settings.base import Settings, validation_message
+from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
+from benchmark.settings.limits import Seeds
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.suite_paths import located
 
@@ -44,6 +46,8 @@ SECRET = {
 } | {
     *("credential", "credentials", "cookie", "auth", "private")  # words of the name of a variable
 }
+LONGEST_TEXT = 4096  # characters of any text in a suite
+_SEEDS: TypeAdapter[tuple[int, ...]] = TypeAdapter(Seeds)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 
 
@@ -55,12 +59,17 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
     A suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the
     environment. Paths are relative to the file (benchmark/settings/suite_paths.py). Raises ConfigError.
     """
-    content = _read(name)
-    content["slurm"] = _merge(_site(), content.get("slurm", {}))
-    for key, value in (overrides or {}).items():
-        _set(content, key, value, place="--set")
-    content.setdefault("name", Path(name).stem)
-    return _build(Suite, _expand(content, f"suite {name!r}"), f"suite {name!r}")
+    place = f"suite {name!r}"
+    try:
+        content = _read(name)
+        if isinstance(content.get("slurm", {}), dict):
+            content["slurm"] = _merge(_site(), content.get("slurm", {}))
+        for key, value in (overrides or {}).items():
+            _set(content, key, value, place="--set")
+        content.setdefault("name", Path(name).stem)
+        return _build(Suite, _expand(content, place), place)
+    except RecursionError:
+        raise ConfigError(f"{place} is nested too deeply to be read: no key needs more than four levels") from None
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
@@ -116,11 +125,37 @@ def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """What `--seeds` says, e.g. "0,1". Raises ConfigError for what is no list of whole numbers."""
+    """What `--seeds` says, e.g. "0,1"; nothing means the suite's. Raises ConfigError for what is no list of seeds."""
+    if not text:
+        return ()
     try:
-        return tuple(int(seed) for seed in text.split(",") if seed)
-    except ValueError:
-        raise ConfigError(f"--seeds {text!r}: give whole numbers, e.g. --seeds 0,1") from None
+        return _SEEDS.validate_python([int(seed) for seed in text.split(",")])
+    except ValueError as error:
+        why = validation_message(error, "seeds", tuple) if isinstance(error, ValidationError) else "no list of numbers"
+        raise ConfigError(f"--seeds {text[:80]!r}: {why}; give different whole numbers, e.g. --seeds 0,1") from None
+
+
+def parse_methods(text: str) -> tuple[str, ...]:
+    """What `--methods` says, e.g. "er,elle"; nothing means all. Raises ConfigError for a name that is missing."""
+    names = tuple(text.split(",")) if text else ()
+    if "" in names:
+        raise ConfigError(f"--methods {text[:80]!r}: a name is missing; give some, e.g. --methods er,elle")
+    return names
+
+
+def suites_in(study: Path) -> list[Path]:
+    """The suite files in a study's folder. Raises ConfigError where there are none."""
+    found = sorted(study.glob("*.toml"))
+    if not found:
+        raise ConfigError(f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md")
+    return found
+
+
+def refuse_files(folders: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError for an option, by name, that must be a folder and is a file."""
+    for option, folder in folders.items():
+        if folder and folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{option} {folder}: a file, not a folder; name a folder, which may be new")
 
 
 def parse_set(assignment: str) -> tuple[str, Any]:
@@ -132,6 +167,8 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--set {key}: {value[:40]!r}... is no value: {error}") from None
 
 
 def report_folder(out: Path, assignments: Sequence[str]) -> Path:
@@ -148,32 +185,51 @@ def report_folder(out: Path, assignments: Sequence[str]) -> Path:
 
 def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
     try:
-        return model.model_validate(content)
+        settings: SettingsKind = validated(TypeAdapter(model), content)
+        return settings
     except ValidationError as error:
         raise ConfigError(validation_message(error, place, model)) from None
 
 
-def _read(name: str) -> dict[str, Any]:
-    path = Path(name) if name.endswith(".toml") else SUITES / f"{name}.toml"
-    if not path.exists() and Path(f"{name}.toml").is_file():
-        path = Path(f"{name}.toml")
-    if not path.exists():
+def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The content of a suite file, merged into what it extends; `below` are the files that extend it."""
+    path = _file(name)
+    if path is None:
         near = difflib.get_close_matches(name, suite_names(), n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"no suite {name!r}. {hint}There are {', '.join(suite_names())}; or give the path of a file, NAME.toml, "
-            "which `run_all.py new-suite` writes"
+            f"no suite {name[:80]!r}. {hint}There are {', '.join(suite_names())}; or give the path of a file, "
+            "NAME.toml, which `run_all.py new-suite` writes"
         )
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"no suite {name[:80]!r}: {error.strerror}: give the path of a .toml file") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     base = content.pop("extends", None)
     content = located(content, path)
-    if not base:
+    if base is None:
         return content
-    beside = str(path.parent / base) if isinstance(base, str) and base.endswith(".toml") else base
-    return _merge(_read(beside), content)
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends = {base!r} must be the name of a suite, or the path of a .toml file")
+    beside = str(path.parent / base) if base.endswith(".toml") else base
+    files = (*below, path.resolve())
+    if beside.endswith(".toml") and Path(beside).resolve() in files:
+        raise ConfigError(f"{path}: extends = {base!r} leads back to a suite that extends it: leave one of them out")
+    return _merge(_read(beside, files), content)
+
+
+def _file(name: str) -> Path | None:
+    """The file of a suite by its name or its path, with or without the ending; None where that can be none."""
+    if not name.isprintable():
+        return None
+    if name.endswith(".toml"):
+        return Path(name)
+    if name in suite_names():
+        return SUITES / f"{name}.toml"
+    beside = Path(f"{name}.toml")
+    return beside if len(name) < LONGEST_TEXT and os.path.isfile(beside) else None
 
 
 def _site() -> dict[str, Any]:
@@ -203,12 +259,16 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
     content[last] = value
 
 
-def _expand(value: Any, place: str) -> Any:
+def _expand(value: Any, place: str, key: str = "") -> Any:
+    """Values with the environment's, as JSON has them. Raises ConfigError for what no key takes."""
     if isinstance(value, dict):
-        return {key: _expand(inner, place) for key, inner in value.items()}
+        for name in value:
+            _refuse_unreadable(name, f"{place}: a key of {key or 'the suite'}")
+        return {name: _expand(inner, place, f"{key}.{name}".strip(".")) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_expand(inner, place) for inner in value]
+        return [_expand(inner, place, key) for inner in value]
     if isinstance(value, str):
+        _refuse_unreadable(value, f"{place}: {key}")
 
         def from_environment(match: re.Match[str]) -> str:
             if SECRET.intersection(match[1].lower().split("_")):
@@ -221,4 +281,17 @@ def _expand(value: Any, place: str) -> Any:
             return os.environ[match[1]]
 
         return re.sub(r"\$\{(\w+)\}", from_environment, value)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ConfigError(f"{place}: {key}: a whole number of {value.bit_length()} bits; at most 63 can be meant")
+    if not isinstance(value, (int, float)):
+        raise ConfigError(f"{place}: {key}: {value} is a date or a time, which no key takes")
     return value
+
+
+def _refuse_unreadable(text: str, place: str) -> None:
+    """Raise ConfigError for a text that would tear a line of a table, of a script or of a terminal."""
+    if len(text) > LONGEST_TEXT:
+        raise ConfigError(f"{place}: a text of {len(text):,} characters; at most {LONGEST_TEXT:,} can be meant")
+    control = next((character for character in text if unicodedata.category(character) in ("Cc", "Cs")), None)
+    if control is not None:
+        raise ConfigError(f"{place}: {text[:40]!r} holds the control character {control!r}: write one line of text")

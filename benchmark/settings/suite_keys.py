@@ -70,13 +70,21 @@ def _type(value: Schema) -> str:
         return " or ".join(filter(None, map(_type, value["anyOf"])))
     if value["type"] == "array":
         items = value.get("prefixItems") or [value["items"]]
-        plural = "" if "enum" in items[0] else "s"
         number = f"{len(items)} " if "prefixItems" in value else ""
-        return f"list of {number}{_type(items[0])}{plural}"
+        if "enum" in items[0]:
+            return f"list of {_type(items[0])}"
+        return f"list of {number}{TYPES[items[0]['type']]}s {_limits(items[0])}".rstrip()
     if value["type"] == "object":
         return "table"
-    limits = [f"{sign} {value[limit]:g}" for limit, sign in LIMITS.items() if limit in value]
-    return " ".join([TYPES[value["type"]], ", ".join(limits)]).rstrip()
+    return f"{TYPES[value['type']]} {_limits(value)}".rstrip()
+
+
+def _limits(value: Schema) -> str:
+    return ", ".join(f"{sign} {_number(value[limit])}" for limit, sign in LIMITS.items() if limit in value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
 
 
 def _default(value: Schema) -> str:

@@ -32,9 +32,11 @@ class Docstrings(Settings):
     See `benchmark.downstream.docstring_task`.
     """
 
-    classes: int = Field(5, ge=2, description="the largest parts of the domain's packages")
-    examples: int = Field(80, ge=10, description="of a class at most: half train, a fifth dev, the rest test")
-    characters: int = Field(200, ge=50, description="of a passage, the text of an example")
+    classes: int = Field(5, ge=2, le=10_000, description="the largest parts of the domain's packages")
+    examples: int = Field(
+        80, ge=10, le=1_000_000, description="of a class at most: half train, a fifth dev, the rest test"
+    )
+    characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
 
 
 class Task(Settings):
@@ -43,8 +45,8 @@ class Task(Settings):
     Exactly one of files (`train`, `dev` and `test`), `dataset` and `docstrings` says where the examples come from.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="its name in records and commands")
-    title: str = Field("", description="its label in tables; default: the name")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60, description="its name in records and commands")
+    title: str = Field("", max_length=200, description="its label in tables; default: the name")
     domain: str = Field(description="the domain of the stream that it belongs to")
     train: str | None = Field(
         None, description="JSON Lines of text, label and perhaps text_pair; .gz too", json_schema_extra=PATH
@@ -58,13 +60,13 @@ class Task(Settings):
     dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
     metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
-    learning_rate: float = Field(2e-5, gt=0, description="the peak")
-    batch_size: int = Field(256, gt=0, description="examples of a step")
-    weight_decay: float = Field(0.1, ge=0, description="Adam's, decoupled from the gradient (AdamW)")
-    max_epochs: int = Field(10, gt=0, description="passes over the training examples at most")
+    learning_rate: float = Field(2e-5, gt=0, le=100, description="the peak")
+    batch_size: int = Field(256, gt=0, le=1_000_000, description="examples of a step")
+    weight_decay: float = Field(0.1, ge=0, le=100, description="Adam's, decoupled from the gradient (AdamW)")
+    max_epochs: int = Field(10, gt=0, le=10_000, description="passes over the training examples at most")
     schedule: Literal["linear", "constant"] = Field("linear", description="of the learning rate after warm-up")
     warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
-    seeds: int | None = Field(None, gt=0, description="how many; default: those of the suite's finetuning")
+    seeds: int | None = Field(None, gt=0, le=10_000, description="how many; default: those of the suite's finetuning")
 
     @model_validator(mode="after")
     def _one_source(self) -> Task:
@@ -85,21 +87,25 @@ class Finetuning(Settings):
 
     stages: Literal["every", "last"] = Field("every", description="after which stages; 'last': the final models only")
     seeds: int = Field(
-        5, gt=0, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
+        5, gt=0, le=10_000, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
     )
     prompts: tuple[Prompt, ...] = Field(
         ("right",),
         min_length=1,
         description="for models with domain prompts: right, and for the final ones also none, wrong, picked",
     )
-    patience: int = Field(3, gt=0, description="stop after this many epochs in a row without a better dev score")
+    patience: int = Field(
+        3, gt=0, le=10_000, description="stop after this many epochs in a row without a better dev score"
+    )
     as_released: bool = Field(
         False, description="batch 16 and a constant rate, as the released code does, instead of the paper's text"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
     )
-    forward_tokens: int = Field(32_768, gt=0, description="columns of one forward pass; larger batches accumulate")
+    forward_tokens: int = Field(
+        32_768, gt=0, le=1_000_000_000, description="columns of one forward pass; larger batches accumulate"
+    )
 
     def applied_to(self, task: Task) -> Task:
         """The task with the hyper-parameters it is trained with."""

@@ -20,8 +20,11 @@ from benchmark.settings.schedules import Schedule, ScheduleName
 # What an option may be; a value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]
 PartOfStage = Annotated[float, Field(ge=0, lt=1)]  # something is left for the stage's domain
-NotNegative = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+Multiple = Annotated[float, Field(ge=0, le=100)]  # of a batch
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Rank = Annotated[int, Field(ge=1, le=1_000_000)]
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -196,7 +196,13 @@ class Run:
             moments = checkpoint.load(previous / "optimizer.pt") if keeps else {}
             trained = previous / "trained"  # where that is not the model that is evaluated
             model = load(trained if trained.is_dir() else previous / "model")
-            set_state(method, {**get_state(method), **(checkpoint.load(previous / "method.pt") or {})})
+            known = checkpoint.load(previous / "method.pt")
+            if known is None:
+                raise ConfigError(
+                    f"{previous / 'method.pt'} is missing, so {self.config.row} would forget what it knew: restore it "
+                    f"from a copy, or delete {previous} to train that stage again"
+                )
+            set_state(method, {**get_state(method), **known})
         else:
             start = self.config.start
             model = load_start(start.folder, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])

@@ -7,7 +7,8 @@ the table: JSON, with what was measured (`machine`) and one entry a row of the s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,18 +64,28 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     path = Path(config.budget.reference)
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ConfigError(f"budget.reference: {path} is no table of step times ({error}); {cure}") from None
-    same = [row for row in rows if row["method"] == config.method and row["options"] == config.options]
+        rows = [_row(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error}"[:200]
+        raise ConfigError(f"budget.reference: {path} is no table of step times ({told}); {cure}") from None
+    same = [row for row in rows if row.method == config.method and row.options == config.options]
     if not same:
         raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
     settings = settings_of(config)
     for row in same:
-        if row["settings"] == settings:
-            return StageTimes(**row["stages"][stage])
-    measured = same[0]["settings"]
+        if row.settings == settings and stage < len(row.stages):
+            return row.stages[stage]
+    measured = same[0].settings
     other = [
         f"{key} = {measured.get(key)} (here {value})" for key, value in settings.items() if measured.get(key) != value
-    ]
-    raise ConfigError(f"{path} has step times of {config.method} for other settings: {', '.join(other)}; {cure}")
+    ] or [f"{len(same[0].stages)} stages (here {len(config.domains)})"]
+    raise ConfigError(f"{path} has step times of {config.method} for other settings: {', '.join(other)[:300]}; {cure}")
+
+
+def _row(row: Mapping[str, Any]) -> RowTimes:
+    """An entry of a table. Raises ValueError, LookupError or TypeError for one that is none."""
+    stages = tuple(StageTimes(float(one["set_up"]), dict(one["phases"])) for one in row["stages"])
+    for stage in stages:
+        if not all(0 <= seconds < math.inf for seconds in (stage.set_up, *stage.phases.values())):
+            raise ValueError(f"{stage} is no time of a step")
+    return RowTimes(row["method"], dict(row["options"]), dict(row["settings"]), stages)

@@ -19,8 +19,8 @@ from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.inference import ERRORS, holm, interval, p_above
 from analysis.measurements import AVERAGE, PROMPT_ROWS, Measurements
 from analysis.metrics import Floats
-from analysis.printed import slug
 from analysis.verdicts import METRICS, compare
+from benchmark.run_description import slug
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5

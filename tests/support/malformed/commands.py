@@ -1,0 +1,156 @@
+"""Cases of command lines, and of the small files that they are given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.malformed import Case
+from tests.support.malformed.making import PLACES, RUNS, SUITE, both, write
+
+
+def commands() -> Iterator[Case]:
+    """Command lines."""
+    run = ("run", SUITE, "--dry-run", *PLACES)
+    for given, named in {
+        ("--seeds", "x"): "--seeds",
+        ("--seeds", "0,0"): "--seeds",
+        ("--seeds", "0,,1"): "--seeds",
+        ("--seeds", ","): "--seeds",
+        ("--seeds", "-1"): "seeds",
+        ("--seeds", "1.5"): "--seeds",
+        ("--seeds", "9" * 5000): "--seeds",
+        ("--seeds", "9" * 30): "--seeds",
+        ("--methods", ","): "--methods",
+        ("--methods", "er,"): "--methods",
+        ("--methods", "../er"): "../er",
+        ("--methods", "elle"): "elle",
+        ("--set", "x"): "--set",
+        ("--set", "=1"): "--set",
+        ("--set", "a..b=1"): "a",
+        ("--set", "training=5"): "training",
+        ("--set", "training.clip.x=1"): "clip",
+        ("--set", f"training.clip={'9' * 5000}"): "clip",
+        ("--set", f"title={'[' * 5000}"): "title",
+        ("--set", "seeds=0"): "seeds",
+        ("--options", "{here}/none.json"): "none.json",
+        ("--options", "{here}"): "{here}",
+        ("--charge-search",): "--options",
+        ("--executor", "no_such"): "no_such",
+        ("--parallel", "0"): "--parallel",
+        ("--parallel", "-1"): "--parallel",
+        ("--parallel", "x"): "--parallel",
+        ("--no-such",): "--no-such",
+        ("a", "b"): "a",
+    }.items():
+        yield Case(" ".join(given)[:40], (*run, *given), (named,))
+
+
+def other_commands() -> Iterator[Case]:
+    """A file where a folder is meant, and command lines of the other commands."""
+    for command, options in (
+        *(("run", ("--runs", "--out")), ("tune", ("--runs", "--out")), ("report", ("--runs", "--out"))),
+        *((name, ("--runs",)) for name in ("status", "prepare", "rekey", "cancel", "speed")),
+    ):
+        dry = ("--dry-run",) if command in ("run", "tune") else ()
+        for option in options:
+            given = (command, SUITE, *dry, *(part for one in options for part in (one, "{here}/folder")))
+            yield Case(
+                f"{command} {option} FILE", (*given, option, "{here}/file"), ("{here}/file",), write("file", b"x")
+            )
+    for given, named in {
+        ("frobnicate",): "frobnicate",
+        ("run", "{place}"): "{place}",
+        ("tune", SUITE, "--configurations", "0", *PLACES): "--configurations",
+        ("tune", SUITE, "--configurations", "99", *PLACES): "--configurations",
+        ("report", SUITE, "--view", "no_such", *PLACES): "no_such",
+        ("speed", SUITE, "--pairs", "0", *RUNS): "--pairs",
+        ("speed", SUITE, "--pairs", "-1", *RUNS): "--pairs",
+        ("check", "nave"): "nave",
+        ("check", "../er"): "../er",
+        ("check", "_distillation"): "_distillation",
+        ("collect", SUITE, "--study", "{here}/none", "--runs", "{here}/none"): "{here}/none",
+        ("verify", "{here}/none"): "{here}/none",
+        ("verify", "{place}/tiny.toml"): "tiny.toml",
+        ("verify", "{here}", "--stage", "../x"): "{here}",
+        ("evaluate", "{here}/none", "--text", "{place}/a.jsonl"): "{here}/none",
+        ("evaluate", "{place}/a.jsonl", "--text", "{place}/a.jsonl"): "a.jsonl",
+        ("export", "{here}/none", "{here}/out"): "{here}/none",
+        ("export", "{place}/a.jsonl", "{here}/out"): "a.jsonl",
+        ("export", "--data", "no_such", "{here}/out"): "no_such",
+        ("export", "--data", SUITE, "{here}"): "{here}",
+        ("grow", "{here}/none", "--layers", "2", "--width", "32", "--out", "{here}/out"): "{here}/none",
+    }.items():
+        yield Case(" ".join(given)[:60], given, (named,))
+
+
+def step_times() -> Iterator[Case]:
+    """Tables of step times."""
+    row: dict[str, Any] = {"method": "naive", "options": {}, "settings": {}, "stages": []}
+    for content in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"rows": 7}',
+        b'{"rows": [7]}',
+        b'{"rows": [{}]}',
+        b"[" * 100_000,
+        b"\xff",
+        b'{"rows": ' + b"9" * 5000 + b"}",
+        json.dumps({"rows": [row]}).encode(),
+        json.dumps({"rows": [{**row, "settings": 7}]}).encode(),
+    ):
+        given = (
+            "run",
+            SUITE,
+            "--dry-run",
+            *PLACES,
+            "--methods",
+            "naive",
+            "--set",
+            "budget.unit=reference",
+        )
+        table = ("--set", "budget.reference={here}/times.json", "--set", "budget.amount=1")
+        yield Case(f"table {content[:60]!r}", (*given, *table), ("times.json",), write("times.json", content))
+    for content in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"rows": {}}',
+        b'{"configurations": 1, "amounts": [1], "unit": "steps", "rows": {}}',
+        b"[" * 100_000,
+    ):
+        chosen = ("run", SUITE, "--dry-run", *PLACES, "--options", "{here}/options.json")
+        yield Case(f"options {content[:60]!r}", chosen, ("options.json",), write("options.json", content))
+
+
+def chosen_options() -> Iterator[Case]:
+    """What `tune` chose, and tokenizers."""
+    choice = {"suite": "tiny", "domains": ["a"], "seed": 0, "configurations": 1, "unit": "steps", "amounts": [1.0]}
+    for rate, options in (
+        (-1, {}),
+        (float("nan"), {}),
+        (1e300, {}),
+        (1.0, {"no_such": 1}),
+        (1.0, {"replay": 2}),
+        ("x", {}),
+    ):
+        rows = {name: {"rate": rate, "options": options} for name in ("Naive", "ER")}
+        given = (
+            "run",
+            SUITE,
+            "--dry-run",
+            *PLACES,
+            "--methods",
+            "er",
+            "--options",
+            "{here}/options.json",
+        )
+        content = json.dumps({**choice, "rows": rows}).encode()
+        yield Case(f"chosen {rate} {options}", given, ("options.json",), write("options.json", content))
+    for name, content in {"vocab.json": b"", "merges.txt": b"\xff"}.items():
+        for vocabulary in (b"", b"[]", b"{}", b"7", b'{"a": 1}', b"[" * 100_000, b'{"a": "x"}'):
+            make = both(write("t/vocab.json", vocabulary), write("t/merges.txt", content))
+            prepared = ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t")
+            yield Case(f"tokenizer {name} {vocabulary[:20]!r}", prepared, ("{here}/t",), make)

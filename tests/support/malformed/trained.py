@@ -1,0 +1,223 @@
+"""Cases of what training leaves: models and records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.malformed import Case, Make
+from tests.support.malformed.making import FILLED, SUITE, both, lines, stage_folder, write
+
+
+def model(here: Path) -> None:
+    """A model without checksums, as other people's are: with them, any change is found before it is read."""
+    shutil.copytree(stage_folder() / "model", here / "runs/model", ignore=shutil.ignore_patterns("checksums.json"))
+
+
+def _damaged(make: Make) -> Make:
+    return both(model, make)
+
+
+def _edit(name: str, **changes: object) -> Make:
+    def make(here: Path) -> None:
+        path = here / "runs/model" / name
+        content = json.loads(path.read_text())
+        for key, value in changes.items():
+            if value is None:
+                content.pop(key, None)
+            else:
+                content[key] = value
+        path.write_text(json.dumps(content))
+
+    return make
+
+
+def _tensors(how: str) -> Make:
+    def make(here: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        path = here / "runs/model/model.safetensors"
+        weights = load_file(path)
+        name = sorted(weights)[-1]
+        if how == "lacks":
+            del weights[name]
+        elif how == "more":
+            weights["another"] = weights[name].clone()
+        elif how == "shape":
+            weights[name] = weights[name][:1].clone()
+        else:
+            weights[name] = weights[name] * float("nan")
+        save_file(weights, path, metadata={"format": "pt"})
+
+    return make
+
+
+def models() -> Iterator[Case]:
+    """Checkpoints that are damaged, given to each command that reads one."""
+    damages: dict[str, tuple[Make, str]] = {
+        "no config": (lambda here: (here / "runs/model/config.json").unlink(), "runs/model"),
+        "no weights": (lambda here: (here / "runs/model/model.safetensors").unlink(), "runs/model"),
+        "empty config": (write("runs/model/config.json", b""), "config.json"),
+        "a config that is a list": (write("runs/model/config.json", b"[]"), "config.json"),
+        "a config of nothing": (write("runs/model/config.json", b"{}"), "runs/model"),
+        "a config that is no text": (write("runs/model/config.json", b"\xff\xff"), "config.json"),
+        "a deep config": (write("runs/model/config.json", b"[" * 100_000), "config.json"),
+        "empty weights": (write("runs/model/model.safetensors", b""), "runs/model"),
+        "weights of zeros": (write("runs/model/model.safetensors", bytes(1000)), "runs/model"),
+        "weights that are text": (write("runs/model/model.safetensors", b"x" * 1000), "runs/model"),
+        "cut weights": (_cut_weights, "runs/model"),
+        "a tensor less": (_tensors("lacks"), "runs/model"),
+        "a tensor more": (_tensors("more"), "runs/model"),
+        "a tensor of another shape": (_tensors("shape"), "runs/model"),
+        "another type": (_edit("config.json", model_type="no_such"), "no_such"),
+        "no type": (_edit("config.json", model_type=None), "runs/model"),
+        "no layers": (_edit("config.json", n_layer=0), "runs/model"),
+        "more layers": (_edit("config.json", n_layer=3), "runs/model"),
+        "a wider model": (_edit("config.json", n_embd=64), "runs/model"),
+        "layers in words": (_edit("config.json", n_layer="two"), "runs/model"),
+        "three heads": (_edit("config.json", n_head=3), "runs/model"),
+    }
+    ours: dict[str, tuple[Make, str]] = {
+        "a domain more": (_edit("config.json", domains=["a", "b", "c"]), "runs/model"),
+        "domains in a word": (_edit("config.json", domains="ab"), "runs/model"),
+        "no domains": (_edit("config.json", domains=None), "runs/model"),
+        "a text vocabulary in words": (_edit("config.json", text_vocabulary="x"), "runs/model"),
+        "a smaller text vocabulary": (_edit("config.json", text_vocabulary=7), "runs/model"),
+        "no tokenizer": (lambda here: (here / "runs/model/tokenizer.json").unlink(), "tokenizer.json"),
+        "an empty tokenizer": (write("runs/model/tokenizer.json", b""), "tokenizer.json"),
+        "a tokenizer of nothing": (write("runs/model/tokenizer.json", b"{}"), "tokenizer.json"),
+    }
+    for name, (make, named) in {**damages, **ours}.items():
+        given = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+        yield Case(f"evaluate: {name}", given, (named,), _damaged(make))
+        if name in damages:
+            grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
+            yield Case(f"grow: {name}", grown, (named,), _damaged(make))
+
+
+def other_models() -> Iterator[Case]:
+    """Models of several columns, sizes to grow to, and domains."""
+    for name, content in {"columns": b"x", "empty columns": b"{}", "no columns": b'{"columns": 0}'}.items():
+        given = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+        yield Case(name, given, ("runs/model",), _damaged(write("runs/model/progressive.json", content)))
+    for layers, width, named in (
+        *((1, 8, "16"), (2, 33, "16"), (0, 32, "--layers"), (-1, 32, "--layers"), (10**9, 32, "--layers")),
+        *((2, 0, "--width"), (2, -32, "--width"), (2, 10**9, "--width")),
+    ):
+        size = (f"--layers={layers}", f"--width={width}")
+        yield Case(
+            f"grow to {layers} {width}", ("grow", "{here}/runs/model", *size, "--out", "{here}/out"), (named,), model
+        )
+    for option, named in (
+        (("--seed=-1",), "--seed"),
+        (("--seed=" + "9" * 30,), "--seed"),
+        (("--text", "{here}/none.jsonl"), "none.jsonl"),
+        (("--mode", "x"), "--mode"),
+    ):
+        to_width = ("grow", "{here}/runs/model", "--layers=2", "--width=32", "--out", "{here}/out", *option)
+        yield Case(f"grow {option[0][:10]}", to_width, (named,), model)
+    for domain in ("c", "", "../a", "none"):
+        evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl", f"--domain={domain}")
+        yield Case(f"evaluate --domain {domain!r}", evaluated, ("--domain",), model)
+    picked = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl", "--domain=auto")
+    yield Case("auto without discriminator", picked, ("discriminator",), model)
+    for content in (b"", b"[]", b"{}", b'{"domains": [0], "weights": [[1]], "bias": ["x"]}'):
+        make = _damaged(write("runs/model/domain_discriminator.json", content))
+        yield Case(f"discriminator {content!r}", picked, ("domain_discriminator.json",), make)
+
+
+def _cut_weights(here: Path) -> None:
+    path = here / "runs/model/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _runs(here: Path) -> None:
+    shutil.copytree(
+        FILLED[-1] / "runs", here / "runs", ignore=shutil.ignore_patterns("model", "data", "*.lock", "lock")
+    )
+
+
+def records() -> Iterator[Case]:
+    """Files of records, read by a report."""
+    report = ("report", SUITE, "--runs", "{here}/runs", "--out", "{here}/report")
+
+    def of_stage(change: Any) -> Make:
+        return both(_runs, lambda here: _change(here / "runs/stages" / stage_folder().name / "records.jsonl", change))
+
+    def of_run(change: Any) -> Make:
+        return both(_runs, lambda here: _change(next((here / "runs/suites/tiny").glob("er-*.jsonl")), change))
+
+    keys = {
+        "stage": ("key", "index", "domain", "provenance", "parameters", "layers", "phases", "budget", "data"),
+        "evaluation": ("phase", "step", "fraction", "charged", "perplexity"),
+        "done": ("charged",),
+    }
+    for kind, fields in keys.items():
+        for field in fields:
+            for value in ("gone", 7 if field in ("key", "domain", "provenance", "budget", "phase") else "x"):
+                name = f"{kind} line: {field} {value}"
+                change = _field(kind, field, value)
+                yield Case(name, report, ("records.jsonl",), of_stage(change))
+    for told in ({"a": "x", "b": 1.0}, {"a": -1.0, "b": 1.0}, {"b": 1.0}, {}, {"a": [], "b": 1.0}):
+        yield Case(f"perplexity {told}", report, ("records.jsonl",), of_stage(_field("evaluation", "perplexity", told)))
+    for field in ("id", "suite", "row", "row_index", "method", "seed", "config", "stages", "domains", "unigram"):
+        for given in ("gone", [7] if field != "stages" else ["../../x"]):
+            change = _field("run", field, given)
+            yield Case(f"run line: {field} {given}", report, ("er-",), of_run(change))
+    for name, content in {
+        "not JSON": b"x\n{}\n",
+        "a number": b"7\n{}\n",
+        "of no kind": b'{"kind": "x"}\n{"kind": "done"}\n',
+        "binary": bytes(range(256)) + b"\n{}\n",
+        "5,000 digits": b'{"kind": "done", "x": ' + b"9" * 5000 + b'}\n{"kind": "done"}\n',
+        "deep": b'{"kind": "done", "x": ' + b"[" * 100_000 + b"\n{}\n",
+    }.items():
+        yield Case(f"records {name}", report, ("records.jsonl",), of_stage(lambda lines, c=content: c))
+        yield Case(f"run {name}", report, ("er-",), of_run(lambda lines, c=content: c))
+    first = both(_runs, _swap_stages)
+    yield Case("records of another stage", report, ("records.jsonl",), first)
+    yield Case("the file of another run", report, ("er-",), both(_runs, _swap_runs))
+    folder = both(_runs, lambda here: _replace_by_folder(here / "runs/stages" / stage_folder().name / "records.jsonl"))
+    yield Case("records that are a folder", report, ("records.jsonl",), folder)
+    scores = b'{"kind": "score", "key": "k", "stage_key": "other", "task": "t"}\n'
+    for name, content in {"incomplete": scores, "not JSON": b"x\n\nx\n"}.items():
+        make = both(_runs, write(f"runs/scores/{stage_folder().name}.jsonl", content))
+        yield Case(f"scores {name}", report, ("scores",), make)
+    yield Case("baselines", report, ("baselines",), both(_runs, write("runs/scores/baselines.jsonl", b"{}\n{}\n")))
+
+
+def _change(path: Path, change: Any) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def _field(kind: str, field: str, value: object) -> Any:
+    def change(content: bytes) -> bytes:
+        records = [json.loads(line) for line in content.splitlines()]
+        for line in records:
+            if line["kind"] == kind:
+                if value == "gone":
+                    line.pop(field)
+                else:
+                    line[field] = value
+        return lines(*records)
+
+    return change
+
+
+def _swap_stages(here: Path) -> None:
+    stages = sorted((here / "runs/stages").iterdir())
+    other = next(one for one in stages if one.name != stage_folder().name)
+    shutil.copy(other / "records.jsonl", here / "runs/stages" / stage_folder().name / "records.jsonl")
+
+
+def _swap_runs(here: Path) -> None:
+    er, naive = (next((here / "runs/suites/tiny").glob(f"{name}-*.jsonl")) for name in ("er", "naive"))
+    shutil.copy(naive, er)
+
+
+def _replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()

@@ -1,0 +1,42 @@
+"""Malformed input ends in one clear line. Oracle: exit code 2, the place in the line, and no file written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.support.malformed import Case, commands, making, settings, texts, trained, unclear
+
+GROUPS = (
+    *(settings.keys, settings.entries, settings.options, settings.rules, settings.lists),
+    *(settings.names, settings.files),
+    *(commands.commands, commands.other_commands, commands.step_times, commands.chosen_options),
+    *(texts.corpora, texts.tasks, trained.models, trained.other_models, trained.records),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("malformed")
+    making.fill(folder)
+    return folder
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
+def test_each_case_ends_in_one_clear_line(group: Callable[[], Iterable[Case]], place, tmp_path) -> None:
+    ends = {case.name: unclear(case, place, tmp_path / str(number)) for number, case in enumerate(group())}
+    assert not {name: why for name, why in ends.items() if why}
+
+
+def test_there_are_enough_of_them(place) -> None:
+    assert len({case.name for group in GROUPS for case in group()}) >= 500
+
+
+def test_the_check_sees_what_is_unclear(place, tmp_path) -> None:
+    """Oracle: a command that is right, and one whose line names another thing."""
+    accepted = Case("accepted", settings.dry_run(), ("x",))
+    other = Case("other", settings.dry_run("no_such=1"), ("something else",))
+    assert unclear(accepted, place, tmp_path / "1").startswith("accepted")
+    assert unclear(other, place, tmp_path / "2").startswith("does not name")

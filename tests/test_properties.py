@@ -1,0 +1,128 @@
+"""Parsers, records, the stream and growth on input that nobody thought of (hypothesis)."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmark import records
+from benchmark.data import documents, files
+from benchmark.models.growth_maps import counts, expansion, plan_layers
+from benchmark.settings.config import ConfigError
+from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
+from benchmark.training.random_numbers import shuffled
+
+few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+KEYS = st.sampled_from(
+    ["seeds", "title", "data.memory_tokens", "training.clip", "budget.amount", "model.ladder", "rows"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@few
+@given(KEYS | st.text(max_size=10), VALUES)
+def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
+    """Oracle: no error but the one that a user sees."""
+    try:
+        load_suite("demo", dict([parse_set(f"{key}={json.dumps(value)}")]))
+    except ConfigError as error:
+        assert len(str(error)) < 3000
+
+
+@few
+@given(st.text(st.sampled_from("0123456789,- .x"), max_size=12))
+def test_seeds_are_different_numbers_or_refused(text: str) -> None:
+    """Oracle: Python's own `int` of each part."""
+    try:
+        seeds = parse_seeds(text)
+    except ConfigError:
+        return
+    assert list(seeds) == [int(part) for part in text.split(",") if text] and len(set(seeds)) == len(seeds)
+
+
+@few
+@given(st.binary(max_size=200), st.integers(1, 7))
+def test_lines_are_those_between_line_ends(content: bytes, chunk: int) -> None:
+    """Oracle: `bytes.split`."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder, "a.jsonl")
+        path.write_bytes(content)
+        patch.setattr(files, "CHUNK", chunk)
+        parts = content.split(b"\n")
+        assert list(files.lines(path)) == (parts if parts[-1] else parts[:-1])
+
+
+@few
+@given(st.text(st.sampled_from("a \n"), max_size=60), st.integers(1, 9))
+def test_documents_are_cut_and_nothing_is_lost(text: str, longest: int) -> None:
+    """Oracle: the text itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "LONGEST_DOCUMENT", longest)
+        pieces = documents.cut(text)
+    assert "".join(pieces) == text and all(len(piece) <= longest for piece in pieces)
+
+
+@few
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=3))
+def test_a_record_comes_back(values: dict[str, object]) -> None:
+    """Oracle: JSON, in which a number that is not finite is null."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "records.jsonl")
+        line = {"kind": "metrics", "phase": "adapt", "step": 1, "values": values}
+        records.append(path, line)
+        [found] = records.read(path)
+    assert found == {**json.loads(json.dumps(line), parse_constant=lambda _: None), "time": found["time"]}
+
+
+@few
+@given(st.integers(0, 400), st.binary(max_size=4))
+def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
+    """Oracle: no error but the one that names the file; what is read has a kind and its fields."""
+    lines = [{"kind": "resumed", "phase": "adapt", "step": step} for step in range(6)]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "records.jsonl")
+        path.write_bytes(content[:place] + damage + content[place + len(damage) :])
+        try:
+            found = records.read(path)
+        except records.RecordsError as error:
+            assert str(path) in str(error)
+            return
+    assert all(set(records.FIELDS[line["kind"]]) <= line.keys() for line in found)
+
+
+@few
+@given(st.integers(1, 3000), st.lists(st.integers(0, 2**63), max_size=3))
+def test_a_shuffle_is_a_permutation(size: int, key: list[int]) -> None:
+    """Oracle: each index once."""
+    assert sorted(shuffled(np.arange(size), size, *key)) == list(range(size))
+
+
+@few
+@given(st.integers(1, 40), st.integers(0, 100), st.integers(0, 2**31))
+def test_units_are_copied_alike(old: int, more: int, seed: int) -> None:
+    """Oracle: the definition: the old units first, and copy counts that differ by one at most."""
+    index = expansion(old, old + more, torch.Generator().manual_seed(seed))
+    assert index[:old].tolist() == list(range(old))
+    assert counts(index).max() - counts(index).min() <= 1
+
+
+@few
+@given(st.integers(1, 12), st.integers(0, 12), st.sampled_from(["new", "first", "last"]), st.integers(0, 2**31))
+def test_a_copied_layer_follows_its_source(old: int, more: int, copy: str, seed: int) -> None:
+    """Oracle: the definition: sources in order, each old layer kept, as many copies as layers more."""
+    more = min(more, old)
+    plan = plan_layers(old, old + more, copy, (), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+    assert plan.sources == sorted(plan.sources) and set(plan.sources) == set(range(old))
+    assert sum(plan.is_copy) == more and len(plan.sources) == old + more
