@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import AtLeastOne, LifelongMethod, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
@@ -27,7 +27,7 @@ class LlamaPro(LifelongMethod):
     space: ClassVar = {"blocks": (1, 2, 4)}
     state = ("copied",)
 
-    blocks: int = 1  # that each stage after the first adds
+    blocks: AtLeastOne = 1  # that each stage after the first adds
 
     copied: Sequence[int] = field(default=(), init=False)  # blocks that were copied in earlier stages
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from benchmark.training.method import LifelongMethod, Rank, Stage
+from benchmark.training.method import AtLeastOne, LifelongMethod, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
@@ -26,7 +26,7 @@ class LoRA(LifelongMethod):
     group = "controls"
     space: ClassVar = {"rank": (16, 64, 256)}
 
-    rank: Rank = 64  # of the adapters, at every linear map of the transformer layers
+    rank: AtLeastOne = 64  # of the adapters, at every linear map of the transformer layers
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

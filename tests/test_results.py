@@ -148,7 +148,9 @@ def greedy(line: dict) -> None:
         (lambda line: line.pop("weights", None), "no hash of its weights"),
         (lambda line: line.get("budget", {}).update(amount=7.0), "trained with 7 steps, the suite says 6"),
         (
-            lambda line: line.update(kind="metrics", phase="adapt", step=1) if line["kind"] == "done" else None,
+            lambda line: (
+                line.update(kind="metrics", phase="adapt", step=1, values={}) if line["kind"] == "done" else None
+            ),
             "stage 0 did not end",
         ),
         (greedy, "its phases take 6 more than the budget of its stages"),

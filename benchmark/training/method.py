@@ -24,7 +24,7 @@ NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Multiple = Annotated[float, Field(ge=0, le=100)]  # of a batch
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
-Rank = Annotated[int, Field(ge=1, le=1_000_000)]
+AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 
 if TYPE_CHECKING:
     from torch import Tensor
