@@ -102,7 +102,7 @@ def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, cap
     write_job(lab, "ER", STARTED, id="6", key="er-s0-older", run="er-s0-older")
     assert lab.call("status") == 0
     told = capsys.readouterr().out
-    assert "2 runs, 1 held, 1 todo; other jobs: 1 held" in told
+    assert "2 runs, 1 held, 1 todo; 0% of the budget; other jobs: 1 held" in told
     assert re.search(r"naive-s0 +held +7 .*a submission that died: `run` lets it go", told)
     assert re.search(r"tiny:\?  held  8  .*`run_all.py cancel tiny` ends it", told) and "elsewhere" not in told
     assert "1 jobs are for runs that the suite no longer has: `scancel 6`" in told
