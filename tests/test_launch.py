@@ -197,8 +197,11 @@ def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
 
 
 def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
-    """The local executor: all, then nothing; failed ones only when asked."""
-    lab.write(NAIVE, '{ method = "naive", name = "hot", set = { "training.learning_rate" = 1e30 } }')
+    """The local executor: all, then nothing; failed ones only when asked. Decay makes weights -99-fold a step."""
+    lab.write(
+        NAIVE,
+        '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
+    )
     assert lab.call("run", "--parallel", "1") == 1
     states = lab.states()
     assert states["Naive"].state == "done"
@@ -229,7 +232,7 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
     hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, **machine}}
     for row, its in hardware.items():
         one = lab.config(row)
-        run = {"kind": "run", **dict.fromkeys(records.FIELDS["run"], one.id), "stages": [row]}
+        run = {"kind": "run", **one.description(), "stages": [row], "unigram": {}}
         records.append(Store(lab.runs).run_file(one), run)
         stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": its}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.atomic import write_json
-from benchmark.checksums import seal, unseal
+from benchmark.checksums import DamagedFile, seal, unseal
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.config import ConfigError
@@ -70,6 +70,8 @@ def read(folder: Path) -> Discriminator:
         shape = np.array(found.weights, float).shape
         if shape[0] != len(found.domains) or np.array(found.bias, float).shape != shape[:1]:
             raise ValueError(f"weights of shape {shape} for {len(found.domains)} domains")
+    except DamagedFile:
+        raise  # it names file and cure
     except (ValueError, TypeError, IndexError, RecursionError) as error:
         raise ConfigError(
             f"{folder / FILE} is damaged ({error}): delete it, and score the suite's tasks again"
