@@ -38,7 +38,11 @@ LEFT_OUT: dict[Callable[[Lab], None], set[str]] = {
 }
 
 
-@pytest.mark.parametrize("name", methods.names())
+# Each was tried by `run_all.py check`; what they ask of the interface, `everything` asks at once, below.
+OF_LATE = {"infinite_lr", "ema", "llama_pro", "ar_schedule", "soup", "gstack", "mer", "lora_merged", "das"}
+
+
+@pytest.mark.parametrize("name", sorted(set(methods.names()) - OF_LATE))
 def test_conforms(name: str, tmp_path) -> None:
     lab = Lab(name, methods.build, tmp_path)
     for check in ALONE:

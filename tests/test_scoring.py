@@ -148,8 +148,8 @@ def test_prepare_reads_the_tasks_too(folder, capsys):
 def test_a_signal_ends_the_processes_that_fine_tune(folder):
     """Oracle: no process of the group is left, where the second fine-tuning would take many minutes."""
     text = (folder / "scored.toml").read_text()
-    before, after = text.replace("seeds = 2", "seeds = 1, patience = 20_000").split('name = "last_b"')
-    after = after.replace("max_epochs = 2", "max_epochs = 20_000")
+    before, after = text.replace("seeds = 2", "seeds = 1, patience = 1_000").split('name = "last_b"')
+    after = after.replace("max_epochs = 2", "max_epochs = 10_000")
     (folder / "endless.toml").write_text(f'{before}name = "last_b"{after}')
     options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
     command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
