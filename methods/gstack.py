@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from benchmark.settings.config import ConfigError
+from benchmark.settings.units import UNITS
 from benchmark.training.method import Share, Stage
 from methods.er import ER
 
@@ -55,7 +56,7 @@ class GStack(ER):
         if self.timing != "law":
             return self.timing
         total = stage.outlook.budget
-        if stage.unit != "flops":
+        if not UNITS[stage.unit].charges_flops:
             raise ConfigError(f"gstack: timing 'law' needs a budget in flops, not {stage.unit}: give a share")
         tokens = tokens_before_growth(parameters, total)
         share = 6 * parameters / self.factor * tokens / total

@@ -6,6 +6,7 @@ import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -37,11 +38,11 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
     between: list[int] = []
     plain, save = Stepper.step, LanguageModel.save
 
-    def step(stepper: Stepper, number: int, learning_rate: float = 0.0) -> torch.Tensor:
+    def step(stepper: Stepper, number: int, *more: Any) -> torch.Tensor:
         before = Counter(other_device.COUNTS)
         if number:
             between.append(before["scalars"] - inside_ends[-1])
-        loss = plain(stepper, number, learning_rate)
+        loss = plain(stepper, number, *more)
         inside.append({what: n for what, n in (other_device.COUNTS - before).items() if what != "in"})
         inside_ends.append(other_device.COUNTS["scalars"])
         return loss

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.faulty_disk import KINDS, compiler, failures
 
-EVERY = 199  # `python -m tests.support.faulty_disk` tries them all
+EVERY = 37  # `python -m tests.support.faulty_disk` tries them all
 
 
 def test_a_disk_that_fails_anywhere_costs_nothing_but_the_work(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmark.settings.config import ConfigError
+from benchmark.errors import UserError
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def new_method(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
     if options.data and (options.prompt or options.push):
-        raise ConfigError("--prompt and --push are of a model: leave them out with --data")
+        raise UserError("--prompt and --push are of a model: leave them out with --data")
     if options.data:
         from benchmark.data.croissant import write_stream
         from benchmark.settings.suite_files import load_suite
