@@ -192,6 +192,8 @@ class SlurmExecutor:
     def _let_go(self, new: Sequence[Job | None]) -> None:
         """Say what single tasks wait for, and release them."""
         noted = [job for job in new if job]
+        if not noted:
+            return
         unwired = [job for job in noted if not job.submitted["wired"]]
 
         def waits(job: Job) -> tuple[list[str], list[str]]:
