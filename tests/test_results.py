@@ -102,6 +102,7 @@ def test_collecting_some_runs_renders_the_report_of_all(trained: Path, study: Pa
     some = ["--methods", "er", "--seeds", "0", "--runs", str(trained / "runs")]
     assert main(["collect", str(study / "tiny.toml"), "--study", str(study), *some]) == 0
     check(study)
+    assert not [*study.rglob("*.html")]  # tables and figures alone
 
 
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:

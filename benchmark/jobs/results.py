@@ -30,7 +30,7 @@ from benchmark.settings.units import UNITS
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
 
-RECORDS, REPORT = "records", "report"
+RECORDS, REPORT, PAGE = "records", "report", "index.html"
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
 
 
@@ -238,6 +238,7 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
     with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
         for suite, configs in suites:
             write_report([(suite, configs)], store.root, out)
+            (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
 def _done(store: Store, key: str) -> dict[str, str]:
