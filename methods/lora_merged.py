@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import AtLeastOne, LifelongMethod, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
     from benchmark.training.learner import Learner
 
-Ranks = Annotated[tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...], Field(min_length=1)]
+Ranks = Annotated[tuple[AtLeastOne, ...], Field(min_length=1)]
 
 
 @dataclass

@@ -13,11 +13,9 @@ Steps after the last multiple of k stay as they are: a stage may end with any.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
-
-from benchmark.training.method import Share, Stage
+from benchmark.training.method import AtLeastOne, Share, Stage
 from methods.er import ER
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ class MER(ER):
 
     replay: Share = 0.25  # share of each batch from memory (Abbes et al.: a quarter or half)
     gamma: Share = 0.5  # how much of the way of k steps is kept
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 10  # k: of the optimizer, after which the weights are drawn back
+    steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are drawn back
 
     taken: int = field(default=0, init=False)  # in this stage
     begin: list[Any] = field(default_factory=list, init=False)  # theta_0, in the order of `learner.parameters`

@@ -35,15 +35,6 @@ def study(tmp_path) -> Study:
     return Study("demo", load_runs(tmp_path / "runs", "demo"))
 
 
-@pytest.fixture
-def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
-    """Every figure that is drawn during the test."""
-    seen: list[matplotlib.figure.Figure] = []
-    to_files = figures.to_files
-    monkeypatch.setattr(figures, "to_files", lambda figure: seen.append(figure) or to_files(figure))
-    return seen
-
-
 def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study, drawn):
     """Oracle: the evaluations of one row, averaged here with plain numpy."""
     paper_tables.load("trend_main").render(study)

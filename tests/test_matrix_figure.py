@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import matplotlib.figure
 import numpy as np
 import pytest
 
 import paper_tables
-from analysis import figures
 from analysis.study import Study
 from benchmark.records import load_runs
 from tests.support import synthetic
@@ -17,15 +15,6 @@ from tests.support import synthetic
 def study(tmp_path) -> Study:
     synthetic.write(tmp_path / "runs", "demo")
     return Study("demo", load_runs(tmp_path / "runs", "demo"))
-
-
-@pytest.fixture
-def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
-    """Every figure that is drawn during the test."""
-    seen: list[matplotlib.figure.Figure] = []
-    to_files = figures.to_files
-    monkeypatch.setattr(figures, "to_files", lambda figure: seen.append(figure) or to_files(figure))
-    return seen
 
 
 def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):

@@ -15,6 +15,7 @@ from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, Sch
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage_keys import stage_keys
 from benchmark.training.unchanged import SideEffect
+from tests.support.rates import rates_of
 
 WRONG: Any = "run"
 RISE_HOLD_FALL = (Piece(0.25, 1.0), Piece(0.5, 0.4, "cosine"), Piece(0.75, 0.4), Piece(1.0, 0.1, "exponential"))
@@ -80,20 +81,6 @@ class OverTheStream(LifelongMethod):
     def adjust_gradients(self, learner, memory):
         elapsed = learner.elapsed
         self.seen = [*self.seen, [elapsed.phase, elapsed.stage, elapsed.stream]]
-
-
-def rates_of(monkeypatch) -> list[float]:
-    """The learning rates of AdamW's steps, as they come, but those of 0 before each phase."""
-    rates: list[float] = []
-    step = torch.optim.AdamW.step
-
-    def noted(self, *args):
-        if self.param_groups[0]["lr"]:
-            rates.append(self.param_groups[0]["lr"])
-        return step(self, *args)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    return rates
 
 
 @pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
