@@ -204,7 +204,7 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"no suite {name[:80]!r}: {error.strerror}: give the path of a .toml file") from None
+        raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     base = content.pop("extends", None)

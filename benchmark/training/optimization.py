@@ -64,6 +64,11 @@ def moments(optimizer: torch.optim.Optimizer, named: Named) -> Moments:
     return {name: optimizer.state[parameter] for name, parameter in named if parameter in optimizer.state}
 
 
+def in_main_memory(known: Moments) -> Moments:
+    """The same, for a machine that lacks the device that it was computed on."""
+    return {name: {key: value.cpu() for key, value in state.items()} for name, state in known.items()}
+
+
 def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments) -> list[str]:
     """Let a new optimizer begin with a copy of what is known. Returns the names of which nothing fitting is known.
 

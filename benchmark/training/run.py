@@ -36,7 +36,7 @@ from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
-from benchmark.training.optimization import Moments
+from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
@@ -230,7 +230,7 @@ class Run:
                 other.save(folder / "trained", self.corpus.tokenizer)
             checkpoint.save(folder / "method.pt", get_state(method))
             if keeps:
-                checkpoint.save(folder / "optimizer.pt", training.carried)
+                checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
             fewer = {"micro_batch_size": config.training.micro_batch_size} if config is not self.config else {}
             record("done", **summary, weights=weights, **fewer)
             (folder / "checkpoint.pt").unlink(missing_ok=True)
