@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmark.data.tokens import prepare
+from benchmark.data.tokens import Corpus, prepare
 from benchmark.models.growth import grow
 from benchmark.models.transformer import LanguageModel, build
 from benchmark.settings.config import Domain, Tokenizer
@@ -26,6 +26,21 @@ from tests.tools.measure_growth import DATA, WORLD, optimise, spread
 SMALL, GROWN = (2, 32), (3, 48)
 ROWS, PEAK = 32, 5e-3
 WAYS: tuple[dict[str, Any], ...] = ({"mode": "exact"}, {"mode": "fpi", "noise": 0.01})  # ELLE's noise
+
+
+def compare(architecture: str, seed: int, corpus: Corpus, steps: int) -> list[float]:
+    """Perplexity of a model that was trained for `steps`, and of each way of growing it after as many more."""
+    stream = Stream(corpus, DATA, False, seed)
+    torch.manual_seed(seed)
+    small = build(architecture, *SMALL, corpus.vocabulary, DATA.sequence_length, head_size=16, dropout=0.0)
+    optimise(small, stream, range(steps), ROWS, PEAK)
+    reached = [perplexity(small, stream, 0, WORLD)]
+    for way in WAYS:
+        network, _ = grow(small.network, *GROWN, seed=seed, **way)
+        grown = LanguageModel(network, small.vocabulary)
+        optimise(grown, stream, range(steps, 2 * steps), ROWS, PEAK)
+        reached.append(perplexity(grown, stream, 0, WORLD))
+    return reached
 
 
 def main() -> None:
@@ -40,19 +55,7 @@ def main() -> None:
         domain = Domain(name="python", packages=("stdlib",))
         corpus = prepare([domain], Tokenizer(vocabulary=300), DATA, Path(folder))
         for architecture in arguments.architectures:
-            found: list[list[float]] = []
-            for seed in range(arguments.seeds):
-                stream = Stream(corpus, DATA, False, seed)
-                torch.manual_seed(seed)
-                small = build(architecture, *SMALL, corpus.vocabulary, DATA.sequence_length, head_size=16, dropout=0.0)
-                optimise(small, stream, range(arguments.steps), ROWS, PEAK)
-                reached = [perplexity(small, stream, 0, WORLD)]
-                for way in WAYS:
-                    network, _ = grow(small.network, *GROWN, seed=seed, **way)
-                    grown = LanguageModel(network, small.vocabulary)
-                    optimise(grown, stream, range(arguments.steps, 2 * arguments.steps), ROWS, PEAK)
-                    reached.append(perplexity(grown, stream, 0, WORLD))
-                found.append(reached)
+            found = [compare(architecture, seed, corpus, arguments.steps) for seed in range(arguments.seeds)]
             before, exact, fpi = (list(values) for values in zip(*found, strict=True))
             ratios = [one / other for one, other in zip(exact, fpi, strict=True)]
             columns = [spread(before, 1), spread(exact, 1), spread(fpi, 1), spread(ratios, 3)]
