@@ -89,7 +89,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         whole = any(parameter is table.module.weight for table in (*found.tables, found.decoder))
         rows = ever[name][ever[name].any(1)] if whole else ever[name]  # of a table those that were read
         assert rows.all() or name in architecture_of(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
-    assert heads(new).ratio == heads(old).ratio
+    assert heads(new.config).ratio == heads(old.config).ratio
 
 
 def gradient(place: Any) -> Tensor:
@@ -102,7 +102,7 @@ def gradient(place: Any) -> Tensor:
 def test_grouped_heads_keep_their_ratio(family: str) -> None:
     """Oracle: the record: a new group of query heads is a whole group of the old network, in order."""
     new, record = grow(network(family, width=32), 3, 56)
-    assert heads(new).ratio == 2 and new.config.num_attention_heads == 14 and new.config.num_key_value_heads == 7
+    assert heads(new.config).ratio == 2 and new.config.num_attention_heads == 14 and new.config.num_key_value_heads == 7
     for sources in record["head_sources"]:
         pairs = list(zip(sources[::2], sources[1::2], strict=True))
         assert all(first % 2 == 0 and second == first + 1 for first, second in pairs)

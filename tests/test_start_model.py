@@ -26,10 +26,12 @@ from analysis.study import header
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
+from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, started
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Model
 from benchmark.training.evaluate import perplexities
+from tests.support.small_networks import RMS_FAMILIES, network
 
 
 def published(folder: Path, kind: str, **config: Any) -> Path:
@@ -140,6 +142,18 @@ def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
         config_of("naive", folder)
 
 
+@pytest.mark.parametrize("family", RMS_FAMILIES)
+def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_path: Path) -> None:
+    """Oracle: growth, which refuses a width that would part them; 1.15 times 32 is nearest to 36, nine heads of 4."""
+    model = network(family, width=32, max_position_embeddings=42)
+    model.save_pretrained(tmp_path / "start")
+    ladder = config_of("elle", tmp_path / "start", grow={"width": 1.15}).model.ladder
+    assert [size.hidden_size for size in ladder] == [32, 40, 40]
+    assert grow(model, 2, ladder[1].hidden_size)[0].config.hidden_size == 40
+    with pytest.raises(ConfigError, match="such as 32 or 40"):
+        grow(model, 2, 36)
+
+
 def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the contract: what is wrong, and the cure."""
     folder = published(tmp_path / "start", "gpt")
@@ -147,6 +161,14 @@ def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
         config_of("naive", tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"L1_D16 cannot follow L1_D32.*smaller"):
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 16}] * 2)
+    with pytest.raises(ConfigError, match=r"L1_D40 cannot follow L1_D32.* multiples of 16"):
+        config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 40}] * 2)
+    scaled = published(tmp_path / "scaled", "gpt", scale_attn_by_inverse_layer_idx=True)
+    with pytest.raises(ConfigError, match=r"scaled' cannot have more layers.*in width only"):
+        config_of("elle", scaled, grow={"layers": 1})
+    (scaled / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"model.start: .*config.json is damaged"):
+        config_of("elle", scaled)
     with pytest.raises(ValueError, match="a ladder or grow, not both"):
         Model(start="x", grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 16}])
     with pytest.raises(ValueError, match="go with start"):

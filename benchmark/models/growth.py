@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 from typing import Literal, get_args
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 
 from benchmark.models.growth_advanced import Aki
 from benchmark.models.growth_exact import Calibration, Exact, silenced
-from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, placed, places
+from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, placed, places, width_step
 from benchmark.models.growth_maps import Copy, plan_layers
 from benchmark.models.growth_padding import Padding
 from benchmark.models.growth_width import Fpi, NoiseScale, Width
@@ -93,7 +92,7 @@ def _width(
     noise: tuple[float, NoiseScale],
     calibration: Tensor | None,
 ) -> Width:
-    sizes = network.config.hidden_size, hidden_size, heads(network), generator
+    sizes = network.config.hidden_size, hidden_size, heads(network.config), generator
     if mode == "fpi":
         return Fpi(*sizes, *noise)
     if mode == "aki":
@@ -167,10 +166,9 @@ def _check(
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
         raise ConfigError(f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width")
-    step = config.hidden_size // math.gcd(config.hidden_size, heads(network).groups)
-    if hidden_size % step:
+    if hidden_size % (step := width_step(config)):
         below = hidden_size - hidden_size % step
-        what = f"in groups of {ratio}" if (ratio := heads(network).ratio) > 1 else "whole"
+        what = f"in groups of {ratio}" if (ratio := heads(config).ratio) > 1 else "whole"
         raise ConfigError(
             f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
             f"{step}, such as {below} or {below + step}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -58,12 +59,16 @@ def epsilon(network: PreTrainedModel) -> float:
     return getattr(network.config, architecture_of(network).epsilon)
 
 
-def heads(network: PreTrainedModel) -> Heads:
-    """The attention heads of the network."""
-    config = network.config
+def heads(config: Any) -> Heads:
+    """The attention heads of a network of this configuration."""
     groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Heads(size, groups, config.num_attention_heads // groups)
+
+
+def width_step(config: Any) -> int:
+    """What the hidden size of a larger network is a multiple of: heads, or groups of them, are copied whole."""
+    return config.hidden_size // math.gcd(config.hidden_size, heads(config).groups)
 
 
 def enlarged(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from transformers import AutoConfig
 from benchmark import checksums
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
-from benchmark.models.transformer import LanguageModel, load_network
+from benchmark.models.growth_layout import width_step
+from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -45,11 +45,13 @@ def started(config: RunConfig) -> RunConfig:
             f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
         )
     first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
-    head_size = known.hidden_size // known.num_attention_heads
+    ladder = _ladder(first, width_step(known), model, len(config.domains))
+    if ladder[-1].layers > first.layers and (reason := architecture.fixed_depth(known)):
+        raise ConfigError(f"model.start {model.start!r} cannot have more layers: {reason}; let it grow in width only")
     resolved = {
         "architecture": next(name for name in names() if known.model_type in architectures.load(name).model_types),
-        "head_size": head_size,
-        "ladder": _ladder(first, head_size, model, len(config.domains)),
+        "head_size": known.hidden_size // known.num_attention_heads,
+        "ladder": ladder,
     }
     return config.model_copy(
         update={
@@ -64,21 +66,22 @@ def load_start(folder: str, vocabulary: Vocabulary) -> LanguageModel:
     return LanguageModel(load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)).eval()
 
 
-def _ladder(first: Size, head_size: int, model: Model, domains: int) -> tuple[Size, ...]:
+def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
+    """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
     if model.ladder:
         ladder = (first, *model.ladder)
     else:
         grow = model.grow or Growth()
-        heads = [first.hidden_size / head_size * grow.width**index for index in range(domains)]
+        steps = [first.hidden_size / step * grow.width**index for index in range(domains)]
         ladder = tuple(
-            Size(layers=first.layers + index * grow.layers, hidden_size=head_size * round(count))
-            for index, count in enumerate(heads)
+            Size(layers=first.layers + index * grow.layers, hidden_size=step * round(count))
+            for index, count in enumerate(steps)
         )
     for before, size in pairwise(ladder):
-        if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % head_size:
+        if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % step:
             raise ConfigError(
-                f"model.ladder: {size} cannot follow {before} in a model with heads of {head_size}; no rung may be "
-                f"smaller than the one before, and hidden sizes are multiples of {head_size}"
+                f"model.ladder: {size} cannot follow {before} in this start model; no rung may be smaller than the one "
+                f"before, and hidden sizes are multiples of {step}, what a head takes, or the heads that share a key's"
             )
     return ladder
 
@@ -107,10 +110,10 @@ def _folder(start: str, revision: str | None) -> Path:
 
 def _configuration(folder: Path) -> Any:
     """The model's configuration, of an architecture that we know and a model that we can train."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"model.start: {folder} is no Hugging Face model folder: it has no config.json")
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = configuration(folder)
+    except ConfigError as error:
+        raise ConfigError(f"model.start: {error}") from None
     refused = {
         "auto_map": "needs code of its own, which is not run here",
         "quantization_config": "has quantised weights, which cannot be trained",
@@ -125,7 +128,8 @@ def _configuration(folder: Path) -> Any:
         architectures.of(str(content.get("model_type")))
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with naming_damage(folder):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 @functools.cache

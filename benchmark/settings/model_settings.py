@@ -25,7 +25,12 @@ class Growth(Settings):
     """How a start model grows from each domain to the next, by methods that grow; in place of a ladder."""
 
     layers: int = Field(0, ge=0, le=10_000, description="so many layers more")
-    width: float = Field(1.0, ge=1, le=1000, description="the hidden size times this, to the nearest whole head")
+    width: float = Field(
+        1.0,
+        ge=1,
+        le=1000,
+        description="the hidden size times this, to the nearest whole head (or heads that share a key)",
+    )
 
 
 class Start(Settings):
