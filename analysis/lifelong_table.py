@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.record_lines import Measured
 
 TARGET = "ER"
+SINCE_START = "Nats above the start model"
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
@@ -36,7 +37,8 @@ class LifelongTable(TableExhibit):
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
         probes = {probe["name"]: probe["title"] for run in runs for probe in run.line["probes"]}
-        columns = (*COLUMNS, *(Column(title, "Probe perplexity", lower=True) for title in probes.values()))
+        groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
+        columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
         blocks = [mark_best(self._block(study, suite, columns, list(probes)), columns) for suite in suites]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
@@ -44,6 +46,8 @@ class LifelongTable(TableExhibit):
             "predicted before its own stage. Mean AP: over the budget from the second domain on. Seconds and tokens: "
             f"charged in the last stage until its AP is {TARGET}'s final one, mean of the seeds that get there."
         )
+        if SINCE_START in groups:
+            about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
         below = [about, *notes.missing(blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
@@ -56,8 +60,11 @@ class LifelongTable(TableExhibit):
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
             own = {domain["name"]: unigram[domain["name"]] for domain in run.domains}
-            measured[row].append(_measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes))
-        return Block(self.heading(study, suite), tuple(_row(row, lines, columns) for row, lines in measured.items()))
+            values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
+            since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
+            measured[row].append((*values, *since)[: len(columns)])
+        rows = [_row(row, lines, columns) for row, lines in measured.items()]
+        return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)))
 
 
 def _measure(
@@ -87,6 +94,21 @@ def _measure(
     )
 
 
+def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
+    """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
+    for name, runs in study.starts(suite).items():
+        start, names = runs[0].start, [domain["name"] for domain in runs[0].domains]
+        values = {
+            "AP": metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1),
+            "Bits per byte": np.mean([of_text(start, one, "bits_per_byte") for one in names]),
+        }
+        known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, one) for one in probes]
+        known += [np.nan] * (len(columns) - len(known))
+        pairs = zip(known, columns, strict=True)
+        cells = (Cell() if np.isnan(value) else _cell((float(value),), column) for value, column in pairs)
+        yield TableRow((f"{name}, untouched",), tuple(cells), competes=False)
+
+
 def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -> TableRow:
     cells = map(_cell, zip(*runs, strict=True), columns) if runs else (Cell(missing=True) for _ in columns)
     return TableRow((label,), tuple(cells))
@@ -94,6 +116,6 @@ def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -
 
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     found = tuple(value for value in values if not np.isnan(value))
-    in_nats_or_bits = any(word in column.name for word in ("log", "transfer", "Bits"))
+    in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
     digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
     return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")

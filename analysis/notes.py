@@ -45,8 +45,15 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def probes(study: Study, suites: Iterable[str]) -> list[str]:
-    """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds."""
+    """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds.
+
+    A start model's own comes first: what is above it was forgotten.
+    """
     found: dict[str, dict[str, list[float]]] = {}
+    for name, start in ((name, run) for suite in suites for name, runs in study.starts(suite).items() for run in runs):
+        for probe in start.line["probes"]:
+            value = of_text(start.start, probe["name"])
+            found.setdefault(probe["title"], {}).setdefault(name, []).append(value)
     for run in (run for suite in suites for run in study.of(suite) if run.finished == len(run.domains)):
         for probe in run.line["probes"]:
             value = of_text(run.matrix[-1], probe["name"])

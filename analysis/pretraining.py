@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis import notes
+import numpy as np
+
+from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View
 from analysis.printed import corrections
-from analysis.study import Study
+from analysis.study import Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
 from benchmark.run_description import slug
 
@@ -52,8 +54,8 @@ class PerplexityTable(TableExhibit):
             )
             for label, run in runs.items()
         ]
-        unigram = [] if chosen else [_unigram(study, suite, columns)]
-        return Block(self.heading(study, suite), (*rows, *unigram))
+        references = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
+        return Block(self.heading(study, suite), (*rows, *references))
 
     def _printed(self) -> Table:
         columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))
@@ -101,17 +103,31 @@ def _cell(
     return Cell(values, printed="" if beside is None else number(beside, 2), missing=not values)
 
 
+def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRow]:
+    """The AP of each start model, untouched, on the domains that have come with each column."""
+    for name, runs in study.starts(suite).items():
+        found = []
+        for run in runs:
+            values = [of_text(run.start, domain["name"]) for domain in run.domains]
+            found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
+        yield _reference(f"{name}, untouched", found, columns)
+
+
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
     by_seed = {
         run.seed: [run.line["unigram"][d["name"]] for d in run.domains]
         for run in study.of(suite)
         if run.line["unigram"]
     }
-    orders = list(by_seed.values())
+    return _reference("Unigram perplexity of the domain", list(by_seed.values()), columns)
+
+
+def _reference(label: str, orders: list[list[float]], columns: list[Column]) -> TableRow:
+    """A row to compare with: a value for each column of AP, by seed in `orders`."""
     if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
         orders = orders[:1]
     cells = [
         Cell(tuple(order[stage] for order in orders if stage < len(order))) if metric == "AP" else Cell()
         for stage, metric in _places(columns)
     ]
-    return TableRow(("Unigram perplexity of the domain",), tuple(cells), competes=False)
+    return TableRow((label,), tuple(cells), competes=False)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -152,11 +153,22 @@ class Study:
         longest = max(orders, key=len)
         return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
 
+    def starts(self, suite: str) -> dict[str, list[RunRecords]]:
+        """What tables call each start model of a suite, and a run of each seed that begins with it."""
+        found: dict[str, dict[int, RunRecords]] = {}
+        for run in self.of(suite):
+            if run.start:
+                found.setdefault(_start_name(run), {}).setdefault(run.seed, run)
+        if len(found) == 1:
+            return {START: [*next(iter(found.values())).values()]}
+        return {f"{START} {name}": [*runs.values()] for name, runs in found.items()}
+
     def unigram(self, suite: str) -> dict[str, float]:
         """The unigram perplexity of each domain; empty before a run of the suite has started."""
         return next((run.line["unigram"] for run in self.of(suite) if run.line["unigram"]), {})
 
 
+START = "Start model"
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]
 _PROMPT = _SCORE.index("prompt")
 _of_score = itemgetter(*_SCORE)
@@ -190,6 +202,10 @@ def _headline(scores: Sequence[RecordedScore]) -> str:
 def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The mean score on the tasks of each domain, a column each."""
     return scores.groupby([*keys, "domain"])["test"].mean().unstack("domain")
+
+
+def _start_name(run: RunRecords) -> str:
+    return Path(str(run.line["config"]["model"]["start"])).name
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:

@@ -179,7 +179,7 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
     """Oracle: the cure that it names, which is to be followed once."""
     config = tiny_config("naive")
-    note = config.tokenizer.note(config.domains)
+    note = config.tokenizer_note
     assert note.endswith('tokenizer.domains = ["json", "email", "logging"].')
     assert "trained on email, logging too" in note and 'on the first alone: tokenizer.domains = ["json"]' in note
     named = Tokenizer(domains=("json", "email")).note(config.domains)

@@ -88,6 +88,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
         {name: value["perplexity"] for name, value in found.matrix[-1].items()}, rel=1e-6
     )
     first = run.store.stage(run.keys[0]) / "model"
+    assert not run.config.tokenizer_note  # none is trained, so no domain changes it
     tokenizer = AutoTokenizer.from_pretrained(first)
     assert tokenizer.convert_tokens_to_ids("<domain:json>") == run.corpus.text_vocabulary
     assert tokenizer.bos_token == AutoTokenizer.from_pretrained(start).bos_token

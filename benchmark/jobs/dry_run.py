@@ -26,7 +26,7 @@ def describe(plan: Plan, executor: Executor) -> str:
         f"share are trained once: {unit.text(shared, gpus)}, which saves "
         f"{unit.text(apart - shared, gpus)}"
     )
-    notes = dict.fromkeys(one.config.tokenizer.note(one.config.domains) for one in plan.states)
+    notes = dict.fromkeys(one.config.tokenizer_note for one in plan.states)
     return "\n".join([*lines, *filter(None, notes)])
 
 

@@ -56,7 +56,7 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
                 "domain's. Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
             )
     yield from shared_documents(corpus)
-    if note := config.tokenizer.note(config.domains):
+    if note := config.tokenizer_note:
         yield note
 
 

@@ -333,6 +333,11 @@ class RunConfig(Settings):
         """Row and seed, `elle-s0`."""
         return f"{row_slug(self.row)}-s{self.seed}"
 
+    @property
+    def tokenizer_note(self) -> str:
+        """What has to be said of a tokenizer that the stream decides; nothing of a start model's own."""
+        return "" if self.model.start else self.tokenizer.note(self.domains)
+
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
         copied = super().__copy__()
