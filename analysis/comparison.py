@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.inference import interval
+from analysis.notes import probes
 from analysis.study import Study, hardware, header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
 from benchmark.errors import UserError
@@ -64,13 +65,15 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
 
     Intervals are Student's over seeds that both have, of the logarithm of the ratio; seeds of one side do not count.
     """
-    ends = [Study(name, runs).ends.set_index(["row", "seed", "stage"]) for runs in (a, b)]
+    studies = [Study(name, runs) for runs in (a, b)]
+    ends = [study.ends.set_index(["row", "seed", "stage"]) for study in studies]
     both = ends[0].index.intersection(ends[1].index)
     titles = [domain["title"] for domain in max((run.domains for run in a), key=len)]
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
     lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles)) for row in rows)
     notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]
     notes.append("B against A: below 0 is a lower AP in B. Mean of the seeds that both have; one seed has no interval.")
+    notes += [f"{side}: {note}" for side, one in zip("AB", studies, strict=True) for note in probes(one, one.suites)]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
 

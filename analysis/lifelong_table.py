@@ -99,13 +99,13 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
     for name, runs in study.starts(suite).items():
         start, names = runs[0].start, [domain["name"] for domain in runs[0].domains]
         values = {
-            "AP": metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1),
-            "Bits per byte": np.mean([of_text(start, one, "bits_per_byte") for one in names]),
+            "AP": float(metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1)),
+            "Bits per byte": float(np.mean([of_text(start, one, "bits_per_byte") for one in names])),
         }
         known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, one) for one in probes]
         known += [np.nan] * (len(columns) - len(known))
         pairs = zip(known, columns, strict=True)
-        cells = (Cell() if np.isnan(value) else _cell((float(value),), column) for value, column in pairs)
+        cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
         yield TableRow((f"{name}, untouched",), tuple(cells), competes=False)
 
 

@@ -205,7 +205,7 @@ def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def _start_name(run: RunRecords) -> str:
-    return Path(str(run.line["config"]["model"]["start"])).name
+    return Path(run.line["config"]["model"].get("start", "")).name
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:

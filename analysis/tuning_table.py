@@ -33,6 +33,8 @@ class TuningTable(TableExhibit):
                 found = [values.get((name, row), {}).get(metric, ()) for name in names for metric in METRICS.values()]
                 rows.append(TableRow((row,), tuple(Cell(one, missing=not one) for one in found)))
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(rows)), columns))
+            for way, end in WAYS.items():
+                below += [f"{way}: {note}" for note in notes.probes(everything, [suite + end])]
             below += notes.notes(everything, [name for name in names if everything.of(name)])
         if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
             below.append(

@@ -34,6 +34,7 @@ class SizeRecord(TypedDict):
 
 
 class ModelRecord(TypedDict):
+    start: NotRequired[str]
     architecture: str
     head_size: int
     ladder: list[SizeRecord]

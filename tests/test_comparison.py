@@ -40,12 +40,18 @@ def sides(tmp_path) -> tuple[Path, Path]:
 
 
 def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
-    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the interval is scipy's."""
+    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the interval is scipy's. Probes are as
+    made up."""
     runs = [load_runs(side, "demo") for side in sides]
+    for value, run in ((value, run) for value, side in zip((40.0, 44.0), runs, strict=True) for run in side):
+        run.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
+        for line in (line for lines in run.stages for line in lines if line["kind"] == "evaluation"):
+            line["perplexity"]["wiki"] = value
     table = comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
     assert cells["ELLE"] == ["--"] * 8 and "ELLE: only in A." in table.notes
+    assert "B: Probe Wiki, perplexity after the last domain: Naive 44.00, ER 44.00." in table.notes
     ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
     changes = np.log(ends[1]["ap"].to_numpy() / ends[0]["ap"].to_numpy())
     low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))

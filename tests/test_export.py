@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
-from benchmark.instruments.evaluate_text import evaluate_text
+from benchmark.instruments.evaluate_text import evaluate_text, on_text, open_folder
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import tiny_config
-from benchmark.models import LanguageModel, build, load
+from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.start_model import started
@@ -134,6 +135,33 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
     text = model.vocabulary.text
     torch.testing.assert_close(found[..., :text], expected, rtol=1e-5, atol=1e-5)
     assert found[..., text:].exp().sum() == 0
+
+
+MASKED = [name for name in names() if architectures.load(name).masked]
+
+
+@pytest.mark.parametrize(("architecture", "prompt"), list(zip(MASKED, ["one", "none"] * len(MASKED), strict=False)))
+def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, prompt: str, tmp_path: Path) -> None:
+    """Oracle: transformers' own loss where `evaluate` masks, in rows that begin as its tokenizer begins them."""
+    where, _ = write_text(tmp_path)
+    trained = stage(tmp_path / "stage", architecture, prompts=prompt != "none")
+    export_model(trained, tmp_path / "out", prompt if prompt != "none" else None)
+    opened = on_text(*open_folder(trained / "model"), where)
+    domain = opened.newest if prompt == "none" else DOMAINS.index(prompt)
+    bpe, network = (
+        AutoTokenizer.from_pretrained(tmp_path / "out"),
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "out"),
+    )
+    begin = torch.tensor(bpe("").input_ids[:-1])
+    rows, labels = list[Tensor](), list[Tensor]()
+    for batch in opened.stream.validation(domain, 16):
+        target = torch.full_like(batch.tokens, -100).scatter(1, batch.positions, batch.targets)
+        rows.append(torch.cat([begin.expand(len(target), -1), batch.tokens[:, 1:]], dim=1))
+        labels.append(torch.cat([torch.full((len(target), len(begin)), -100), target[:, 1:]], dim=1))
+    with torch.no_grad():
+        found = network(torch.cat(rows), labels=torch.cat(labels)).loss.exp().item()
+    assert found == pytest.approx(opened.perplexity(domain), rel=1e-5)
+    assert (torch.cat(rows) == bpe.mask_token_id).any()
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])

@@ -41,6 +41,8 @@ def test_the_three_ways_stand_side_by_side(tmp_path):
     for suite in ways.values():
         synthetic.write(tmp_path, suite, rows=[("ER", "er", {}), ("MAS", "mas", {})])
         runs[suite] = load_runs(tmp_path, suite)
+        for run in runs[suite]:
+            run.line["probes"] = [{"name": "wb", "title": "Wiki"}]
     own, *tuned_runs = runs.values()
     study = Study("demo", own, [run for one in tuned_runs for run in one])
     entry: Any = paper_tables.load("tuning")
@@ -54,6 +56,7 @@ def test_the_three_ways_stand_side_by_side(tmp_path):
             last = ends[(ends["row"] == row.stub[0]) & (ends["stage"] == 4)]
             assert [row.cells[place].values for place in places] == [tuple(last["ap"]), tuple(last["ap_plus"])]
         assert [row.cells[places[0]].best for row in block.rows] == [True, False], "MAS forgets more"
+        assert any(note.startswith(f"{way}: Probe Wiki, perplexity after") for note in table.notes)
     assert not table.missing
     without = entry.build(Study("demo", own))
     assert without.missing == 8 and "`run SUITE --options FILE` tuned ones" in without.notes[-1]
