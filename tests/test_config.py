@@ -292,6 +292,9 @@ def test_a_path_that_is_meant_from_elsewhere_is_told_how_to_be_written(tmp_path,
     assert load_suite("suites/s.toml").model.start == "m"
     (tmp_path / "suites" / "m").mkdir()
     assert load_suite("suites/s.toml").model.start == "suites/m"
+    file.write_text(file.read_text().replace('start = "m"', 'start = "../n"'))
+    with pytest.raises(ConfigError, match="'./n': no such folder"):
+        methods.runs(load_suite("suites/s.toml"))
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def _path(value: str, or_name: bool, key: str, file: Path) -> str:
     if value.startswith(AS_THEY_ARE):
         return value
     found = os.path.normpath(file.parent / value)
-    if or_name and not value.startswith(".") and not os.path.isdir(found):
-        return value  # on the Hub
+    if or_name and not os.path.isdir(found):  # on the Hub, or missing: then nobody is to be asked for it
+        return os.path.join(os.curdir, found) if value.startswith(".") else value
     if not or_name and not os.path.exists(found) and os.path.exists(value):
         beside = os.path.relpath(value, file.parent)
         raise ConfigError(f"{file}: {key}: {value!r} is not there: paths are relative to this file; write {beside!r}")
