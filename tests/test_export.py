@@ -31,7 +31,7 @@ from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, Data, Domain
 from benchmark.settings.config import Tokenizer as TokenizerSettings
 from benchmark.settings.model_settings import Model
-from benchmark.training.evaluate import perplexities
+from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
@@ -299,5 +299,8 @@ def test_evaluate_says_of_a_domains_text_what_records_say(architecture: str, pro
         parameter.data += 0.3 * torch.randn_like(parameter)  # a new model finds everything equally likely
     model.save(tmp_path / "model", corpus.tokenizer)
     recorded = perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
-    found = {name: evaluate_text(tmp_path / "model", text, name)["perplexity"] for name, text in texts.items()}
+    said = {name: evaluate_text(tmp_path / "model", text, name) for name, text in texts.items()}
+    found = {name: one["perplexity"] for name, one in said.items()}
+    for text in corpus.domains:
+        assert said[text.name]["bits_per_byte"] == pytest.approx(bits_per_byte(recorded[text.name], text), rel=1e-5)
     assert found == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in found.values()}) == 3

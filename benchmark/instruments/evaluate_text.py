@@ -12,14 +12,14 @@ import numpy as np
 from benchmark.data import corpus
 from benchmark.data.bpe import TextTokenizer
 from benchmark.data.start_tokenizer import load_tokenizer
-from benchmark.data.tokens import Corpus, DomainTokens
+from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.models import LanguageModel, load, saved_tokenizer
 from benchmark.models.devices import own_device
 from benchmark.models.transformer import configuration, load_network
 from benchmark.settings.config import ConfigError, Data, Domain
-from benchmark.training.evaluate import perplexity
+from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
@@ -34,7 +34,8 @@ LONGEST_ROW = 1024  # columns; published models have positions for rows that no 
 class TextEvaluation(TypedDict):
     """How well a model predicts a text."""
 
-    perplexity: float
+    perplexity: float  # per token
+    bits_per_byte: float  # whatever the tokenizer
     domain: str  # whose prompt or column read it, "none" for a published model
     documents: int
     tokens: int
@@ -81,11 +82,13 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
         index, share = discriminator.vote(checkpoint, [ids for ids in opened.documents if ids])
     else:
         index = names.index(domain) if domain else opened.newest
+    value, measured = opened.perplexity(index), opened.stream.evaluated[index]
     found = TextEvaluation(
-        perplexity=opened.perplexity(index),
+        perplexity=value,
+        bits_per_byte=bits_per_byte(value, measured),
         domain=names[index] if names else NO_DOMAIN,
         documents=len(opened.documents),
-        tokens=len(opened.stream.evaluated[0].valid),
+        tokens=len(measured.valid),
         skipped=opened.skipped,
     )
     if share is not None:
@@ -128,7 +131,8 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
     encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
     ids = np.array([token for one in encoded for token in (*one, special.eos)])
-    one = DomainTokens("text", str(text), "", ids, ids, {})
+    info: DomainInfo = {"valid_bytes": sum(len(one.encode()) for one in documents)}
+    one = DomainTokens("text", str(text), "", ids, ids, info)
     stream = Stream(
         Corpus(bpe, model.vocabulary.text, (one,) * max(1, len(model.vocabulary.domains)), special=special),
         Data(sequence_length=min(model.sequence_length, LONGEST_ROW)),
