@@ -54,8 +54,8 @@ class PerplexityTable(TableExhibit):
             )
             for label, run in runs.items()
         ]
-        references = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
-        return Block(self.heading(study, suite), (*rows, *references))
+        beside = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
+        return Block(self.heading(study, suite), (*rows, *beside))
 
     def _printed(self) -> Table:
         columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))
@@ -110,7 +110,7 @@ def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRo
         for run in runs:
             values = [of_text(run.start, domain["name"]) for domain in run.domains]
             found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
-        yield _reference(f"{name}, untouched", found, columns)
+        yield _not_competing(f"{name}, untouched", found, columns)
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
@@ -119,10 +119,10 @@ def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
         for run in study.of(suite)
         if run.line["unigram"]
     }
-    return _reference("Unigram perplexity of the domain", list(by_seed.values()), columns)
+    return _not_competing("Unigram perplexity of the domain", list(by_seed.values()), columns)
 
 
-def _reference(label: str, orders: list[list[float]], columns: list[Column]) -> TableRow:
+def _not_competing(label: str, orders: list[list[float]], columns: list[Column]) -> TableRow:
     """A row to compare with: a value for each column of AP, by seed in `orders`."""
     if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
         orders = orders[:1]

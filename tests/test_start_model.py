@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -155,7 +156,7 @@ def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_pa
         grow(model, 2, 36)
 
 
-def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
     """Oracle: the contract: what is wrong, and the cure."""
     folder = published(tmp_path / "start", "gpt")
     with pytest.raises(ConfigError, match="no such folder"):
@@ -177,9 +178,29 @@ def test_other_mistakes_are_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ValueError, match="ladder: missing"):
         Model()
 
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("no network")
 
-    monkeypatch.setattr("benchmark.models.start_model.snapshot_download", offline)
-    with pytest.raises(OSError, match="no network"):
-        config_of("naive", Path("nobody/nothing"))
+def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: what a stand-in for it was asked; jobs find the copy, which is known by its commit, without a network."""
+    copy, fetched, offline = tmp_path / "snapshots" / "c0ffee", [], True
+
+    def hub(name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        if not local_files_only:
+            fetched.append((name, revision, offline))
+            if offline:
+                raise OSError("no network")
+            published(copy, "gpt")
+        if not copy.exists():
+            raise LocalEntryNotFoundError("not here")
+        return str(copy)
+
+    monkeypatch.setattr("benchmark.models.start_model.snapshot_download", hub)
+    with pytest.raises(
+        ConfigError, match=r"'me/base', revision 'v1' .*OSError.* `run_all.py prepare` once where there"
+    ):
+        config_of("naive", Path("me/base"), revision="v1")
+    offline = False
+    first = config_of("naive", Path("me/base"), revision="v1")
+    offline = True
+    again = config_of("elle", Path("me/base"), revision="v1")
+    assert fetched == [("me/base", "v1", True), ("me/base", "v1", False)]
+    assert first.start == again.start and first.start.key == "c0ffee"
