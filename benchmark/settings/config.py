@@ -114,16 +114,12 @@ class Tokenizer(Settings):
             return ""
         names = ", ".join(f'"{domain.name}"' for domain in domains)
         adding = (
-            ""
-            if self.domains
-            else (
-                " Another domain in the stream would change it, and train every stage anew; to be free to add some: "
-                f"tokenizer.domains = [{names}]."
-            )
+            " Another domain in the stream would change it, and train every stage anew; to be free to add some: "
+            f"tokenizer.domains = [{names}]."
         )
         return (
             f"The tokenizer is trained on {', '.join(later)} too, which no model has met before their stage; on the "
-            f'first alone: tokenizer.domains = ["{domains[0].name}"].{adding}'
+            f'first alone: tokenizer.domains = ["{domains[0].name}"].' + adding * (not self.domains)
         )
 
 
