@@ -1,5 +1,6 @@
 # make demo    the demo suite: a table and curves in report/demo/
 # make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine
+# make test-thorough    all cases, of which `make test` tries those that tell most; hours
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make slurm-chaos    docs/slurm.md: a real Slurm cluster on this machine
@@ -8,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm check docs slurm-demo slurm-chaos chaos
+.PHONY: demo test test-slurm test-thorough check docs slurm-demo slurm-chaos chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
 SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.local.slots import physical_cores, visible_gpus; \
@@ -27,6 +28,9 @@ test: $(VENV)/installed
 
 test-slurm: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
+
+test-thorough: $(VENV)/installed
+	THOROUGH=1 $(MAKE) test
 
 check: $(VENV)/installed-check
 	$(RUN) -m ruff format --check .

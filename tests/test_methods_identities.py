@@ -21,6 +21,7 @@ from benchmark.settings.config import digest
 from benchmark.training.method import Phase
 from benchmark.training.stage_keys import stage_of
 from tests.support import toy
+from tests.support.thorough import one_in
 
 ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
 
@@ -161,7 +162,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", one_in(2, VARIANTS))
 def test_variants_resume_identically(name: str, tmp_path) -> None:
     """Oracle: the run that was not killed, in every phase of every stage; and it has measured something by its end."""
     method, options = VARIANTS[name]

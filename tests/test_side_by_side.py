@@ -19,6 +19,7 @@ from benchmark.settings.config import ConfigError
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
+from tests.support.thorough import THOROUGH
 
 NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
 
@@ -193,6 +194,7 @@ def finish(lab: Lab) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.skipif(not THOROUGH, reason="`make test-thorough`; test_one_failure_stops_no_other tells most of it")
 @pytest.mark.parametrize("how", ["SIGKILL to the parent"])
 def test_all_stop_after_a_checkpoint(paced: Lab, how: str) -> None:
     """Oracle: undisturbed runs, bit for bit; no process is left."""

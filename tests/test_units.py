@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
 import matplotlib.figure
 import pytest
@@ -17,8 +16,8 @@ from benchmark.settings.config import Budget, ConfigError
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
-from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from tests.support.idles import Idles
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write
@@ -154,17 +153,6 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
 def test_ways_to_ask_for_a_unit_by_name_are_found(code: str) -> None:
     """Oracle: each of them would have to be changed for another unit like it."""
     assert asked_by_name(ast.parse(code))
-
-
-@dataclass
-class Idles(LifelongMethod):
-    """Has a phase that computes nothing, for half of the budget."""
-
-    def signature(self, stage):
-        return {"idles": True}
-
-    def phases(self, stage):
-        return [Phase("idle", 0.5, trains=False), Phase("adapt", 0.5)]
 
 
 def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
