@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line
+from benchmark.settings.command_line import command_line, words_again
 from benchmark.store import Store
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     if options.options:
         suite, runs = tuning.tuned(suite, runs, options.options, options.charge_search)
         methods.check(runs, f"--options {options.options}")
-    return suite, runs
+    return suite.called_by(words_again(options, name)), runs
 
 
 def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
@@ -125,7 +125,7 @@ def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
     suite, configs = read_suite(options, options.suite)
-    return say(preparation.prepare(suite, configs, Store(options.runs), options.suite))
+    return say(preparation.prepare(suite, configs, Store(options.runs)))
 
 
 def report(options: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ class ScoreTable(TableExhibit):
             for heading, lines in self.lines(study, suite)
         ]
         shown = study.scores[study.scores["suite"].isin(suites)]
-        below = [*_about(shown, titles), *notes.missing(blocks, suites), *notes.notes(study, suites)]
+        below = [*_about(shown, titles), *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:

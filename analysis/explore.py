@@ -90,7 +90,7 @@ def _runs(study: Study) -> list[dict[str, Any]]:
         state = (
             f"failed in stage {run.failure['stage'] + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
         )
-        command = f"python run_all.py run {run.suite} --methods {run.line['method']} --seeds {run.seed}"
+        command = f"{study.run_command(run.suite)} --methods {run.line['method']} --seeds {run.seed}"
         found.append(
             {
                 "suite": run.suite,

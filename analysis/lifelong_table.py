@@ -48,7 +48,7 @@ class LifelongTable(TableExhibit):
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *notes.missing(blocks, suites), *notes.notes(study, suites)]
+        below = [about, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:

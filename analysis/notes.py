@@ -66,9 +66,9 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     ]
 
 
-def missing(blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+def missing(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     """Say how the missing cells get filled, and in which rows seeds are missing."""
-    commands = " or ".join(f"`python run_all.py run {suite}`" for suite in suites)
+    commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
     found = []
     if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
         found.append(f"-- is not measured yet; {commands} fills it in.")

@@ -33,7 +33,7 @@ class PerplexityTable(TableExhibit):
         suites = self.suites(study)
         columns = _columns(max((study.stage_titles(suite) for suite in suites), key=len))
         blocks = [mark_best(self._block(study, suite, columns, view), columns) for suite in suites]
-        below = [*notes.missing(blocks, suites), *notes.probes(study, suites), *notes.notes(study, suites)]
+        below = [*notes.missing(study, blocks, suites), *notes.probes(study, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, columns: list[Column], view: View) -> Block:

@@ -7,7 +7,7 @@ is charged counts from the start of the run, in the budget's unit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -32,7 +32,8 @@ class Study:
     """The runs that a report is about, and everything computed from them once.
 
     `tuned` are runs of the same rows with tuned options, which one table sets beside them. `title` says what is
-    compared, as its suites do; `paper`: whether the runs are held against the paper.
+    compared, as its suites do; `paper`: whether the runs are held against the paper; `called`: what
+    stands for each suite on a command line.
     """
 
     name: str
@@ -40,6 +41,11 @@ class Study:
     tuned: Sequence[RunRecords] = ()
     title: str = ""
     paper: bool = False
+    called: Mapping[str, str] = field(default_factory=dict)
+
+    def run_command(self, suite: str) -> str:
+        """The command that trains what is missing of a suite."""
+        return f"python run_all.py run {self.called.get(suite, suite)}"
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:

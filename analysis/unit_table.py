@@ -34,7 +34,7 @@ class UnitTable(TableExhibit):
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns))
             turns += turning_points(ranks, study.of(suite)[0].line["config"]["budget"]["unit"])
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
-        below = [about, *turns, *notes.missing(blocks, suites), *notes.notes(study, suites)]
+        below = [about, *turns, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
 

@@ -116,7 +116,8 @@ def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:
     name = "+".join(suite.name for suite, _ in suites)
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
-    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper)
+    called = {suite.name: suite.called for suite, _ in (*suites, *tuned)}
+    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper, called)
 
 
 def _records(suites: Suites, runs: Path) -> list[RunRecords]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,15 +45,21 @@ def cli(place, capsys):
     return call
 
 
+def named(text: str) -> list[str]:
+    """The command that a text names, as a shell would split it."""
+    [command] = re.findall(r"`python run_all.py ([^`]+)`", text)
+    return shlex.split(command)
+
+
 def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
-    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows."""
+    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows. The
+    commands that are named can be pasted: the suite is a path, its records are elsewhere."""
     code, text = cli("run", "--dry-run")
     assert code == 0 and "To train: 2 of 2 runs" in text and "24 steps" in text and "18 steps" in text
     code, text = cli("status")
     assert "2 runs, 2 todo" in text
 
-    code, text = cli("run", "--parallel", 1)
-    assert code == 0
+    assert run_all.main([*named(text), "--parallel", "1", "--out", str(place / "report")]) == 0
     table = (place / "report" / "tiny" / "main_pretraining.md").read_text()
     assert "Naive" in table and "ER" in table
     assert (place / "report" / "tiny" / "trend_main.pdf").stat().st_size > 1000
@@ -60,10 +68,13 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     before = {stage: (stage / "records.jsonl").read_bytes() for stage in stages}
 
     code, text = cli("run", "--parallel", 1)
-    assert code == 0
+    assert code == 0 and f"nothing to train, of 2 runs in {place / 'runs'}" in text
     assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
     code, text = cli("run", "--dry-run")
     assert "0 of 2 runs" in text
+    assert run_all.main([*named(text), "--out", str(place / "again")]) == 0
+    assert (place / "again" / "tiny" / "main_pretraining.md").read_text() == table
+    assert named(cli("status", "--set", "tables=[]")[1])[-2:] == ["--set", "tables=[]"]
 
 
 def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
@@ -74,7 +85,8 @@ def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
     table = (place / "missing" / "tiny+bert" / "main_pretraining.md").read_text()
     assert table.count("| Naive | -- | -- | -- |") == table.count("| ER | -- | -- | -- |") == 2
     assert "*GPT from L1" in table and "*BERT from L1" in table
-    assert "`python run_all.py run tiny` or `python run_all.py run bert` fills it in" in table
+    commands = [f"`python run_all.py run {suite} --runs {place / 'no'}`" for suite in suites]
+    assert f"{' or '.join(commands)} fills it in" in table
 
 
 def test_the_papers_numbers_can_be_shown_alone(place, capsys) -> None:

@@ -77,7 +77,7 @@ def test_a_file_adds_an_executor(lab: Lab, monkeypatch, capsys) -> None:
     assert executors.find("toy").done[-1].key == "report"  # type: ignore[attr-defined]
     capsys.readouterr()
     assert lab.call("cancel") == 0
-    assert "ended 0 jobs" in capsys.readouterr().out and executors.find("toy").done.pop() == []  # type: ignore[attr-defined]
+    assert "no jobs to end" in capsys.readouterr().out and executors.find("toy").done.pop() == []  # type: ignore[attr-defined]
     del sys.modules[f"{executors.__name__}.toy"]
 
 

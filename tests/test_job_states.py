@@ -104,7 +104,12 @@ def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, cap
     told = capsys.readouterr().out
     assert "2 runs, 1 held, 1 todo; 0% of the budget; other jobs: 1 held" in told
     assert re.search(r"naive-s0 +held +7 .*a submission that died: `run` lets it go", told)
-    assert re.search(r"tiny:\?  held  8_\[0-2\]  .*`run_all.py cancel tiny` ends it", told) and "elsewhere" not in told
+    assert (
+        re.search(
+            r"tiny:\?  held  8_\[0-2\]  .*`python run_all.py cancel " + re.escape(str(lab.file)) + r".*` ends it", told
+        )
+        and "elsewhere" not in told
+    )
     assert "1 jobs are for runs that the suite no longer has: `scancel 6`" in told
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "cancel", lambda ids: ended.append(list(ids)))
@@ -121,7 +126,7 @@ def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "cancel", lambda ids: ended.append([*ids]) if ids else None)
     assert lab.call("cancel", "--methods", "er", "--dry-run") == 0 and ended == []
-    assert capsys.readouterr().out == "7  ER  running\n1 jobs would be ended\n"
+    assert capsys.readouterr().out == "7  ER  running\n1 jobs would be ended; the same without --dry-run ends them\n"
     assert lab.call("cancel", "--methods", "er") == 0 and ended.pop() == ["7"]
     assert lab.call("cancel", "--methods", "er,naive") == 0 and ended.pop() == ["6", "7", "8"]
     assert lab.call("cancel", "--seeds", "5") == 0 and ended == []

@@ -208,7 +208,7 @@ def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
     assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
     before = lab.run_lines("hot")
     assert lab.call("run", "--parallel", "1") == 1 and lab.run_lines("hot") == before
-    assert "1 failed runs are left as they are" in capsys.readouterr().err
+    assert "1 runs failed before and are left as they are" in capsys.readouterr().err
     assert lab.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in lab.run_lines("hot")] == ["run", "failed"] * 2
 

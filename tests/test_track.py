@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from benchmark.records import load_runs
 from run_all import main
 from tests.support import synthetic
 
+Reader = Callable[[Path], list[tuple[int, dict[str, float]]]]
+
 
 def sent(folder: Path, name: str) -> list[tuple[int, float]]:
     """Steps and values of a scalar of a run, from all its event files."""
@@ -21,15 +24,65 @@ def sent(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(one.step, one.value) for one in found.Scalars(name)]
 
 
+def of_trackio(out: Path) -> list[tuple[int, dict[str, float]]]:
+    """Steps and values of the run, from trackio's data base."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return [(line["step"], line) for line in SQLiteStorage.get_logs("demo", "0-0")]
+
+
+def of_wandb(out: Path) -> list[tuple[int, dict[str, float]]]:
+    """Steps and values of the run, from the files that `wandb sync` would send: records in a LevelDB log, which are
+    7 bytes of checksum, length and type and then a message, in one block of 32 KiB after a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for file in sorted((out / "wandb").glob("offline-run-*/run-0-0.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        content, at = file.read_bytes(), 7
+        assert len(content) < 2**15
+        while at < len(content):
+            length = int.from_bytes(content[at + 4 : at + 6], "little")
+            record = Record.FromString(content[at + 7 : at + 7 + length])
+            at += 7 + length
+            if record.HasField("history"):
+                items = record.history.item
+                values = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+                found.append((record.history.step.num, values))
+    return found
+
+
+@pytest.mark.parametrize(("name", "read"), [("trackio", of_trackio), ("wandb", of_wandb)])
+def test_services_have_what_records_have_and_go_on(name: str, read: Reader, tmp_path, monkeypatch) -> None:
+    """Their own libraries, offline. A run that has stopped in its third stage, and then ended."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # before trackio is imported
+    pytest.importorskip(name, reason=f"{name} is not installed; it is of the test extra")
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
+    synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
+    said = [*track("demo", runs, name, out), *track("demo", runs, name, out)]
+    synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
+    said += track("demo", runs, name, out)
+    shows = {"trackio": "`trackio show --project demo`", "wandb": f"`wandb sync {out}/wandb/offline-run-"}[name]
+    assert len(said) == 2 and all(line.startswith(f"0-0: 10 evaluations sent to {name}; {shows}") for line in said)
+    (run,) = load_runs(runs, "demo")
+    lines = [line for stage in run.stages for line in stage if line["kind"] == "evaluation"]
+    found = read(out)
+    assert [step for step, _ in found] == [100 * stage + quarter for stage in range(5) for quarter in (25, 50, 75, 100)]
+    assert [values["perplexity/ns"] for _, values in found] == pytest.approx([one["perplexity"]["ns"] for one in lines])
+    assert [values["recorded at"] for _, values in found] == [one["time"] for one in lines]
+
+
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     """A run that has stopped in its third stage, and then ended: each evaluation is there once."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
-    assert list(track("demo", runs, "tensorboard", out)) == ["0-0: 10 evaluations sent to tensorboard"]
+    said = f"0-0: 10 evaluations sent to tensorboard; `tensorboard --logdir {out / 'demo'}` shows them"
+    assert list(track("demo", runs, "tensorboard", out)) == [said]
     assert not list(track("demo", runs, "tensorboard", out))
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    assert list(track("demo", runs, "tensorboard", out)) == ["0-0: 10 evaluations sent to tensorboard"]
+    assert list(track("demo", runs, "tensorboard", out)) == [said]
     (run,) = load_runs(runs, "demo")
     lines = [line for stage in run.stages for line in stage if line["kind"] == "evaluation"]
     expected = [line["perplexity"]["ns"] for line in lines]
@@ -49,9 +102,8 @@ def test_a_killed_call_sends_again_what_was_not_noted(tmp_path) -> None:
     del first
     noted = json.loads((tmp_path / "runs" / "trackers" / "tensorboard" / "demo.json").read_text())
     assert noted == {"0-0": [4, 100]}
-    assert list(track("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")) == [
-        "0-1: 20 evaluations sent to tensorboard"
-    ]
+    (said,) = track("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
+    assert said.startswith("0-1: 20 evaluations sent to tensorboard")
 
 
 def test_the_command_says_what_it_did(tmp_path, capsys, monkeypatch) -> None:

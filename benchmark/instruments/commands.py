@@ -64,13 +64,16 @@ def export(options: argparse.Namespace) -> int:
         from benchmark.settings.suite_files import load_suite
 
         print("\n".join(write_stream(load_suite(options.stage), options.out)))
+        print(f"wrote {options.out}, a data set with a Croissant card; `datasets` and `mlcroissant` load it")
         return 0
     from benchmark.instruments.export_model import export_model
 
     done = export_model(Path(options.stage), options.out, options.prompt, options.push)
-    print(f"{options.out}: {f'reads texts as those of {done.domain}' if done.domain else 'reads all texts alike'}")
+    reads = f"reads texts as those of {done.domain}" if done.domain else "reads all texts alike"
+    print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
+    print(f"next: `python run_all.py evaluate {options.out} --text FILE` measures it; transformers loads it")
     if done.url:
-        print(done.url)
+        print(f"sent to {done.url}")
     return 0
 
 
@@ -84,5 +87,9 @@ def grow(options: argparse.Namespace) -> int:
     )
     print(json.dumps(grown.flat()))
     size_of = f"{options.layers} layers of width {options.width}"
-    print(f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it", file=sys.stderr)
+    print(
+        f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it, and so does model.start of a "
+        "suite (docs/starting_from_a_model.md)",
+        file=sys.stderr,
+    )
     return 0

@@ -64,7 +64,7 @@ def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> li
     with whole_file(file) as out:
         out.write(content.encode())
     called = file.with_suffix("")
-    seen = (f"  {one.domain.name}: about {one.total / 1e6:,.1f} MB of text" for one in texts)
+    seen = (f"  {one.domain.name}: about {_bytes(one.total)} of text" for one in texts)
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
         *seen,
@@ -73,6 +73,10 @@ def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> li
         f"  python run_all.py run {called} --dry-run    # which runs, how long",
         f"  python run_all.py run {called}              # trains them, then shows the table",
     ]
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
 def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -67,7 +67,7 @@ def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store
             run.train()  # nothing: it records what the run consists of now
         text = ", ".join(f"{count} {what}" for what, count in found.items() if count)
         why = f"; {others} have other text or settings than the suite, and could not be moved" if others else ""
-        yield f"{config.row}, seed {config.seed}: stages {text}{why}"
+        yield f"{config.row}, seed {config.seed}: of its stages {text}{why}"
 
 
 def old_stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> list[str]:

@@ -260,3 +260,4 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
         print(table(costs, precision_of(configs[0].training, world), world.hardware()))
         if table_file:
             step_times.write(table_file, rows, world.hardware())
+            say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ from benchmark.errors import UserError
 from benchmark.records import RunRecords, load_runs
 
 SECONDS = 10.0  # between two looks at records
-TRACKERS = ("tensorboard", "trackio", "wandb")
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
 
 
@@ -31,8 +31,8 @@ class Tracker(Protocol):
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None: ...
 
-    def close(self) -> None:
-        """All that was logged is kept when this returns."""
+    def close(self) -> str:
+        """Returns what shows it, when all that was logged is kept."""
         ...
 
 
@@ -42,43 +42,78 @@ class TensorBoard:
     def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer = SummaryWriter(str(out / suite / run.id))
+        self._folder, self._writer = out / suite, SummaryWriter(str(out / suite / run.id))
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, walltime=when)
 
-    def close(self) -> None:
+    def close(self) -> str:
         self._writer.close()
+        return f"`tensorboard --logdir {shlex.quote(str(self._folder))}` shows them"
 
 
 class Service:
-    """A run of trackio or Weights & Biases, which are called alike; their own settings say where it goes."""
+    """A run of trackio or Weights & Biases, which are called alike; their own settings say where it goes.
+
+    What they would measure of this process says nothing of the run: it is switched off.
+    """
 
     def __init__(self, module: Any, suite: str, run: RunRecords, **more: Any) -> None:
         self._module = module
         config = {"row": run.row, "method": run.line["method"], "seed": run.seed, "options": run.line["options"]}
-        module.init(project=suite, name=run.id, config=config, resume="allow", **more)
+        self._opened = module.init(project=suite, name=run.id, config=config, resume="allow", **more)
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None:
-        self._module.log({**values, "time": when}, step=step)
+        self._module.log({**values, "recorded at": when}, step=step)  # `time` is trackio's own
 
-    def close(self) -> None:
+    def close(self) -> str:
         self._module.finish()
+        return self._shown()
+
+    def _shown(self) -> str:
+        raise NotImplementedError
+
+
+class Trackio(Service):
+    """A local data base, below `TRACKIO_DIR` if that is set, or a Space of the Hub."""
+
+    def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
+        import trackio
+
+        super().__init__(trackio, suite, run, auto_log_cpu=False, auto_log_gpu=False)
+
+    def _shown(self) -> str:
+        return f"`trackio show --project {shlex.quote(self._opened.project)}` shows them"
+
+
+class WeightsAndBiases(Service):
+    """A run of the service, or with `WANDB_MODE=offline` files in `out` that are sent later."""
+
+    def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
+        import wandb
+
+        own = {"x_disable_stats": True, "x_save_requirements": False, "disable_git": True, "console": "off"}
+        settings = wandb.Settings(silent=True, **own)
+        super().__init__(wandb, suite, run, id=run.id, dir=str(out), settings=settings)
+
+    def _shown(self) -> str:
+        if self._opened.offline:
+            return f"`wandb sync {shlex.quote(self._opened.settings.sync_dir)}` sends them on"
+        return f"{self._opened.url} shows them"
+
+
+KINDS: Mapping[str, Callable[[str, RunRecords, Path], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "trackio": Trackio,
+    "wandb": WeightsAndBiases,
+}
 
 
 def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> Tracker:
     """Open the run of a tracker. Raises TrackerError where its package is not installed."""
     try:
-        if name == "tensorboard":
-            return TensorBoard(suite, run, out)
-        if name == "trackio":
-            import trackio
-
-            return Service(trackio, suite, run)
-        import wandb
-
-        return Service(wandb, suite, run, id=run.id, dir=str(out))
+        return KINDS[name](suite, run, out)
     except ImportError as error:
         raise TrackerError(f"--to {name}: {error}; `pip install {name}`") from None
 
@@ -95,10 +130,10 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
         tracker = open_tracker(to, suite, run, out)
         for _, step, when, values in new:
             tracker.log(values, step, when)
-        tracker.close()
+        shown = tracker.close()
         sent[run.id] = list(new[-1][0])
         write_json(file, sent)  # once the tracker has it: a call that is killed in between sends some points twice
-        yield f"{run.id}: {len(new)} evaluations sent to {to}"
+        yield f"{run.id}: {len(new)} evaluations sent to {to}; {shown}"
 
 
 def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, float]]]:

@@ -28,7 +28,12 @@ def cancel(suite: Suite, store: Store, runs: Sequence[RunConfig] | None, dry_run
         if not dry_run:
             executor.cancel(found)
         count += len(found)
-    yield f"{count} jobs would be ended" if dry_run else f"ended {count} jobs; `run` goes on from their checkpoints"
+    if not count:
+        yield "no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"
+    elif dry_run:
+        yield f"{count} jobs would be ended; the same without --dry-run ends them"
+    else:
+        yield f"ended {count} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints"
 
 
 def _is_of(job: JobState, labels: set[str] | None) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
+from benchmark.jobs.sweep import seconds_left
 from benchmark.settings.config import per_stage
-from benchmark.settings.units import UNITS
+from benchmark.settings.units import UNITS, duration
 
 
 def describe(plan: Plan, executor: Executor) -> str:
@@ -21,13 +22,19 @@ def describe(plan: Plan, executor: Executor) -> str:
     missing = [pair for one in plan.wanted for pair in _missing(plan, one)]
     unit, gpus = UNITS[plan.states[0].config.budget.unit], executor.gpus
     apart, shared = sum(amount for _, amount in missing), sum(dict(missing).values())
-    lines.append(
-        f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {unit.text(apart, gpus)}. Stages that they "
-        f"share are trained once: {unit.text(shared, gpus)}, which saves "
-        f"{unit.text(apart - shared, gpus)}"
-    )
+    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {unit.text(apart, gpus)}")
+    if shared < apart:
+        saved = unit.text(apart - shared, gpus)
+        lines[-1] += f". Stages that they share are trained once: {unit.text(shared, gpus)}, which saves {saved}"
+    if not unit.in_seconds and (left := seconds_left(plan.states)):
+        lines[-1] += f"; about {duration(left)} at the pace of what has run"
     notes = dict.fromkeys(one.config.tokenizer_note for one in plan.states)
-    return "\n".join([*lines, *filter(None, notes)])
+    lines += filter(None, notes)
+    if plan.wanted:
+        lines.append("next: the same command without --dry-run trains them, then renders the report")
+    else:
+        lines.append(f"next: `python run_all.py report {plan.suite.called}` renders tables and figures")
+    return "\n".join(lines)
 
 
 def _missing(plan: Plan, one: RunState) -> list[tuple[str, float]]:

@@ -23,6 +23,10 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         print(describe(plan, executor))
         return 0
     if plan.left_out:
-        print(f"{plan.left_out} failed runs are left as they are; --retry-failed tries them again", file=sys.stderr)
+        print(
+            f"{plan.left_out} runs failed before and are left as they are: `python run_all.py status "
+            f"{survey.suite.called}` says why, and the same command with --retry-failed tries them again",
+            file=sys.stderr,
+        )
     code = executor.execute(plan)
     return watch(survey) if options.wait else code

@@ -21,11 +21,8 @@ FEW_DOCUMENTS = 20  # for validation
 BLOCK = 2**24  # ids that are looked through at once
 
 
-def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store, called: str) -> Iterator[str]:
-    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next.
-
-    `called`: what names the suite on the command line.
-    """
+def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
+    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
     found: list[str] = []
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
@@ -43,7 +40,10 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store, called: st
             f"{len(data.labels)} classes"
         )
     yield from (f"! {warning}" for warning in dict.fromkeys(found))
-    yield f"ready in {store.data}; `python run_all.py run {called} --dry-run` says which runs there are, and how long"
+    yield (
+        f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "
+        "how long"
+    )
 
 
 def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:

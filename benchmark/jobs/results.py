@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import io
 import json
+import shlex
 import subprocess
 import tarfile
 import tempfile
@@ -109,7 +110,9 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
         store = unpack(folder, Path(scratch))
         _render(suites, store, folder / REPORT, write_report)
         for suite, configs in suites:
-            yield f"{suite.name}: {len(load_runs(store.root, suite.name))} of {len(configs)} runs"
+            done = f"{len(load_runs(store.root, suite.name))} of {len(configs)} runs"
+            yield f"{suite.name}: {done} in {folder / RECORDS}, rendered to {folder / REPORT / suite.name}"
+        yield f"next: `python run_all.py verify {shlex.quote(str(folder))}` checks it as others would"
 
 
 def verify(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

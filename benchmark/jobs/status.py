@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import get_args
 
 from benchmark.jobs.states import RunState, StateName
@@ -23,8 +23,8 @@ FAILED, UNKNOWN = 1, 3  # exit statuses
 
 def show(survey: Survey) -> int:
     """Print the table of `status`. Returns 1 if a run or another job has failed, 3 if a state is unknown, else 0."""
-    told, code = tell(survey)
-    print(told, flush=True)
+    told, code, then = tell(survey)
+    print(f"{told}\n{then}", flush=True)
     return code
 
 
@@ -35,11 +35,12 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
     """
     pause, before = PAUSE, ""
     while True:
-        told, code = tell(survey)
+        told, code, then = tell(survey)
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
         print(told, flush=True)
         if not survey.under_way():
+            print(then, flush=True)
             return code
         pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
         pause = pause if survey.jobs else HERE
@@ -47,12 +48,25 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
         sleep(pause)
 
 
-def tell(survey: Survey) -> tuple[str, int]:
-    """The text of `status`, and its exit status."""
+def tell(survey: Survey) -> tuple[str, int, str]:
+    """The text of `status`, its exit status, and what to do next."""
     states = survey.states()
     found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
     code = FAILED if "failed" in found else UNKNOWN if "unknown" in found else 0
-    return table(survey.suite, states, notes(survey, states), summary_of_others(survey)), code
+    told = table(survey.suite, states, notes(survey, states), summary_of_others(survey))
+    return told, code, next_step(survey, {state.state for state in states})
+
+
+def next_step(survey: Survey, found: Collection[str]) -> str:
+    """The command that goes on from runs in these states."""
+    command = f"python run_all.py {{}} {survey.suite.called}"
+    if survey.under_way():
+        return f"next: `{command.format('status')} --watch` shows it again and again until nothing is under way"
+    as_before = " (with --executor as before)" if survey.jobs else ""
+    if found == {"done"}:
+        return f"next: `{command.format('report')}` renders tables and figures"
+    failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""
+    return f"next: `{command.format('run')}`{as_before} trains what is missing{failed}"
 
 
 def summary_of_others(survey: Survey) -> str:
@@ -94,7 +108,7 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         ids = " ".join(job.id for job in stale[:SHOWN]) + (" ..." if len(stale) > SHOWN else "")
         found.append(
             f"! {len(stale)} jobs are for runs that the suite no longer has: `scancel {ids}` ends them, "
-            f"`run_all.py cancel {survey.suite.name}` all jobs of the suite"
+            f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
         )
     return [*found, *different_hardware(states), *lacked_cores(states)]
 

@@ -92,8 +92,8 @@ class Search:
         if hopeless:
             names = ", ".join(hopeless)
             print(
-                f"no configuration of {names} could be trained, so nothing is written: see `run_all.py status` of "
-                f"{self.suite.name}, and `tune --retry-failed`, or leave them out with --methods"
+                f"no configuration of {names} could be trained, so nothing is written: `python run_all.py tune "
+                f"{self.suite.called} --retry-failed` tries again; or leave them out with --methods"
             )
             return
         first = self.trials[0].run

@@ -286,7 +286,9 @@ def configuration(folder: Path) -> dict[str, Any]:
     """What a model's config.json says. Raises ConfigError where there is none that can be read."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json")
+        inside = folder / "model"  # as in the folder of a stage
+        cure = f"; name {inside}" if (inside / "config.json").is_file() else ""
+        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json{cure}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

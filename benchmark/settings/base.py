@@ -6,16 +6,18 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
 from pydantic.config import JsonDict
 from pydantic_core import ErrorDetails
 
 # of a field: it holds a path, or paths, see benchmark/settings/suite_paths.py
 PATH: JsonDict = {"path": "always"}
 PATH_OR_NAME: JsonDict = {"path": "or name"}
+Kind = TypeVar("Kind", bound="OnCommandLine")
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
@@ -23,6 +25,24 @@ class Settings(BaseModel):
     """Frozen; a key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class OnCommandLine(Settings):
+    """Settings that some words of a command line stand for."""
+
+    name: str
+    _called: str = PrivateAttr("")
+
+    @property
+    def called(self) -> str:
+        """These words, as a shell takes them: for messages that name the next command."""
+        return self._called or self.name
+
+    def called_by(self: Kind, words: Sequence[str]) -> Kind:
+        """The same settings, which these words stand for."""
+        settings = self.model_copy()
+        settings._called = shlex.join(words)
+        return settings
 
 
 def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:

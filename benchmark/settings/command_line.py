@@ -41,6 +41,14 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
     return whole
 
 
+def words_again(options: argparse.Namespace, suite: str) -> list[str]:
+    """What another command must be given to be about the same runs of a suite."""
+    given = [("--runs", str(options.runs)), ("--methods", options.methods), ("--seeds", options.seeds)]
+    given += [*(("--set", one) for one in options.set), ("--options", options.options)]
+    words = [word for option, value in given if value and value != "runs" for word in (option, str(value))]
+    return [suite, *words, *["--charge-search"] * options.charge_search]
+
+
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)

@@ -16,17 +16,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, cast
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
-from benchmark.settings.base import PATH, Settings
+from benchmark.settings.base import PATH, OnCommandLine, Settings
 from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Moment, Rate, Seeds, ShareOfPhase, same_labels
 from benchmark.settings.model_settings import Model, Start
 from benchmark.settings.schedules import ScheduleName
@@ -228,7 +222,7 @@ class Row(Settings):
     set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
 
 
-class Suite(Settings):
+class Suite(OnCommandLine):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
     `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself a

@@ -118,7 +118,7 @@ class SlurmExecutor:
             print("nothing to submit: all runs are done or under way")
         if left and done:
             print(f"! Slurm took no more: {len(left)} jobs are left; `run` again submits them ({done.refusal})")
-        print(f"`run_all.py status {self.suite.name}` says how they do")
+        print(f"next: `python run_all.py status {self.suite.called}` says how they do")
         return PARTIAL if left else 0
 
     def jobs(self) -> list[JobState]:
@@ -151,7 +151,7 @@ class SlurmExecutor:
         """Held jobs and arrays of this suite that were submitted and never noted, by their batch scripts."""
         noted, logs = {job.id for job in known}, f"{self.folder}/"
         ids = [id for id, job in queue.items() if job.waits and job.script.startswith(logs) and id not in noted]
-        detail = f"{LEFT} before it noted it: `run_all.py cancel {self.suite.name}` ends it"
+        detail = f"{LEFT} before it noted it: `python run_all.py cancel {self.suite.called}` ends it"
         name, history = f"{self.suite.name}:?", History("none", 0.0)
         return [JobState(id, f"unnoted-{id}", name, "held", detail, history) for id in commands.shortened(ids)]
 

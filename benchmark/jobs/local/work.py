@@ -41,6 +41,7 @@ def work_through(plan: Plan) -> int:
     leads = int(os.environ.get("RANK", 0)) == 0
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
+        print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
     with board(plan.states_now) if leads and plan.states_now and len(plan.states) > 1 else contextlib.nullcontext():
         failed = _train(plan, lock)
@@ -54,13 +55,23 @@ def work_through(plan: Plan) -> int:
     lock.release()
     if failed:
         print(
-            f"{len(failed)} runs failed; `run_all.py status {suite.name}` says why, `run_all.py run {suite.name} "
-            "--retry-failed` goes on from their checkpoints",
+            f"{len(failed)} runs failed, for the reasons that their lines above say; mend that, and the same command "
+            "with --retry-failed goes on from their checkpoints",
             file=sys.stderr,
         )
     if unscored:
-        print(f"{unscored} models could not be scored, see above; `run` tries them again", file=sys.stderr)
+        print(f"{unscored} models could not be scored, see above; the same command tries them again", file=sys.stderr)
     return int(bool(failed or plan.left_out or unscored))
+
+
+def _beginning(plan: Plan) -> str:
+    """What this call is going to do, and where."""
+    if not plan.wanted:
+        return f"{plan.suite.name}: nothing to train, of {len(plan.states)} runs in {plan.store.root}"
+    return (
+        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and checkpoints go to "
+        f"{plan.store.root}; Ctrl-C stops after a checkpoint, and the same command goes on"
+    )
 
 
 def _train(plan: Plan, machine: BaseFileLock) -> list[RunConfig]:
