@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError
+from benchmark.errors import UserError, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line, words_again
@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         return COMMANDS[options.command](options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, ModuleNotFoundError) as error:
+        print(f"error: {told(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None:

@@ -40,6 +40,14 @@ def test_help_imports_no_settings() -> None:
     assert not heavy(COMMAND + "assert 'pydantic' not in sys.modules", "--help")
 
 
+def test_a_python_without_packages_is_told_which_has_them() -> None:
+    """Oracle: Python's -S, which leaves installed packages out: one line, no traceback."""
+    command = [sys.executable, "-S", "run_all.py", "status"]
+    done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {sys.executable} has no package ")
+    assert ".venv/bin/python run_all.py" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Lab:
     """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys are needed."""
