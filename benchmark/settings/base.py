@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 # of a field: it holds a path, or paths, see benchmark/settings/suite_paths.py
 PATH: JsonDict = {"path": "always"}
 PATH_OR_NAME: JsonDict = {"path": "or name"}
-Named = TypeVar("Named", bound="OnCommandLine")
+Called = TypeVar("Called", bound="OnCommandLine")
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
@@ -38,7 +38,7 @@ class OnCommandLine(Settings):
         """These words, as a shell takes them: for messages that name the next command."""
         return self._called or self.name
 
-    def called_by(self: Named, words: Sequence[str]) -> Named:
+    def called_by(self: Called, words: Sequence[str]) -> Called:
         """The same settings, which these words stand for."""
         settings = self.model_copy()
         settings._called = shlex.join(words)
