@@ -163,7 +163,7 @@ def _ticks(low: float, high: float) -> dict[float, str]:
     plain = [m * 10.0**e for e in range(-1, 12) for m in (1, 2, 5)]
     room = (high / low) ** 0.12
     inside = [value for value in plain if low * room < value < high / room]
-    return {value: f"{value:.3g}" for value in (low, *inside[:: -(-len(inside) // 5) or 1], high)}
+    return {value: _number(value) for value in (low, *inside[:: -(-len(inside) // 5) or 1], high)}
 
 
 def _rows(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
