@@ -24,7 +24,7 @@ from benchmark.data.corpus import DataError
 from benchmark.data.vocabulary import PAD, Special
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
-from benchmark.models import architectures, lora, progressive
+from benchmark.models import architectures, experts, lora, progressive
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.transformer import check_files
 from benchmark.settings.config import ConfigError
@@ -97,9 +97,9 @@ class SavedModel:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
         A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
-        for each domain is fine-tuned with those of `domain`.
+        for each domain is fine-tuned with those of `domain`, one with experts with all of them.
         """
-        for kind in (progressive, lora):
+        for kind in (progressive, lora, experts):
             if (self.folder / kind.FILE).is_file():
                 return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
         check_files(self.folder)

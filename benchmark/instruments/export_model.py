@@ -12,7 +12,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from benchmark import checksums, records
 from benchmark.atomic import whole_folder
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, load, progressive, saved_tokenizer
+from benchmark.models import LanguageModel, experts, load, progressive, saved_tokenizer
 from benchmark.models.lora import LoraModel
 from benchmark.models.plain import plain
 from benchmark.settings.config import ConfigError
@@ -50,6 +50,11 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
         raise ConfigError(
             f"cannot export {stage}: it has columns (PNN), and transformers has no such model: export that of another "
             f"method, or {folder / 'column_0'}, the network of its first domain"
+        )
+    if (folder / experts.FILE).is_file():
+        raise ConfigError(
+            f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
+            "another method"
         )
     model = load(folder)
     domain = _domain(model, stage, prompt)

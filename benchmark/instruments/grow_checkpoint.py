@@ -15,7 +15,7 @@ from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.instruments.evaluate_text import ModelOnText, on_text, open_folder
-from benchmark.models import lora, progressive
+from benchmark.models import experts, lora, progressive
 from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import load_network
 from benchmark.models.weight_files import SHARD, WeightFiles
@@ -73,6 +73,7 @@ def grow_checkpoint(
         raise ConfigError(f"--out {out} exists already: name a new folder")
     for file, kind, cure in (
         (progressive.FILE, "columns (PNN)", "grow the model of another method"),
+        (experts.FILE, "experts (Lifelong-MoE)", "grow the model of another method"),
         (lora.FILE, "adapters (LoRA)", "grow what `run_all.py export` makes of it, where they are in the weights"),
     ):
         if (checkpoint / file).is_file():

@@ -1,0 +1,201 @@
+"""Experts: feed-forward networks beside each other, of which a router chooses some for each token; one more a domain.
+
+Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv 2305.12281, on GLaM's
+mixture (Du et al. 2022, arXiv 2112.06905). Every other layer has experts, and of E of them a token x goes to the two
+with the highest logits w_e x,
+
+    y = sum over these two of g_e FFN_e(x),    g = the softmax of their two logits.
+
+The first expert is the network's own feed-forward network, and a new one is a copy of the newest, in its weights and in
+its logits, so that two experts compute at first what the one did. (With three a token whose two best are now an expert
+and its copy loses what the other gave.)
+
+Shapes: B rows, T columns of a row, D hidden size, F what goes into the activation, E experts, N = B T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from benchmark.models import transformer
+from benchmark.models.transformer import LanguageModel
+
+FILE = "experts.safetensors"  # in the folder of a saved model, which is the Hugging Face folder of its first experts
+EVERY = 2  # of so many layers the uppermost has experts
+CHOSEN = 2  # of the experts, for each token
+
+
+@dataclass
+class Routes:
+    """Which experts compute which tokens of (B, T, D). Copies of tokens stand in the order of their experts."""
+
+    shape: torch.Size
+    tokens: Tensor  # (N k,): the token of each copy
+    places: Tensor  # (N, k): where the copies of each token stand
+    gates: Tensor  # (N, k)
+    counts: list[int]  # (E,): copies for each expert
+
+    def to_experts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The tokens (., D) of each expert."""
+        return x.flatten(0, -2)[self.tokens].split(self.counts)
+
+    def to_tokens(self, outputs: Tensor) -> Tensor:
+        """The weighted sums (B, T, D) of what the experts put out, (N k, D)."""
+        return (outputs[self.places] * self.gates.unsqueeze(-1).to(outputs)).sum(1).view(self.shape)
+
+
+class ExpertModel(LanguageModel):
+    """A language model with experts. All of it learns but the older ones and their rows of the router.
+
+    The network stays as transformers made it: only the calls of its feed-forward maps are led to the experts, as one
+    activation stands between these maps, which computes each number by itself.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(model.network, model.vocabulary, model.prompts)
+        layers = model.architecture.places(model.network).layers
+        self._maps = [_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
+        self.experts = nn.ModuleList()  # but the first: of each layer with experts its maps, the one down last
+        width = model.hidden_size
+        like = next(model.parameters())
+        self.routers = nn.ModuleList(
+            nn.ParameterList([nn.Parameter(like.new_zeros(width))]) for _ in self._maps
+        )  # a row (D,) for each expert
+        self._routes: dict[int, Routes] = {}
+        for number, maps in enumerate(self._maps):
+            for place, module in enumerate(maps):
+                part = self._down if module is maps[-1] else self._up
+                module.forward = partial(part, number, place)
+        self.train(model.training)
+
+    def add(self) -> None:
+        """An expert for the next domain in each layer that has some."""
+        newest: Any = self.experts[-1] if self.experts else self._maps
+        self.experts.append(nn.ModuleList(nn.ModuleList(map(_copied, maps)) for maps in newest))
+        self.requires_grad_(True)
+        for maps in [*self._maps, *(maps for older in self.experts[:-1] for maps in older)]:  # type: ignore[attr-defined]
+            for module in maps:
+                module.requires_grad_(False)
+        for router in self.routers:
+            rows: Any = router
+            rows.append(nn.Parameter(rows[-1].detach().clone()))
+            for row in rows[:-1]:
+                row.requires_grad_(False)
+        self.train(self.training)
+
+    @torch.compiler.disable
+    def _up(self, number: int, place: int, x: Tensor) -> Tensor:
+        """What the experts' maps up put out (N k, F) for (B, T, D)."""
+        if number not in self._routes:  # a gated network has two maps up
+            self._routes[number] = self._route(number, x)
+        return self._each(number, place, self._routes[number].to_experts(x))
+
+    @torch.compiler.disable
+    def _down(self, number: int, place: int, x: Tensor) -> Tensor:
+        """(B, T, D) of what stands between up and down, (N k, F)."""
+        routes = self._routes.pop(number)
+        return routes.to_tokens(self._each(number, place, x.split(routes.counts)))
+
+    def _each(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
+        """What one of the maps of each expert puts out for its tokens; one without a token has a gradient, too, of 0.
+
+        Gradients of frozen experts are computed and dropped: a step costs the same whatever the router chooses.
+        """
+        later: Any = self.experts
+        maps = [self._maps[number][place], *(expert[number][place] for expert in later)]
+        return torch.cat([_linear(module, part, self.training) for module, part in zip(maps, parts, strict=True)])
+
+    def _route(self, number: int, x: Tensor) -> Routes:
+        rows: Any = self.routers[number]
+        logits = x.flatten(0, -2) @ torch.stack(list(rows)).T
+        best, chosen = logits.topk(min(CHOSEN, len(rows)), dim=-1)
+        order = chosen.flatten().argsort(stable=True)
+        counts = (chosen.flatten() == torch.arange(len(rows), device=x.device).unsqueeze(1)).sum(1)
+        places = order.argsort().view(chosen.shape)
+        return Routes(
+            x.shape,
+            order // chosen.shape[1],
+            places,
+            best.to(torch.promote_types(best.dtype, torch.float32)).softmax(-1),
+            counts.tolist(),
+        )
+
+    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super()._write(folder, tokenizer)
+        save_file({**_named("experts", self.experts), **_named("routers", self.routers)}, folder / FILE)
+
+
+def load(folder: Path | str) -> ExpertModel:
+    """The model that `ExpertModel.save` wrote, in evaluation mode."""
+    model = ExpertModel(transformer.load(folder))
+    saved = load_file(Path(folder) / FILE)
+    for _ in range(1 + max(int(name.split(".")[1]) for name in saved if name.startswith("experts."))):
+        model.add()
+    for name, part in (("experts", model.experts), ("routers", model.routers)):
+        part.load_state_dict({key.partition(".")[2]: value for key, value in saved.items() if key.startswith(name)})
+    return model.requires_grad_().eval()
+
+
+class Encoder(nn.Module):
+    """A model with experts, to be fine-tuned: (B, T) ids and mask -> hidden states (B, T, D)."""
+
+    def __init__(self, model: ExpertModel) -> None:
+        super().__init__()
+        self.model = model.requires_grad_()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden, layers, finish = self.model.unrolled(input_ids, attention_mask.bool())
+        for layer in layers:
+            hidden = layer(hidden)
+        return finish(hidden)
+
+
+def load_column(folder: Path | str, domain: str) -> Encoder:
+    """The model with all its experts, whatever the domain: the router chooses."""
+    return Encoder(load(folder))
+
+
+def _maps(ffn: Any) -> list[Any]:
+    """The modules of a feed-forward network, the map down last; up and gate may be one."""
+    up = [place.module for place in (ffn.up, ffn.gate) if place is not None]
+    return [*dict.fromkeys(up), ffn.down.module]
+
+
+def _linear(module: Any, x: Tensor, learns: bool) -> Tensor:
+    weight = _weight(module)
+    if learns and not weight.requires_grad:
+        weight = weight.detach().requires_grad_()
+    return F.linear(x, weight, module.bias)
+
+
+def _weight(module: Any) -> Tensor:
+    """(outputs, inputs); transformers' Conv1D has it the other way round."""
+    return module.weight.T if isinstance(module, Conv1D) else module.weight
+
+
+def _copied(module: Any) -> nn.Linear:
+    weight = _weight(module)
+    outputs, inputs = weight.shape
+    new = nn.utils.skip_init(
+        nn.Linear, inputs, outputs, module.bias is not None, device=weight.device, dtype=weight.dtype
+    )
+    with torch.no_grad():
+        new.weight.copy_(weight)
+        if module.bias is not None:
+            new.bias.copy_(module.bias)
+    return new
+
+
+def _named(name: str, module: nn.Module) -> dict[str, Tensor]:
+    return {f"{name}.{key}": value.contiguous() for key, value in module.state_dict().items()}

@@ -1,0 +1,164 @@
+"""Experts: the mixture, what a new one computes and what stays frozen, Lifelong-MoE's loss, folders."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import methods
+from benchmark.instruments.lab import ALONE
+from benchmark.models import LanguageModel, build, load
+from benchmark.models.experts import ExpertModel, load_column
+from benchmark.settings.architecture_names import names
+from benchmark.settings.config import Training
+from benchmark.training.flops import count_flops
+from benchmark.training.learner import Learner
+from tests.support import toy
+from tests.test_lora import VOCABULARY, of, rows, tokenizer
+
+FEED_FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "bert": lambda layer, x: layer.output.dense(layer.intermediate(x)),
+    "gpt": lambda layer, x: layer.mlp(x),
+    "llama": lambda layer, x: layer.mlp(x),
+    "modernbert": lambda layer, x: layer.mlp(x),
+}
+
+
+def plain(architecture: str, layers: int = 2) -> LanguageModel:
+    torch.manual_seed(0)
+    return build(architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=0.0).double().eval()
+
+
+def mixture(model: LanguageModel, experts: int) -> ExpertModel:
+    """The model with so many experts, all different, and a router that tells tokens apart."""
+    grown = ExpertModel(model)
+    for _ in range(experts - 1):
+        grown.add()
+    for parameter in (*grown.experts.parameters(), *grown.routers.parameters()):
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return grown
+
+
+@pytest.mark.parametrize("architecture", FEED_FORWARD)
+@torch.no_grad()
+def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
+    """Oracle: token by token, transformers' own feed-forward network with the weights of each expert, the two of the
+    largest logits weighed by e^logit over the sum of both."""
+    model = mixture(plain(architecture), 3)
+    alone = [plain(architecture) for _ in range(3)]
+    for number, one in enumerate(alone[1:]):
+        layer = one.architecture.places(one.network).layers[-1].ffn
+        for module, expert in zip(
+            dict.fromkeys(place.module for place in (layer.up, layer.gate, layer.down) if place),
+            model.experts[number][0],  # type: ignore[index]
+            strict=True,
+        ):
+            values = expert.weight.data.T if architecture == "gpt" else expert.weight.data
+            module.weight.data, module.bias = values, expert.bias  # type: ignore[union-attr, assignment]
+    seen: list[Tensor] = []
+    ffn = model.architecture.places(model.network).layers[-1].ffn
+    ffn.up.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    ffn.down.module.register_forward_hook(lambda _, __, output: seen.append(output))
+    tokens, positions = rows()
+    model(tokens, of(0), positions)
+    inputs, outputs = seen[0].flatten(0, 1), seen[-1].flatten(0, 1)
+    chosen = set()
+    for x, y in zip(inputs, outputs, strict=True):
+        logits = [float(row @ x) for row in model.routers[0]]  # type: ignore[union-attr]
+        first, second = sorted(range(3), key=lambda e: -logits[e])[:2]
+        share = 1 / (1 + torch.tensor(logits[second] - logits[first]).exp().item())
+        computed = [
+            FEED_FORWARD[architecture](alone[e].architecture.layers(alone[e].network)[-1], x.view(1, 1, -1)).flatten()
+            for e in (first, second)
+        ]
+        torch.testing.assert_close(y, share * computed[0] + (1 - share) * computed[1], rtol=0, atol=1e-6)
+        chosen.add((first, second))
+    assert len(chosen) > 2
+
+
+@pytest.mark.parametrize("architecture", names())
+def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
+    """Oracle: the model without it, in every architecture."""
+    model = plain(architecture, layers=3)
+    tokens, positions = rows()
+    before = model(tokens, of(0), positions)
+    grown = ExpertModel(model)
+    grown.add()
+    torch.testing.assert_close(grown(tokens, of(0), positions), before, rtol=0, atol=1e-10)
+    assert len(grown.routers) == 2  # of three layers: the first and the last
+
+
+def test_only_the_newest_and_what_is_shared_learn() -> None:
+    """Oracle: the names of all parameters; those that learn have a gradient, of an expert without a token too."""
+    model = mixture(plain("llama"), 2)
+    model.add()
+    assert torch.equal(model.routers[0][2], model.routers[0][1])  # type: ignore[index, arg-type]
+    for row in model.routers[0]:  # type: ignore[union-attr]
+        row.data.zero_()
+    model.routers[0][2].data -= 1e3  # type: ignore[index, operator]
+    tokens, positions = rows()
+    model.train().mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()
+    named = dict(model.named_parameters())
+    frozen = {name for name, p in named.items() if not p.requires_grad}
+    first = {f"network.model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
+    assert frozen == {"routers.0.0", "routers.0.1", *first, *(name for name in named if name.startswith("experts.0."))}
+    assert all((p.grad is None) == (name in frozen) for name, p in named.items())
+
+
+def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
+    """Oracle: torch's count of a step in which no token goes to the expert that learns, and of one in which all do."""
+    model, costs = mixture(plain("gpt"), 3).train(), []
+    tokens, positions = rows()
+    for logit in (-1e3, 1e3):
+        model.routers[0][2].data.fill_(0.0)[0] = logit  # type: ignore[index, operator]
+        step = lambda: model.mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()  # noqa: E731
+        costs.append(count_flops(step))
+    assert costs[0] == costs[1] > 0
+
+
+def test_the_loss_of_lifelong_moe() -> None:
+    """Oracle: -log p + lambda sum p_old (log p_old - log p) by hand; the cross-entropy alone at first, when both models
+    are one; the next stage adds an expert."""
+    method: Any = methods.build("lifelong_moe", {"distillation": 0.7})
+    before = plain("llama")
+    assert method.start_stage(before, toy.stage(0)) is before
+    stage = replace(toy.stage(1), previous=lambda: copy.deepcopy(before).eval())
+    model = method.start_stage(copy.deepcopy(before).train(), stage)
+    learner = Learner(model, method.loss, Training(precision="fp32"), ALONE)
+    tokens, positions = rows()
+    batch = replace(toy.batch({"tokens": [0] * 4, "targets": [0] * 4}), tokens=tokens, positions=positions)
+    batch = replace(batch, domains=of(1), targets=tokens.gather(1, positions))
+    arguments = tokens, batch.domains, positions
+    assert method.loss(learner, batch).item() == pytest.approx(
+        F.cross_entropy(before(*arguments).flatten(0, 1), batch.targets.flatten()).item(), abs=1e-6
+    )
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    new, old = (one(*arguments).flatten(0, 1).softmax(-1) for one in (model, before))
+    cross_entropy = -sum(row[target].log() for row, target in zip(new, batch.targets.flatten(), strict=True)) / len(new)
+    divergence = (old * (old.log() - new.log())).sum() / len(new)
+    assert method.loss(learner, batch).item() == pytest.approx((cross_entropy + 0.7 * divergence).item(), abs=1e-6)
+    again = methods.build("lifelong_moe").start_stage(model, replace(stage, previous=lambda: copy.deepcopy(model)))
+    assert again is model and len(model.experts) == 2
+
+
+def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:
+    """Oracle: the model that was saved; to be fine-tuned it has the same hidden states, padding or not."""
+    model = mixture(plain("gpt"), 3)
+    model.save(tmp_path / "model", tokenizer())
+    loaded = load(tmp_path / "model")
+    assert isinstance(loaded, ExpertModel)
+    assert all(torch.equal(value, loaded.state_dict()[name].double()) for name, value in model.state_dict().items())
+    tokens, positions = rows()
+    torch.testing.assert_close(loaded.double()(tokens, of(1), positions), model(tokens, of(1), positions))
+    encoder: nn.Module = load_column(tmp_path / "model", "web").double()
+    padded, mask = F.pad(tokens[:, :8], (0, 3)), torch.arange(11).expand(4, 11) < 8
+    torch.testing.assert_close(encoder(padded, mask)[:, :8], model.hidden(tokens[:, :8], of(1)))
