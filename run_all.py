@@ -200,7 +200,7 @@ def verify(options: argparse.Namespace) -> int:
         return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
     if str(options.runs) != "runs":
         raise UserError("--runs: verify trains something only with --stage KEY")
-    return say(results.verify(options.study, suites, write_report))
+    return say(results.verify(options.study, suites, write_report, methods.build))
 
 
 def compare(options: argparse.Namespace) -> int:

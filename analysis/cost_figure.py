@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import figures
+from analysis import figures, metrics
 from analysis.exhibits import Exhibit, View
 from analysis.notes import TOLERANCE
 from analysis.study import Study
@@ -22,7 +22,7 @@ class ForgettingCostFigure(Exhibit):
     """AP+ after the last stage against what a run spent, a point a row with the range of its seeds.
 
     A panel a unit that was recorded for every row and in which rows differ; a suite's own budget they all spend alike.
-    Rows of panels are suites.
+    Rows of panels are suites. A line goes along the Pareto front of the means.
     """
 
     kind: ClassVar[Literal["table", "figure"]] = "figure"
@@ -45,7 +45,8 @@ class ForgettingCostFigure(Exhibit):
                     axis.set_visible(False)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left")
-            return figures.finish(grid, text)
+            front = "The grey line is the Pareto front: no row is better in both"
+            return figures.finish(grid, f"{text}. {front}" if text else front)
 
 
 def _ends(study: Study, suite: str) -> pd.DataFrame:
@@ -71,6 +72,9 @@ def _draw(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], sty
         return
     low, high = ends["ap_plus"].min(), ends["ap_plus"].max()
     scale = figures.scale_of("symlog", low, high)
+    means = ends.groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
+    x, y = means[metrics.pareto_front(*means.T)].T
+    axis.plot(x, y, drawstyle="steps-post", color="0.6", linewidth=0.8, zorder=1)
     for (_, row), points in ends.groupby(["row_index", "row"]):
         x, y, own = points[unit], points["ap_plus"], style_of[str(row)]
         axis.hlines(y.mean(), x.min(), x.max(), color=own["color"], linewidth=0.8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,6 +14,7 @@ from matplotlib.collections import QuadMesh
 from analysis import figures
 from analysis.exhibits import Exhibit, View
 from analysis.metrics import Floats
+from analysis.regret_table import ORACLE, loss_matrix
 from analysis.study import Study, of_text
 from benchmark.records import RunRecords
 
@@ -27,17 +28,16 @@ COLOURS = "cividis_r"
 class MatrixFigure(Exhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row, one scale for all.
 
-    Where runs begin with a start model its own perplexities are the first line.
+    Where runs begin with a start model its own perplexities are the first line. `oracle`: domains alone, their
+    perplexities divided by those of the oracles of each seed (e to the power of `analysis.metrics.regrets`).
     """
 
+    oracle: bool = False
     kind: ClassVar[Literal["table", "figure"]] = "figure"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        matrices = [
-            _Matrix(row, _mean(runs), ["start"] * bool(runs[0].start) + study.stage_titles(suite), _titles(runs[0]))
-            for suite in self.suites(study)
-            for row, runs in _rows(study.of(suite)).items()
-        ]
+        matrices = [matrix for suite in self.suites(study) for matrix in self._matrices(study, suite)]
+        what = "Perplexity over the oracle's" if self.oracle else "Perplexity"
         every = np.concatenate(
             [*(matrix.perplexity[np.isfinite(matrix.perplexity)] for matrix in matrices), np.empty(0)]
         )
@@ -55,11 +55,23 @@ class MatrixFigure(Exhibit):
             axis.set(xlim=(0, sheet.size[0]), ylim=(sheet.size[1], 0))
             scale = matplotlib.colors.LogNorm(every.min(), every.max())
             cells = sheet.draw(axis, matrices, scale)
-            figures.colour_bar(grid, cells, "Perplexity (log)", _ticks(every.min(), every.max()))
+            figures.colour_bar(grid, cells, f"{what} (log)", _ticks(every.min(), every.max()))
             finished = [(run.suite, run.row) for run in study.runs if run.finished]
             seeds = max(map(finished.count, finished))
             over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
-            return figures.finish(grid, f"Perplexity, {over}; the same colours in all panels, logarithmic")
+            return figures.finish(grid, f"{what}, {over}; the same colours in all panels, logarithmic")
+
+    def _matrices(self, study: Study, suite: str) -> Iterator[_Matrix]:
+        runs, titles = study.of(suite), study.stage_titles(suite)
+        oracles = {run.seed: np.diagonal(loss_matrix(run)) for run in runs if run.line["method"] == ORACLE}
+        for row, of_row in _rows(runs).items():
+            if self.oracle:
+                none = np.full(len(titles), np.nan)
+                over = [loss_matrix(run) / oracles.get(run.seed, none) for run in of_row]
+                yield _Matrix(row, _mean(over), titles, titles)
+            else:
+                stages = ["start"] * bool(of_row[0].start) + titles
+                yield _Matrix(row, _mean([_perplexities(run) for run in of_row]), stages, _titles(of_row[0]))
 
 
 @dataclass(frozen=True)
@@ -178,14 +190,18 @@ def _titles(run: RunRecords) -> list[str]:
     return [text["title"] for text in (*run.domains, *run.line["probes"])]
 
 
-def _mean(runs: Sequence[RunRecords]) -> Floats:
-    """The matrix of a row, shape (stages, texts), a line more for a start model; NaN for what is not measured."""
-    names = [text["name"] for text in (*runs[0].domains, *runs[0].line["probes"])]
-    lines = len(runs[0].domains) + bool(runs[0].start)
-    found = np.full((len(runs), lines, len(names)), np.nan)
-    for number, run in enumerate(runs):
-        for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
-            found[number, place] = [of_text(measured, name) for name in names]
+def _perplexities(run: RunRecords) -> Floats:
+    """The matrix of a run, shape (stages, texts), a line more for a start model; NaN for what is not measured."""
+    names = [text["name"] for text in (*run.domains, *run.line["probes"])]
+    found = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
+    for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
+        found[place] = [of_text(measured, name) for name in names]
+    return found
+
+
+def _mean(matrices: Sequence[Floats]) -> Floats:
+    """The mean of several matrices, over what is measured."""
+    found = np.stack(matrices)
     measured_at = ~np.isnan(found)
     totals = np.where(measured_at, found, 0.0).sum(axis=0)
     return np.divide(totals, measured_at.sum(axis=0), out=np.full(totals.shape, np.nan), where=measured_at.any(axis=0))

@@ -22,6 +22,8 @@ _FILLS = ("full", "none", "left", "top")
 _KNOWN = (
     *("naive", "ewc", "mas", "agem", "er", "logit_kd", "pnn", "elle", "elle_exact", "aki", "lora", "joint"),
     *("stack", "rewarm", "scratch", "er_large", "derpp", "merge"),
+    *("infinite_lr", "ema", "llama_pro", "ar_schedule", "soup", "gstack", "mer", "lora_merged", "das", "lifelong_moe"),
+    *("oracle",),
 )
 _PLACES = len(_COLOURS) * len(_MARKERS)  # as 12 and 13 have no common divisor, each is another pair
 

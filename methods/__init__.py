@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -20,7 +20,7 @@ from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
 from benchmark.settings.limits import same_labels
 from benchmark.settings.suite_files import expand
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import Group, LifelongMethod
 
 GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packages offer methods
 
@@ -110,7 +110,7 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     chosen: list[Row] = []
     for named in suite.methods:  # a group stands for those of its methods that are not named beside it
         group = [name for name in names() if name not in suite.methods and find(name).group == named]
-        chosen += [Row(method=name) for name in (group if named in ("baselines", "controls") else [named])]
+        chosen += [Row(method=name) for name in (group if named in get_args(Group) else [named])]
     chosen += suite.rows
     if not chosen:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")

@@ -4,6 +4,6 @@ from analysis.cost_figure import ForgettingCostFigure
 
 EXHIBIT = ForgettingCostFigure(
     label="fig:forgetting_cost",
-    caption="AP⁺ after the last domain against what the whole stream cost, in each unit in which rows differ.",
+    caption="AP⁺ after the last domain against what the whole stream cost, in each unit that differs; Pareto front.",
     blocks={},
 )

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 import methods
+from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.lab import ALONE
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.experts import ExpertModel, load_column
@@ -22,7 +24,8 @@ from benchmark.settings.config import Training
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner
 from tests.support import toy
-from tests.test_lora import VOCABULARY, of, rows, tokenizer
+
+VOCABULARY = Vocabulary(40, ("web", "news", "reviews"))
 
 FEED_FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bert": lambda layer, x: layer.output.dense(layer.intermediate(x)),
@@ -32,12 +35,29 @@ FEED_FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
+def rows() -> tuple[Tensor, Tensor]:
+    """Tokens of four rows, and positions to predict at."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(4, 40, (4, 11), generator=generator), torch.tensor([[1, 4, 7]]).expand(4, 3)
+
+
+def of(domain: int) -> Tensor:
+    return torch.full((4,), domain)
+
+
+def tokenizer() -> Tokenizer:
+    words = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(len(SPECIAL_TOKENS), 40))]
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
 def plain(architecture: str, layers: int = 2) -> LanguageModel:
     torch.manual_seed(0)
     return build(architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=0.0).double().eval()
 
 
-def mixture(model: LanguageModel, experts: int) -> ExpertModel:
+def mixture(model: LanguageModel, experts: int) -> Any:
     """The model with so many experts, all different, and a router that tells tokens apart."""
     grown = ExpertModel(model)
     for _ in range(experts - 1):
@@ -58,11 +78,11 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
         layer = one.architecture.places(one.network).layers[-1].ffn
         for module, expert in zip(
             dict.fromkeys(place.module for place in (layer.up, layer.gate, layer.down) if place),
-            model.experts[number][0],  # type: ignore[index]
+            model.experts[number][0],
             strict=True,
         ):
             values = expert.weight.data.T if architecture == "gpt" else expert.weight.data
-            module.weight.data, module.bias = values, expert.bias  # type: ignore[union-attr, assignment]
+            module.weight.data, module.bias = values, expert.bias
     seen: list[Tensor] = []
     ffn = model.architecture.places(model.network).layers[-1].ffn
     ffn.up.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -72,7 +92,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
     inputs, outputs = seen[0].flatten(0, 1), seen[-1].flatten(0, 1)
     chosen = set()
     for x, y in zip(inputs, outputs, strict=True):
-        logits = [float(row @ x) for row in model.routers[0]]  # type: ignore[union-attr]
+        logits = [float(row @ x) for row in model.routers[0]]
         first, second = sorted(range(3), key=lambda e: -logits[e])[:2]
         share = 1 / (1 + torch.tensor(logits[second] - logits[first]).exp().item())
         computed = [
@@ -100,10 +120,10 @@ def test_only_the_newest_and_what_is_shared_learn() -> None:
     """Oracle: the names of all parameters; those that learn have a gradient, of an expert without a token too."""
     model = mixture(plain("llama"), 2)
     model.add()
-    assert torch.equal(model.routers[0][2], model.routers[0][1])  # type: ignore[index, arg-type]
-    for row in model.routers[0]:  # type: ignore[union-attr]
+    assert torch.equal(model.routers[0][2], model.routers[0][1])
+    for row in model.routers[0]:
         row.data.zero_()
-    model.routers[0][2].data -= 1e3  # type: ignore[index, operator]
+    model.routers[0][2].data -= 1e3
     tokens, positions = rows()
     model.train().mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()
     named = dict(model.named_parameters())
@@ -118,7 +138,7 @@ def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
     model, costs = mixture(plain("gpt"), 3).train(), []
     tokens, positions = rows()
     for logit in (-1e3, 1e3):
-        model.routers[0][2].data.fill_(0.0)[0] = logit  # type: ignore[index, operator]
+        model.routers[0][2].data.fill_(0.0)[0] = logit
         step = lambda: model.mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()  # noqa: E731
         costs.append(count_flops(step))
     assert costs[0] == costs[1] > 0
@@ -131,7 +151,7 @@ def test_the_loss_of_lifelong_moe() -> None:
     before = plain("llama")
     assert method.start_stage(before, toy.stage(0)) is before
     stage = replace(toy.stage(1), previous=lambda: copy.deepcopy(before).eval())
-    model = method.start_stage(copy.deepcopy(before).train(), stage)
+    model: Any = method.start_stage(copy.deepcopy(before).train(), stage)
     learner = Learner(model, method.loss, Training(precision="fp32"), ALONE)
     tokens, positions = rows()
     batch = replace(toy.batch({"tokens": [0] * 4, "targets": [0] * 4}), tokens=tokens, positions=positions)
@@ -146,8 +166,8 @@ def test_the_loss_of_lifelong_moe() -> None:
     cross_entropy = -sum(row[target].log() for row, target in zip(new, batch.targets.flatten(), strict=True)) / len(new)
     divergence = (old * (old.log() - new.log())).sum() / len(new)
     assert method.loss(learner, batch).item() == pytest.approx((cross_entropy + 0.7 * divergence).item(), abs=1e-6)
-    again = methods.build("lifelong_moe").start_stage(model, replace(stage, previous=lambda: copy.deepcopy(model)))
-    assert again is model and len(model.experts) == 2
+    again: Any = methods.build("lifelong_moe").start_stage(model, replace(stage, previous=lambda: copy.deepcopy(model)))
+    assert again is model and len(again.experts) == 2
 
 
 def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:

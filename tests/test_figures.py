@@ -224,8 +224,11 @@ def test_forgetting_stands_against_what_differs(tmp_path, drawn):
     (axis,) = drawn[0].axes
     assert axis.get_xlabel().startswith("Training FLOPs") and axis.get_ylabel().startswith("AP⁺")
     ends = study.ends[study.ends["stage"] == 4].groupby("row")[["flops", "ap_plus"]].mean()
-    points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines}
+    front, *lines = axis.lines
+    points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in lines}
     assert set(points) == set(ends.index)
+    best = [cost for cost, loss in ends.to_numpy() if loss == ends[ends["flops"] <= cost]["ap_plus"].min()]
+    assert list(front.get_xdata()) == sorted(best) and front.get_drawstyle() == "steps-post"
     for row, end in ends.iterrows():
         np.testing.assert_allclose(points[str(row)], end)
 

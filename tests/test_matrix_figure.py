@@ -1,5 +1,6 @@
-"""The figure of the matrix of stages and texts."""
+"""The figure of the matrix of stages and texts, and what is told of it beside oracles."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -47,3 +48,36 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
     assert texts["ER"] == [f"{value:.3g}" for value in expected]
     assert titles[-6:] == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
     assert len(texts["MAS"]) == 4 * 6
+
+
+def test_the_matrix_over_the_oracles(tmp_path, drawn):
+    """Oracle: the perplexities of the last evaluations over the oracle's when it had ended that domain, by seed."""
+    synthetic.write(tmp_path, "demo", rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
+    study = Study("demo", load_runs(tmp_path, "demo"))
+    paper_tables.load("oracle_matrix").render(study)
+    shown = [text.get_text() for text in drawn[0].axes[0].texts if text.get_gid() == "ER"]
+    matrices = {
+        (run.row, run.seed): np.array([[m["perplexity"] for m in stage.values()] for stage in run.matrix], float)
+        for run in study.runs
+    }
+    over = [matrices["ER", seed] / np.diagonal(matrices["Oracle", seed]) for seed in (0, 1)]
+    assert shown == [f"{value:.3g}" for value in np.mean(over, axis=0).flat]
+
+
+def test_regrets_of_a_run(tmp_path):
+    """Oracle: by hand from the records of one run and of the oracle's; nothing where no oracle has ended."""
+    data = synthetic.study(tmp_path, seeds=1, rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
+    table = synthetic.load("oracle_regret").build(data)
+    names = [domain["name"] for domain in data.runs[0].domains]
+    er, oracle = ([[stage[name]["perplexity"] for name in names] for stage in run.matrix] for run in data.runs)
+    regret = [[math.log(er[s][i] / oracle[i][i]) for i in range(5)] for s in range(5)]
+    means = [
+        np.mean([regret[i][i] for i in range(5)]),
+        np.mean([regret[s][i] for s in range(5) for i in range(s)]),
+        np.mean([regret[s][i] for i in range(5) for s in range(i)]),
+    ]
+    rows = {row.stub[0]: [cell.mean for cell in row.cells] for row in table.blocks[0].rows}
+    assert rows["ER"] == pytest.approx([*means, *regret[4]])
+    assert rows["Oracle"][0] == 0 and [column.name for column in table.columns[3:]] == ["WB", "Ns", "Rev", "Bio", "CS"]
+    (alone,) = synthetic.load("oracle_regret").build(Study("demo", data.runs[:1])).blocks
+    assert all(cell.missing for cell in alone.rows[0].cells)

@@ -21,7 +21,7 @@ from benchmark.models.lora import linear_maps
 from benchmark.settings.config import ConfigError, Training
 from benchmark.settings.model_settings import Size
 from benchmark.training.learner import Learner
-from benchmark.training.method import LifelongMethod, Stage
+from benchmark.training.method import LifelongMethod, Phase, Stage
 from methods.ema import EMA
 from methods.gstack import tokens_before_growth
 from tests.support import toy
@@ -43,6 +43,18 @@ def test_ar_schedule_peaks_on_a_long_cosine(spent: float, budget: float) -> None
     expected = {0.1: peak / 2, 0.2: peak, 0.6: (peak + 0.1) / 2, 1.0: 0.1}
     assert [phase.schedule.at(x) for x in expected] == pytest.approx(list(expected.values()), abs=1e-6)
     assert build("ar_schedule").phases(toy.stage(0))[0].schedule is None
+
+
+def test_an_oracle_is_trained_anew_with_all_that_was_given() -> None:
+    """Oracle: the definition: each later stage begins with a new model of its size, and takes its own budget and that
+    of all stages before it, on all domains so far."""
+    fresh = {toy.stage(2).size: model_of()}
+    stage = replace(toy.stage(2), spent=5.0, budget=2.0, build=fresh.__getitem__)
+    method = build("oracle")
+    assert method.start_stage(model_of(), stage) is fresh[stage.size]
+    [phase] = method.phases(stage)
+    assert phase.share * stage.budget == 7 and phase.domain == "seen"
+    assert method.signature(toy.stage(0)) == {} and method.phases(toy.stage(0)) == [Phase("adapt")]
 
 
 def model_of(layers: int = 2, architecture: str = "llama") -> LanguageModel:

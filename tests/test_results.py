@@ -54,7 +54,7 @@ def suites_of(study: Path) -> Suites:
 
 
 def check(study: Path) -> list[str]:
-    return list(results.verify(study, suites_of(study), write_report))
+    return list(results.verify(study, suites_of(study), write_report, methods.build))
 
 
 def spoil(study: Path, change: Callable[[dict], None]) -> None:
@@ -163,6 +163,29 @@ def test_records_that_do_not_hold_are_refused(change: Callable[[dict], None], me
     spoil(study, change)
     with pytest.raises(ResultsError, match=message):
         check(study)
+
+
+def test_a_reference_may_take_the_budget_of_all_stages_so_far(study: Path) -> None:
+    """Oracle: stages of 6 steps: twice as much in the second is what was given by then, 2.5 times 3 steps more."""
+
+    def later(share: float) -> None:
+        spoil(
+            study,
+            lambda line: (
+                line["phases"][0].update(share=share) if line["kind"] == "stage" and line["index"] == 1 else None
+            ),
+        )
+
+    def verified() -> list[str]:
+        return list(results.verify(study, suites_of(study), write_report, lambda *_: methods.build("oracle")))
+
+    later(2.0)
+    with pytest.raises(ResultsError, match="take 6 more than the budget"):
+        check(study)
+    assert "each within its budget" in verified()[0]
+    later(2.5)
+    with pytest.raises(ResultsError, match="take 3 more than the budget"):
+        verified()
 
 
 def test_a_report_that_was_edited_is_refused(study: Path) -> None:

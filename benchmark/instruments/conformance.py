@@ -67,7 +67,10 @@ def options_are_documented(lab: Lab) -> None:
 
 
 def phases_fill_each_stage(lab: Lab) -> None:
-    """The shares of a run's phases add up to its budget, none is empty, names differ."""
+    """The shares of a run's phases add up to its budget, none is empty, names differ.
+
+    Those of a reference add up to the budget of all stages so far in each stage.
+    """
     config = lab.config()
     method = lab.new_method()
     spent = 0.0
@@ -77,7 +80,7 @@ def phases_fill_each_stage(lab: Lab) -> None:
         assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share of the budget: {phases}"
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
-        spent += sum(phase.share for phase in phases) * stage.budget
+        spent = (spent if method.group != "references" else 0.0) + sum(phase.share for phase in phases) * stage.budget
         assert spent <= sum(stage_of(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
             f"the phases up to stage {index} take {spent:g}, more than the budget"
         )

@@ -115,7 +115,7 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
         yield f"next: `python run_all.py verify {shlex.quote(str(folder))}` checks it as others would"
 
 
-def verify(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
+def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Build) -> Iterator[str]:
     """Check a study, and say line by line what was checked.
 
     Every run has what its budget allows, ended on a machine that its records name, and has a hash of its weights; the
@@ -126,7 +126,8 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
         for suite, configs in suites:
             runs = load_runs(store.root, suite.name)
             for run in runs:
-                _check_run(run)
+                method = build(run.line["method"], run.line["options"])
+                _check_run(run, anew=method.group == "references")
             wanted = {config.id for config in configs}
             foreign = [run.id for run in runs if run.id not in wanted]
             if foreign:
@@ -186,19 +187,22 @@ def _weights(content: bytes) -> str | None:
     return next((line.get("weights") for line in reversed(lines) if line["kind"] == "done"), None)
 
 
-def _check_run(run: RunRecords) -> None:
+def _check_run(run: RunRecords, anew: bool) -> None:
+    """`anew`: whether each stage may take the budget of all stages so far, as that of a reference does."""
     amount = run.line["config"]["budget"]["amount"]
     amounts = tuple(amount) if isinstance(amount, list) else amount
-    shares = 0.0  # of the stages' budgets: a method may spend in a later stage what it left in earlier ones
+    given = took = over = 0.0  # a method may spend in a later stage what it left in earlier ones
     for index, lines in enumerate(run.stages):
         done = [line for line in lines if line["kind"] == "done"]
         start = [line for line in lines if line["kind"] == "stage"]
         if not done or not start:
             raise ResultsError(f"{run.id}: its stage {index} did not end")
         _check_stage(f"{run.id}, stage {index}", start[-1], done[-1], per_stage(amounts, index))
-        shares += per_stage(amounts, index) * (sum(phase["share"] for phase in start[-1]["phases"]) - 1)
-    if shares > 1e-9:
-        raise ResultsError(f"{run.id}: its phases take {shares:g} more than the budget of its stages")
+        given += per_stage(amounts, index)
+        took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in start[-1]["phases"])
+        over = max(took - given, over if anew else 0.0)
+    if over > 1e-9 * given:
+        raise ResultsError(f"{run.id}: its phases take {over:g} more than the budget of its stages")
 
 
 def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> None:

@@ -94,16 +94,16 @@ class ExpertModel(LanguageModel):
                 row.requires_grad_(False)
         self.train(self.training)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _up(self, number: int, place: int, x: Tensor) -> Tensor:
         """What the experts' maps up put out (N k, F) for (B, T, D)."""
         if number not in self._routes:  # a gated network has two maps up
             self._routes[number] = self._route(number, x)
         return self._each(number, place, self._routes[number].to_experts(x))
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _down(self, number: int, place: int, x: Tensor) -> Tensor:
-        """(B, T, D) of what stands between up and down, (N k, F)."""
+        """What the experts put out for the tokens (B, T, D), of what stands between up and down, (N k, F)."""
         routes = self._routes.pop(number)
         return routes.to_tokens(self._each(number, place, x.split(routes.counts)))
 
@@ -180,7 +180,7 @@ def _linear(module: Any, x: Tensor, learns: bool) -> Tensor:
 
 
 def _weight(module: Any) -> Tensor:
-    """(outputs, inputs); transformers' Conv1D has it the other way round."""
+    """The weight (outputs, inputs); transformers' Conv1D has it the other way round."""
     return module.weight.T if isinstance(module, Conv1D) else module.weight
 
 

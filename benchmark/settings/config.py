@@ -225,9 +225,9 @@ class Row(Settings):
 class Suite(OnCommandLine):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
-    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself a
-    control, so that a new file shows up in every table; "controls" the others. A group leaves out what is named
-    beside it.
+    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself
+    anything else, so that a new file shows up in every table; "controls" and "references" the others. A group leaves
+    out what is named beside it.
     """
 
     name: str = Field(

@@ -26,6 +26,9 @@ Multiple = Annotated[float, Field(ge=0, le=100)]  # of a batch
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 
+# controls and references run only where a suite names them; of references each stage may cost as much as all so far
+Group = Literal["baselines", "controls", "references"]
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -148,7 +151,7 @@ class LifelongMethod:
     """
 
     title: ClassVar[str] = "Naive"  # label of its row
-    group: ClassVar[Literal["baselines", "controls"]] = "baselines"  # controls run only where a suite names them
+    group: ClassVar[Group] = "baselines"  # controls and references run only where a suite names them
     version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them

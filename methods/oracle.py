@@ -1,0 +1,32 @@
+"""Oracle: for each domain a model that is trained anew on all domains up to it; what others are measured against.
+
+TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text up to a cutoff, and
+subtracts their losses from those of lifelong methods (`analysis.metrics.regrets`). Here a stage begins with random
+weights of the ladder's size, and trains on all domains so far with all that was given to the stages so far: the model
+costs what a lifelong one has cost by then, and the series a multiple of the stream. The first is Naive's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmark.training.method import LifelongMethod, Phase, Stage
+
+if TYPE_CHECKING:
+    from benchmark.models import LanguageModel
+
+
+@dataclass
+class Oracle(LifelongMethod):
+    title = "Oracle"
+    group = "references"
+
+    def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
+        return model if stage.first else stage.build(stage.size)
+
+    def phases(self, stage: Stage) -> Sequence[Phase]:
+        if stage.first:
+            return [Phase("adapt")]
+        return [Phase("train", share=1 + stage.spent / stage.budget, domain="seen")]

@@ -1,0 +1,10 @@
+"""Beyond the paper: the matrix of stages and domains, over models that are trained anew up to each domain."""
+
+from analysis.matrix_figure import MatrixFigure
+
+EXHIBIT = MatrixFigure(
+    label="fig:oracle_matrix",
+    caption="Perplexity of each domain after each stage, over that of the oracle that was trained anew up to it.",
+    blocks={},
+    oracle=True,
+)
