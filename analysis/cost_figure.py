@@ -45,8 +45,8 @@ class ForgettingCostFigure(Exhibit):
                     axis.set_visible(False)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left")
-            front = "The grey line is the Pareto front: no row is better in both"
-            return figures.finish(grid, f"{text}. {front}" if text else front)
+            front = "The grey line is the Pareto front: no row is better in both" if len(every) else ""
+            return figures.finish(grid, ". ".join(filter(None, [text, front])))
 
 
 def _ends(study: Study, suite: str) -> pd.DataFrame:
