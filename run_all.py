@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
+from benchmark.jobs.doctor import doctor
 from benchmark.settings.command_line import command_line, words_again
 from benchmark.store import Store
 
@@ -142,8 +143,7 @@ def report(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show, watch
 
-    survey = survey_of(options)
-    return watch(survey) if options.watch else show(survey)
+    return (watch if options.watch else show)(survey_of(options))
 
 
 def cancel(options: argparse.Namespace) -> int:
@@ -232,7 +232,7 @@ def open_suite(
 
 
 SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
-OTHERS = (check, compare, evaluate, export, grow, new_method, new_suite, track)
+OTHERS = (check, compare, doctor, evaluate, export, grow, new_method, new_suite, track)
 COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import run_all
 from benchmark import records
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.submission import Submission
@@ -272,3 +273,12 @@ def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
     lab.submit()
     state = lab.wait_for("x", "failed")
     assert lab.job("x").starts[0]["gpus"] == "0" and "torch finds none" in state.detail
+
+
+def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
+    """Oracle: the cluster as it was set up: nodes share this file system, and let jobs be queued again."""
+    assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("locks hold between machines" in line or "queue themselves again" in line for line in lines) == 2
+    assert not [line for line in lines if line.startswith("wrong")] and not list((tmp_path / "runs").iterdir())
+    wait_until(lambda: not commands.queue())

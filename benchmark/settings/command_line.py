@@ -114,6 +114,9 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
     sub.add_argument("--out", type=Path, default=Path("tracked"), help="files of tensorboard and wandb")
     sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
+    sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
+    sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")
+    sub.add_argument("--runs", type=Path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
         sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study's, or FOLDER@COMMIT of one")

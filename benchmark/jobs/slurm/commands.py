@@ -68,10 +68,25 @@ def submit(script: Path) -> str:
     return _ask(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
 
 
+def version() -> str:
+    """Slurm's name and version, as it says them."""
+    return _ask(["sbatch", "--version"]).strip()
+
+
+def configuration() -> dict[str, str]:
+    """The controller's settings as text, such as MaxArraySize."""
+    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
+
+
 def largest_array() -> int:
     """How many tasks an array may have, 1 on a site without arrays."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]), re.MULTILINE)
-    return max(1, int(found[1])) if found else USUAL_ARRAY
+    return max(1, int(configuration().get("MaxArraySize", USUAL_ARRAY)))
+
+
+def restarts(job: str) -> int:
+    """How often a job was queued again."""
+    found = re.search(r"\bRestarts=(\d+)", _ask(["scontrol", "show", "job", job]))
+    return int(found[1]) if found else 0
 
 
 def wire(jobs: Sequence[str], after: Sequence[str], needs: Sequence[str]) -> None:

@@ -1,0 +1,217 @@
+"""`run_all.py doctor`: is this machine, and are the nodes of its cluster, fit for a suite? A line each, with the cure.
+
+A node is asked by a job: does it see the folder of the runs, do locks hold between machines, what does torch find
+there, whose clock is off, and may a job queue itself again? Nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmark.jobs.slurm import commands
+from benchmark.settings.config import Suite
+from benchmark.settings.slurm_settings import Slurm
+
+PROBE = Path(__file__).parent / "slurm" / "probe.py"
+PATIENCE = 300.0  # seconds for a job to start, and to be queued again
+PAUSE = 1.0  # seconds between two looks
+LITTLE = 10e9  # bytes of free space
+SKEW = 5.0  # seconds that clocks may differ: states and times of jobs are compared between machines
+OPTIONS = ("partition", "account", "qos", "constraint", "gpus_per_node", "gres", "nodelist", "exclude", "wckey", "mem")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, and where it is not well what to do."""
+
+    what: str
+    cure: str = ""
+    serious: bool = True  # else it may be as it should
+
+    def __str__(self) -> str:
+        kind = "ok    " if not self.cure else "wrong " if self.serious else "look  "
+        return f"{kind} {self.what}" + (f": {self.cure}" if self.cure else "")
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print what is well and what is not; 1 if something is wrong."""
+    from benchmark.settings.suite_files import load_suite
+
+    suite, wrong = load_suite(options.suite), False
+    for finding in examine(suite, options.runs):
+        print(finding, flush=True)
+        wrong |= bool(finding.cure) and finding.serious
+    return int(wrong)
+
+
+def examine(suite: Suite, runs: Path) -> Iterator[Finding]:
+    """Look at this machine, then at Slurm and one of its nodes where there is Slurm."""
+    yield of_torch()
+    runs.mkdir(parents=True, exist_ok=True)
+    yield from of_folder(runs)
+    if not shutil.which("sbatch"):
+        yield Finding("no sbatch here: runs train on this machine; for a cluster call this where jobs are submitted")
+        return
+    try:
+        yield from of_controller(commands.version(), commands.configuration(), bool(shutil.which("sacct")))
+        yield from of_node(suite.slurm, runs)
+    except commands.SlurmError as error:
+        yield Finding("; ".join(str(error).splitlines()), "no job can be submitted before this is right")
+
+
+def of_torch() -> Finding:
+    """What torch finds on this machine; on a machine that only submits no device is as it should be."""
+    import torch
+
+    device = torch.accelerator.current_accelerator(check_available=True)
+    count = f"{torch.accelerator.device_count()} {device.type}" if device else "no accelerator, so the CPU computes"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Finding(f"Python {platform.python_version()}, torch {torch.__version__}, {count}, {cores} cores")
+
+
+def of_folder(runs: Path) -> Iterator[Finding]:
+    """Can it be written and locked, and how much fits?"""
+    free = shutil.disk_usage(runs).free
+    cure = f"less than {LITTLE / 1e9:.0f} GB: `run --dry-run` says what a suite keeps; --runs takes another disk"
+    yield Finding(f"{runs}: {free / 1e9:.1f} GB free", cure if free < LITTLE else "", serious=False)
+    try:
+        with _question(runs) as folder, _held(folder / "lock"):
+            pass
+    except OSError as error:
+        yield Finding(
+            f"{runs}: {error}",
+            "each run must write and lock there; a mount without flock (Lustre: -o flock) will not do",
+        )
+    else:
+        yield Finding(f"{runs}: files can be written and locked")
+
+
+def of_controller(version: str, configuration: Mapping[str, str], accounting: bool) -> Iterator[Finding]:
+    """Which Slurm it is, and its limits."""
+    largest = configuration.get("MaxArraySize", "1001")
+    limits = f"arrays of at most {largest} tasks, {configuration.get('MaxJobCount', '10000')} jobs in all"
+    yield Finding(f"{version}: {limits}; larger submissions are cut")
+    if not accounting:
+        cure = "a job that ends without a word will be called interrupted; ask for slurmdbd where that matters"
+        yield Finding("no sacct", cure, serious=False)
+    if configuration.get("JobRequeue", "1") == "0":
+        cure = "jobs ask for it themselves (--requeue); if the site refuses, `run` goes on after a limit"
+        yield Finding("JobRequeue is 0", cure, serious=False)
+
+
+def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
+    """Ask a node, by a job with the suite's options, what it finds."""
+    with _question(runs) as folder, _held(folder / "lock"):
+        shutil.copyfile(PROBE, folder / PROBE.name)
+        (folder / "job.sh").write_text(script(slurm, folder))
+        began = time.time()
+        job = commands.submit(folder / "job.sh")
+        try:
+            answered = _wait(lambda: (folder / "answer.json").exists() or job not in commands.queue())
+            seen = time.time()
+            if not (folder / "answer.json").exists():
+                yield _no_answer(job, folder, answered)
+                return
+            answer = json.loads((folder / "answer.json").read_text())
+            yield from of_answer(answer, began, seen, bool(slurm.gpus))
+            yield _requeued(job, folder, answer["node"])
+        finally:
+            if job in commands.queue():
+                commands.cancel([job])
+
+
+def script(slurm: Slurm, folder: Path) -> str:
+    """A batch script with the options of the suite's training jobs, as far as they choose the node."""
+    own = slurm.of("train")
+    given = {name.replace("_", "-"): value for name in OPTIONS if (value := getattr(own, name)) is not None}
+    given |= {"ntasks": 1, "time": 5, "job-name": "doctor", "output": folder / "log", "open-mode": "append"}
+    flags = [f"#SBATCH --{name}={value}" for name, value in (given | dict(own.additional_parameters)).items()]
+    command = f"{own.python or sys.executable} {folder / PROBE.name} {folder}"
+    return "\n".join(["#!/bin/bash", *flags, "#SBATCH --requeue", "set -e", *own.setup, command, ""])
+
+
+def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) -> Iterator[Finding]:
+    """What a node has said. `began` and `seen` are this machine's times before and after."""
+    node = answer["node"]
+    yield Finding(f"{node}: sees the folder; {answer['temporary'] / 1e9:.1f} GB of its own free")
+    if answer["locks"] is True:
+        yield Finding(f"{node}: locks hold between machines")
+    else:
+        why = "a lock held here was given to it too" if answer["locks"] is False else f"no flock ({answer['locks']})"
+        yield Finding(f"{node}: {why}", "two jobs could train one stage; mount with flock, or choose another --runs")
+    if "error" in answer:
+        yield Finding(f"{node}: torch cannot be imported ({answer['error']})", "see slurm.setup and slurm.python")
+    elif gpus and answer["device"] == "cpu":
+        yield Finding(
+            f"{node}: torch {answer['torch']} finds no GPU", "look at the driver, and at torch's build for it"
+        )
+    else:
+        yield Finding(f"{node}: torch {answer['torch']}, {answer['devices'] or 'no'} accelerators")
+    off = max(began - answer["time"], answer["time"] - seen, 0.0)
+    cure = "let both follow one time server: times of jobs and records are compared" if off > SKEW else ""
+    yield Finding(f"{node}: its clock is {f'{off:.0f} s off' if off > SKEW else 'right'}", cure)
+
+
+def _requeued(job: str, folder: Path, node: str) -> Finding:
+    """Whether the job could queue itself again; it is ended then, or it would run twice."""
+    _wait(lambda: commands.restarts(job) > 0 or (folder / "refusal.txt").exists(), 60.0)
+    if commands.restarts(job) > 0:
+        return Finding(f"{node}: jobs can queue themselves again")
+    why = (folder / "refusal.txt").read_text() if (folder / "refusal.txt").exists() else "no answer"
+    return Finding(
+        f"{node}: a job cannot queue itself again ({why})",
+        "after a time limit call `run` again, or give slurm.time enough; scontrol must be there on the nodes",
+    )
+
+
+def _no_answer(job: str, folder: Path, ended: bool) -> Finding:
+    log = folder / "log"
+    said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+    if ended:
+        why = f"it said {said[0]!r}" if said else "no log: do nodes see this folder?"
+        return Finding(f"job {job} ended without an answer", f"{why}; see slurm.setup and slurm.python")
+    waits = commands.queue().get(job)
+    state = f" ({waits.reason or waits.state})" if waits else ""
+    return Finding(
+        f"job {job} did not start within {PATIENCE / 60:.0f} minutes{state}",
+        "call this again when the cluster is less full, or look at slurm.partition and slurm.constraint",
+        serious=False,
+    )
+
+
+def _wait(ready: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Look until it is so, and return True, or False after so many seconds."""
+    end = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > end:
+            return False
+        time.sleep(PAUSE)
+    return True
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold a lock on a file. Raises OSError where the file system has none."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@contextmanager
+def _question(runs: Path) -> Iterator[Path]:
+    """Make a folder in that of the runs, by a path that nodes know; it is gone at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

@@ -1,0 +1,132 @@
+"""`run_all.py doctor`. Oracles: what is put in its way, and the batch script that a site would write by hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.jobs import doctor
+from benchmark.jobs.slurm import commands
+from benchmark.settings.slurm_settings import Slurm
+
+FINE: dict[str, Any] = {
+    "node": "n1",
+    "time": 15.0,
+    "locks": True,
+    "temporary": 5e9,
+    "torch": "2.13.0",
+    "device": "cuda",
+    "devices": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({}, ""),
+        ({"locks": False}, "wrong  n1: a lock held here was given to it too: two jobs could train one stage"),
+        ({"locks": "No locks available"}, r"wrong  n1: no flock \(No locks available\)"),
+        (
+            {"error": "ImportError: x"},
+            r"wrong  n1: torch cannot be imported \(ImportError: x\): see slurm.",
+        ),
+        ({"device": "cpu", "devices": 0}, "wrong  n1: torch 2.13.0 finds no GPU: look at the driver"),
+        ({"time": 300.0}, "wrong  n1: its clock is 280 s off: let both follow one time server"),
+        ({"time": 1.0}, "wrong  n1: its clock is 9 s off"),
+    ],
+)
+def test_what_a_node_says(wrong: dict[str, Any], line: str) -> None:
+    """Oracle: the answer put in; it was asked at 10 and read at 20 seconds, by jobs that want GPUs."""
+    found = [str(finding) for finding in doctor.of_answer({**FINE, **wrong}, 10.0, 20.0, gpus=True)]
+    bad = [text for text in found if not text.startswith("ok ")]
+    assert len(bad) == (1 if wrong else 0)
+    assert not wrong or re.match(line, bad[0])
+
+
+def test_the_folder_of_the_runs(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the disk's own figures, and a file system that knows no locks."""
+    free, locked = doctor.of_folder(tmp_path)
+    assert not locked.cure and "GB free" in free.what
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr(doctor, "LITTLE", 1e30)
+    free, locked = doctor.of_folder(tmp_path)
+    assert str(free).startswith("look ") and "--runs takes another disk" in free.cure
+    assert "No locks available" in locked.what and "-o flock" in locked.cure
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_controller() -> None:
+    """Oracle: what it says of itself."""
+    good = [str(finding) for finding in doctor.of_controller("slurm 23.11.4", {"MaxArraySize": "17"}, True)]
+    assert good == ["ok     slurm 23.11.4: arrays of at most 17 tasks, 10000 jobs in all; larger submissions are cut"]
+    poor = [str(finding) for finding in doctor.of_controller("slurm 23.11.4", {"JobRequeue": "0"}, False)]
+    assert [line[:7] for line in poor] == ["ok     ", "look   ", "look   "] and "sacct" in poor[1]
+
+
+class OneNode:
+    """Slurm with one node, which is this machine; `requeue` is the body of its scontrol."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, requeue: str) -> None:
+        self.ended, self.requeued = False, folder / "requeued"
+        (folder / "scontrol").write_text(f"#!/bin/sh\n{requeue.format(file=self.requeued)}\n")
+        (folder / "scontrol").chmod(0o755)
+        patch.setenv("PATH", str(folder), prepend=":")
+        patch.setenv("SLURM_JOB_ID", "7")
+        patch.setattr(commands, "submit", self.submit)
+        patch.setattr(commands, "queue", self.queue)
+        patch.setattr(commands, "restarts", lambda job: int(self.requeued.exists()))
+        patch.setattr(commands, "cancel", self.cancel)
+        patch.setattr(doctor, "PAUSE", 0.01)
+
+    def submit(self, script: Path) -> str:
+        self.script = script.read_text()
+        with (script.parent / "log").open("w") as log:
+            subprocess.run(["bash", str(script)], stdout=log, stderr=log)
+        return "7"
+
+    def queue(self) -> dict[str, commands.Queued]:
+        there = {} if self.ended or "exit 1" in self.script else {"7": commands.Queued("PENDING", "BeginTime", "")}
+        return there
+
+    def cancel(self, jobs: list[str]) -> None:
+        assert jobs == ["7"]
+        self.ended = True
+
+
+@pytest.mark.parametrize(
+    ("requeue", "line"),
+    [
+        ("touch {file}", "jobs can queue themselves again"),
+        ("echo 'access denied' >&2; exit 1", "a job cannot queue itself again (access denied): after a time limit"),
+    ],
+)
+def test_a_node_is_asked(tmp_path: Path, monkeypatch, requeue: str, line: str) -> None:
+    """Oracle: this machine is the node: the lock that is held here keeps its process out; nothing stays."""
+    (runs := tmp_path / "runs").mkdir()
+    node = OneNode(tmp_path, monkeypatch, requeue)
+    found = [str(finding) for finding in doctor.of_node(Slurm(partition="gpu", setup=("true",)), runs)]
+    assert sum("locks hold between machines" in text for text in found) == 1
+    assert line in found[-1] and found[-1].startswith("wrong" if "denied" in line else "ok")
+    assert node.ended and not list(runs.iterdir())
+    assert "#SBATCH --partition=gpu\n" in node.script and "\ntrue\n" in node.script
+
+
+def test_a_job_that_ends_without_an_answer(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: a `setup` that fails; its last line is in the message."""
+    (runs := tmp_path / "runs").mkdir()
+    OneNode(tmp_path, monkeypatch, "true")
+    [found] = doctor.of_node(Slurm(setup=("echo no module named cuda; exit 1",)), runs)
+    assert str(found).startswith(
+        "wrong  job 7 ended without an answer: it said 'no module named cuda'; see slurm.setup"
+    )
+    assert not list(runs.iterdir())
