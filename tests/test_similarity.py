@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import pickle
@@ -20,13 +21,14 @@ import paper_tables
 from analysis import attention, similarity
 from analysis.study import Study
 from benchmark import records
-from benchmark.data.vocabulary import MASK
+from benchmark.data.vocabulary import MASK, Vocabulary
 from benchmark.instruments import run_models
 from benchmark.instruments.lab import Lab, tiny_config
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import job_files
-from benchmark.models import load
+from benchmark.models import build, load
+from benchmark.models.growth import grow
 from benchmark.settings.config import Data, RunConfig
 from benchmark.settings.suite_files import parse_set, report_folder
 from benchmark.training.batch import Batch
@@ -123,6 +125,34 @@ def test_all_models_are_asked_at_the_same_masks() -> None:
     assert torch.equal(torch.cat([row.tokens for row in rows]), seen[0][:, :21])
     masks = sum(int((row.tokens == MASK).sum()) for row in rows)
     assert len(rows) == 25 and count == masks < 25 * 3
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "modernbert"])
+def test_ars_of_other_architectures(architecture: str) -> None:
+    """Oracle: transformers' own forward pass on rows with their prompts, in float64; and exact growth, which leaves
+    nothing between an ancestor and its descendant."""
+    stream = Stream(tiny_corpus(2, 100, 65), Data(sequence_length=22), masked=architecture == "modernbert", seed=0)
+    models = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        models.append(build(architecture, 2, 32, Vocabulary(100, ("d0", "d1")), 22, 16, prompts=True))
+        for parameter in models[-1].parameters():
+            parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.3)
+    newest = copy.deepcopy(models[0])
+    newest.set_network(grow(newest.network, 3, 64, mode="exact")[0])
+    found, count = similarity.divergences([*models, newest], stream, 1)
+    [batch] = stream.validation(1, 3)
+    said = []
+    for model in (*models, newest):
+        with torch.no_grad():
+            logits = model.eval().network(model.with_prompts(batch.tokens, batch.domains)).logits
+        at = (batch.positions + 1).unsqueeze(-1).expand(-1, -1, 100)
+        read = batch.tokens.gather(1, batch.positions) == MASK if stream.masked else batch.targets >= 0
+        said.append(logits.gather(1, at)[read].double().log_softmax(-1).numpy())
+    expected = [(np.exp(one) * (one - said[-1])).sum(1).mean() for one in said[:-1]]
+    assert count == len(said[0]) and expected[1] > 0.1
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert found[0] == pytest.approx(0, abs=1e-6)
 
 
 # Runs

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 import methods
+import run_all
 from analysis.study import header
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
@@ -31,7 +32,10 @@ from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, started
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Model
+from benchmark.settings.start_notes import start_notes
+from benchmark.settings.suite_files import load_suite
 from benchmark.training.evaluate import perplexities
+from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network
 from tests.support.thorough import these_of
 
@@ -174,6 +178,9 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 16}] * 2)
     with pytest.raises(ConfigError, match=r"L1_D40 cannot follow L1_D32.* multiples of 16"):
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 40}] * 2)
+    with pytest.raises(ConfigError, match=r"width 1.1 leaves the hidden size 32 .* multiple of 16, .* 1.119 or more"):
+        config_of("elle", folder, grow={"layers": 1, "width": 1.1})  # twice: 1.21 * 32 = 38.7, and 40 rounds up
+    assert config_of("elle", folder, grow={"width": 1.119}).model.ladder[-1].hidden_size == 48
     scaled = published(tmp_path / "scaled", "gpt", scale_attn_by_inverse_layer_idx=True)
     with pytest.raises(ConfigError, match=r"scaled' cannot have more layers.*in width only"):
         config_of("elle", scaled, grow={"layers": 1})
@@ -186,6 +193,37 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         Model(grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 64}])
     with pytest.raises(ValueError, match="ladder: missing"):
         Model()
+
+
+def test_what_the_model_decides_and_the_suite_says_in_vain_is_said(tmp_path: Path, capsys: Any) -> None:
+    """Oracle: the keys that the suite's text gives, by hand; sizes: a layer and half of the width more."""
+    folder = published(tmp_path / "start", "gpt")
+    start = [f'model.start="{folder}"', "model.ladder=[]", "model.grow={layers = 1, width = 1.5}"]
+    suite = [str(tiny_suite.write(tmp_path)), *(word for one in start for word in ("--set", one))]
+    for command in (["run", *suite, "--dry-run"], ["prepare", *suite]):
+        assert run_all.main([*command, "--runs", str(tmp_path / "runs")]) == 0
+        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The stream begins")]
+        assert f"{folder}, gpt L1_D32; methods that grow go on with L2_D48." in line
+        assert " What the suite says of model.architecture, model.head_size, tokenizer.vocabulary is not used" in line
+        assert line.endswith("model.dropout is that of new networks alone, such as PNN's columns.")
+    bare = load_suite(suite[0], {"model": {"start": str(folder)}, "tokenizer": {}})
+    [note] = start_notes(bare, methods.runs(bare))
+    assert note.endswith("gpt L1_D32; nothing grows.")
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_trained(tmp_path: Path, capsys: Any) -> None:
+    """Oracle: the tokenizer's largest id, by its library; one line, exit code 2, and no model or record."""
+    folder = published(tmp_path / "start", "gpt")
+    largest = max(AutoTokenizer.from_pretrained(folder).get_vocab().values())
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"vocab_size": largest}))
+    runs = tmp_path / "runs"
+    words = [str(tiny_suite.write(tmp_path)), "--set", f'model.start="{folder}"', "--set", "model.ladder=[]"]
+    for command in ("prepare", "run"):
+        assert run_all.main([command, *words, "--runs", str(runs)]) == 2
+        error = capsys.readouterr().err
+        assert f"ids up to {largest}, but the model only {largest} rows of vocabulary" in error
+        assert len(error.splitlines()) == 1 and not (runs / "stages").exists() and not (runs / "starts").exists()
 
 
 def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

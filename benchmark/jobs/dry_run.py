@@ -7,6 +7,7 @@ from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
 from benchmark.jobs.sweep import seconds_left
 from benchmark.settings.config import per_stage
+from benchmark.settings.start_notes import start_notes
 from benchmark.settings.units import UNITS, duration
 
 
@@ -30,6 +31,7 @@ def describe(plan: Plan, executor: Executor) -> str:
         lines[-1] += f"; about {duration(left)} at the pace of what has run"
     notes = dict.fromkeys(one.config.tokenizer_note for one in plan.states)
     lines += filter(None, notes)
+    lines += start_notes(plan.suite, [one.config for one in plan.states])
     if plan.wanted:
         lines.append("next: the same command without --dry-run trains them, then renders the report")
     else:

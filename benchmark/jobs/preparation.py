@@ -15,6 +15,7 @@ from benchmark.data.tokens import Corpus, Ids
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
 from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.start_notes import start_notes
 from benchmark.store import Store
 
 FEW_DOCUMENTS = 20  # for validation
@@ -39,6 +40,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterato
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes"
         )
+    yield from start_notes(suite, configs)
     yield from (f"! {warning}" for warning in dict.fromkeys(found))
     yield (
         f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "

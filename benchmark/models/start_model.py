@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -77,6 +78,8 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
             Size(layers=first.layers + index * grow.layers, hidden_size=step * round(count))
             for index, count in enumerate(steps)
         )
+        if grow.width > 1 and domains > 1 and ladder[-1].hidden_size == first.hidden_size:
+            _refuse_no_growth(first, step, grow.width, domains)
     for before, size in pairwise(ladder):
         if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % step:
             raise ConfigError(
@@ -84,6 +87,16 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
                 f"before, and hidden sizes are multiples of {step}, what a head takes, or the heads that share a key's"
             )
     return ladder
+
+
+def _refuse_no_growth(first: Size, step: int, width: float, domains: int) -> NoReturn:
+    """Raise ConfigError with the least width that does not round to none."""
+    least = math.ceil(1000 * ((first.hidden_size + step / 2) / first.hidden_size) ** (1 / (domains - 1)) + 0.5) / 1000
+    raise ConfigError(
+        f"model.grow.width {width:g} leaves the hidden size {first.hidden_size} as it is in all {domains} domains: in "
+        f"this start model it is a multiple of {step}, what a head takes, or the heads that share a key's; give "
+        f"{least:g} or more, or leave width out"
+    )
 
 
 def _folder(start: str, revision: str | None) -> Path:
