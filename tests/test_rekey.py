@@ -71,29 +71,31 @@ def test_a_finished_run_is_moved_and_goes_on(tmp_path: Path, method: str) -> Non
     old = as_that_version_left_it(run)
     assert not any(run.store.stage_done(key) for key in run.keys)
     [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
-    assert said.endswith("stages 3 moved") and not any(run.store.stage(key).exists() for key in old)
+    assert said.endswith("its stages: moved: json, email, logging") and not any(
+        run.store.stage(key).exists() for key in old
+    )
     for key, before in zip(run.keys, weights, strict=True):
         after = load(run.store.stage(key) / "model").state_dict()
         assert after.keys() == before.keys()
         assert all(tensor[: len(before[name])].equal(before[name][: len(tensor)]) for name, tensor in after.items())
     assert run.done() and records.load_runs(run.store.root, "conformance")[0].matrix == matrix
     [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
-    assert said.endswith("stages 3 there already")
+    assert said.endswith("its stages: there already: json, email, logging")
     run.store.stage(run.keys[2]).rename(tmp_path / "lost")
     lab.run(lab.config(), "store").train()
     assert run.store.stage_done(run.keys[2])
 
 
 def test_what_was_trained_on_other_text_stays_and_is_named(tmp_path: Path) -> None:
-    """Oracle: a run whose records name stages that no key of the suite is."""
+    """Oracle: a run whose records name stages that no key of the suite is: which, and of what domain."""
     suite = load_suite(str(write(tmp_path)))
     run = Lab("naive", methods.build, tmp_path).run(tiny_config("naive"), "store")
     description = {**run.config.description(), "stages": ["a", "b", "c"], "unigram": {}}
     records.append(run.store.run_file(run.config), {"kind": "run", **description})
     [said] = rekey(suite, [run.config], methods.build, run.store, ALONE)
-    assert (
-        said == "naive, seed 3: stages 3 not to be found; 3 have other text or settings than the suite, and could "
-        "not be moved"
+    assert said == (
+        "naive, seed 3, its stages: not to be found: json, email, logging; of other text or settings than the suite, "
+        "so not moved: a (json), b (email), c (logging)"
     )
 
 

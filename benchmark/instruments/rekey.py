@@ -41,7 +41,7 @@ Tasks = Sequence[tuple[Task, TaskData]]
 
 
 def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store, alone: World) -> Iterator[str]:
-    """Move the stages, scores and runs of a suite; a line for each run that says what became of its stages.
+    """Move the stages, scores and runs of a suite; a line for each run that says what became of each stage.
 
     How alike the models are is measured anew by `run`. Raises DataError, ConfigError.
     """
@@ -52,22 +52,24 @@ def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store
             continue
         run = Run(config, functools.partial(build, config.method, config.options), store, alone, Silent())
         old = old_stage_keys(config, build(config.method, config.options), _old_corpus_key(run.corpus))
-        found = {"moved": 0, "there already": 0, "not to be found": 0}
+        domains = [domain.name for domain in config.domains]
+        found: dict[str, list[str]] = {"moved": [], "there already": [], "not to be found": []}
         for index, (before, now) in enumerate(zip(old, run.keys, strict=True)):
             if store.stage_done(now):
-                found["there already"] += 1
+                found["there already"].append(domains[index])
             elif store.stage_done(before):
                 _move_scores(run, suite, tasks, index, before)
                 _move(run, index, before)
-                found["moved"] += 1
+                found["moved"].append(domains[index])
             else:
-                found["not to be found"] += 1
-        others = sum(key not in {*old, *run.keys} for key in recorded_stages(config, store))
+                found["not to be found"].append(domains[index])
+        recorded = zip(recorded_stages(config, store), domains, strict=False)
+        others = [f"{key} ({domain})" for key, domain in recorded if key not in {*old, *run.keys}]
         if all(store.stage_done(key) for key in run.keys):
             run.train()  # nothing: it records what the run consists of now
-        text = ", ".join(f"{count} {what}" for what, count in found.items() if count)
-        why = f"; {others} have other text or settings than the suite, and could not be moved" if others else ""
-        yield f"{config.row}, seed {config.seed}: of its stages {text}{why}"
+        text = "; ".join(f"{what}: {', '.join(names)}" for what, names in found.items() if names)
+        why = f"; of other text or settings than the suite, so not moved: {', '.join(others)}" if others else ""
+        yield f"{config.row}, seed {config.seed}, its stages: {text}{why}"
 
 
 def old_stage_keys(config: RunConfig, method: LifelongMethod, corpus_key: str) -> list[str]:
