@@ -156,6 +156,7 @@ class CoreShare(TypedDict):
     cpu: float  # seconds, of all its processes
     others: float | None  # cores that other programs or a quota kept, on average, where most; None: cannot be told
     share: float | None  # of the cores that its processes wanted, that others left them, where least
+    stood_still: NotRequired[float]  # seconds beside `wall`, and off the clock, in which it was stopped
 
 
 class StageEnd(TypedDict):

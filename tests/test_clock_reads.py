@@ -30,6 +30,7 @@ PROGRAMS = {"date", "uptime", "hwclock", "timedatectl", "ps", "perf"}
 READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
     "benchmark.training.contention": "what share of its cores a stage had",
+    "benchmark.training.standstill": "notices that the process was stopped",
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.run": "which failures are of this call",

@@ -25,7 +25,7 @@ from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
 from benchmark.store import Store
 from benchmark.training import contention, stage
-from benchmark.training.contention import CoreMeter, CoreTime, CoreUse, others_and_share
+from benchmark.training.contention import CoreMeter, CoreUse, Running, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
@@ -33,7 +33,7 @@ from tests.support.slurm_lab import Lab as SlurmLab
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
-    return CoreUse("here", tuple(range(cores)), threads, CoreTime(wall=10.0, cpu=cpu, busy=busy))
+    return CoreUse("here", tuple(range(cores)), threads, Running(wall=10.0, cpu=cpu, busy=busy))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch)
     """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""
     monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
     meter = CoreMeter()
-    meter.total = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
+    meter.total = Running(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
     found = contention.contention(meter, ALONE)
     assert (found["cpu"], found["others"], found["share"]) == (0.5, None, None)
 

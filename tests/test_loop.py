@@ -26,7 +26,7 @@ from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
 from benchmark.training.clock import Clock
-from benchmark.training.contention import CoreTime
+from benchmark.training.contention import Running
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         optimizer=None,
         state={"copied": [1]},
         metrics={"conflicts": 0.5},
-        cores=CoreTime(1.0, 2.0, 3.0),
+        cores=Running(1.0, 2.0, 3.0, 4.0),
     )
     saved.save(path)
     content = torch.load(path, weights_only=True)
@@ -227,7 +227,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         "optimizer": None,
         "state": {"copied": [1]},
         "metrics": {"conflicts": 0.5},
-        "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0},
+        "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0, "stood_still": 4.0},
         "carried": {},
         "evaluated": None,
         "trunk": None,
@@ -235,7 +235,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
     assert Checkpoint.load(path, cpu) == saved
     del content["cores"]
     checkpoint.save(path, content)
-    assert Checkpoint.load(path, cpu) == replace(saved, cores=CoreTime())
+    assert Checkpoint.load(path, cpu) == replace(saved, cores=Running())
 
 
 def test_asked_to_stop_saves_and_the_next_run_goes_on(tmp_path) -> None:

@@ -37,6 +37,7 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.stage_keys import stage_of
+from benchmark.training.standstill import standstill
 from benchmark.training.step import Stepper
 from benchmark.training.unchanged import unchanged
 
@@ -246,6 +247,7 @@ def each_step_costs_what_the_first_does(lab: Lab) -> None:
 
 def works_in_one_thread(lab: Lab) -> None:
     """The method starts no thread and no process: these would work on while the clock is paused."""
+    standstill()  # the clock's own
     before = threading.enumerate()
     for inputs in _stages(lab):
         for number, phase in enumerate(inputs.method.phases(inputs.stage)):

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.jobs.slurm import commands
-from benchmark.settings.config import Suite
-from benchmark.settings.slurm_settings import Slurm
+
+if TYPE_CHECKING:  # --help knows this command, and waits for no settings
+    from benchmark.settings.config import Suite
+    from benchmark.settings.slurm_settings import Slurm
 
 PROBE = Path(__file__).parent / "slurm" / "probe.py"
 PATIENCE = 300.0  # seconds for a job to start, and to be queued again

@@ -17,7 +17,7 @@ import torch
 from benchmark.atomic import whole_file
 from benchmark.checksums import DamagedFile
 from benchmark.record_lines import PhaseSpending
-from benchmark.training.contention import CoreTime
+from benchmark.training.contention import Running
 from benchmark.training.optimization import Moments
 
 
@@ -62,7 +62,7 @@ class Checkpoint:
     optimizer: dict[str, Any] | None  # None in a phase that does not train
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
-    cores: CoreTime
+    cores: Running
     carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
     evaluated: dict[str, torch.Tensor] | None = None  # the weights of the method's own model to evaluate
     trunk: dict[str, Any] | None = None  # `Trunk`, in a branch
@@ -79,7 +79,7 @@ class Checkpoint:
             return None
         position = Position(**content["position"])
         position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
-        cores = CoreTime(**content.get("cores", {}))  # checkpoints of earlier versions lack it
+        cores = Running(**content.get("cores", {}))  # checkpoints of earlier versions lack it
         return cls(**content | {"position": position, "cores": cores})
 
 

@@ -2,7 +2,7 @@
 
 Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward, optimizer, teachers,
 importance passes and memory batches. Free, because the loop pauses: building the optimizer, compiling and warming up,
-evaluation, checkpoints, progress lines.
+evaluation, checkpoints, progress lines. Free too: seconds in which the process was stopped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from benchmark.settings.config import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
 from benchmark.training.contention import CoreMeter
 from benchmark.training.processes import World
+from benchmark.training.standstill import standstill
 
 
 class Clock:
@@ -27,7 +28,9 @@ class Clock:
         self._charged: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
-        self.cores = CoreMeter()
+        self._still = 0.0  # of these, in which this process was stopped
+        self._lost = standstill().lost
+        self.cores = CoreMeter(self._lost)
         self._started: float | None = None
 
     @property
@@ -53,7 +56,7 @@ class Clock:
         assert self._started is None, "the clock is running"
         self._world.synchronize()
         self.cores.start()
-        self._started = time.perf_counter()
+        self._started, self._lost_before = time.perf_counter(), self._lost().wall
 
     def pause(self) -> None:
         """Stop charging, after the device has finished what was charged."""
@@ -69,14 +72,16 @@ class Clock:
         """
         if self._started is not None:
             self._read()
-        slowest, gravest = self._world.maximum(self.seconds + self._pending, alarm)
+        # where one process is stopped, the others wait for it
+        slowest, still, gravest = self._world.maximum(self.seconds + self._pending, self._still, alarm)
         for name, unit in UNITS.items():
-            self._charged[name] = slowest if unit.cost is None else self._charged[name] + unit.cost(work)
-        self._pending = 0.0
+            self._charged[name] = slowest - still if unit.cost is None else self._charged[name] + unit.cost(work)
+        self._pending = self._still = 0.0
         return int(gravest)
 
     def _read(self) -> None:
         assert self._started is not None, "the clock is paused"
-        now = time.perf_counter()
+        now, lost = time.perf_counter(), self._lost().wall
         self._pending += now - self._started
-        self._started = now
+        self._still += lost - self._lost_before
+        self._started, self._lost_before = now, lost

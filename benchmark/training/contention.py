@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,19 +36,28 @@ class CoreTime:
     busy: float = 0.0  # of all processes on these cores, added up over the cores, and what a quota kept from this one
 
 
-class CoreMeter:
-    """Adds up the core time between `start` and `pause`."""
+@dataclass
+class Running(CoreTime):
+    """Core time in which the process was let run, and wall seconds in which it was not."""
 
-    def __init__(self) -> None:
-        self.total = CoreTime()
+    stood_still: float = 0.0
+
+
+class CoreMeter:
+    """Adds up the core time between `start` and `pause`. `lost` says what passed while the process stood still."""
+
+    def __init__(self, lost: Callable[[], CoreTime] = CoreTime) -> None:
+        self.total, self._lost = Running(), lost
 
     def start(self) -> None:
-        self._began = _now()
+        self._began, self._lost_before = core_time(), self._lost()
 
     def pause(self) -> None:
-        now = _now()
+        now, lost = core_time(), self._lost()
         for name, before in asdict(self._began).items():
-            setattr(self.total, name, getattr(self.total, name) + getattr(now, name) - before)
+            missing = getattr(lost, name) - getattr(self._lost_before, name)
+            setattr(self.total, name, getattr(self.total, name) + getattr(now, name) - before - missing)
+        self.total.stood_still += lost.wall - self._lost_before.wall
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class CoreUse:
     machine: str
     cores: tuple[int, ...]
     threads: int
-    time: CoreTime
+    time: Running
 
 
 def contention(meter: CoreMeter, world: World) -> CoreShare:
@@ -66,12 +75,13 @@ def contention(meter: CoreMeter, world: World) -> CoreShare:
     mine = CoreUse(node(), cores(), torch.get_num_threads(), meter.total)
     uses: list[CoreUse] = world.gather(mine)
     wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
+    still = max(use.time.stood_still for use in uses)
     if wall < MEASURABLE or not STAT.exists():
-        return CoreShare(wall=wall, cpu=cpu, others=None, share=None)
+        return CoreShare(wall=wall, cpu=cpu, others=None, share=None, stood_still=still)
     places = {(use.machine, use.cores) for use in uses}
     found = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     others, share = max(others for others, _ in found), min(share for _, share in found)
-    return CoreShare(wall=wall, cpu=cpu, others=others, share=share)
+    return CoreShare(wall=wall, cpu=cpu, others=others, share=share, stood_still=still)
 
 
 def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:
@@ -90,7 +100,8 @@ def cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def _now() -> CoreTime:
+def core_time() -> CoreTime:
+    """What the clocks say now; only differences mean anything."""
     busy = _busy(cores()) + _held_back() if STAT.exists() else 0.0
     return CoreTime(time.perf_counter(), time.process_time(), busy)
 

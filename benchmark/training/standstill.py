@@ -1,0 +1,69 @@
+"""Time in which the system let this process do nothing: stopped by a signal, for another job's turn, or frozen.
+
+A thread looks at the clock twice a second. Where it could not for seconds, and the thread that trains has computed
+nothing in them either, the process stood still. One that only has to share its cores is not meant: it does look, or
+compute. That is what benchmark/training/contention.py measures.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+
+from benchmark.training.contention import CoreTime, core_time
+
+TICK = 0.5  # seconds between two looks
+LEAST = 2.0  # seconds: shorter ones may be the system's own
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the clocks."""
+
+    time: float
+    computed: float  # seconds, by the thread that trains
+    cores: CoreTime
+
+
+class Standstill:
+    """Watches the thread that makes it. `look` reads the clocks."""
+
+    def __init__(self, look: Callable[[], Look]) -> None:
+        self._look, self._lost, self._lock, self._last = look, CoreTime(), threading.Lock(), look()
+
+    def lost(self) -> CoreTime:
+        """What the clocks have counted so far while the process stood still."""
+        with self._lock:
+            last, now = self._last, self._look()
+            self._last = now
+            gap = now.time - last.time
+            if gap > TICK + LEAST and now.computed - last.computed < TICK + gap / 10:
+                share = 1 - TICK / gap  # it may have run for up to a tick before
+                parts = zip(astuple(self._lost), astuple(now.cores), astuple(last.cores), strict=True)
+                self._lost = CoreTime(*(lost + share * (after - before) for lost, after, before in parts))
+            return self._lost
+
+    def watch(self) -> None:
+        """Look again and again, in a thread of its own."""
+        while True:
+            time.sleep(TICK)
+            self.lost()
+
+
+def standstill() -> Standstill:
+    """The watch over the calling thread, which begins with the first call."""
+    return _watch_over(os.getpid(), threading.get_ident())
+
+
+@functools.cache
+def _watch_over(process: int, thread: int) -> Standstill:
+    if not hasattr(time, "pthread_getcpuclockid"):  # such systems, macOS among them, cannot tell: nothing is lost
+        return Standstill(lambda: Look(0.0, 0.0, CoreTime()))
+    clock = time.pthread_getcpuclockid(thread)
+    watch = Standstill(lambda: Look(time.monotonic(), time.clock_gettime(clock), core_time()))
+    threading.Thread(target=watch.watch, name="standstill", daemon=True).start()
+    return watch

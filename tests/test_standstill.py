@@ -1,0 +1,146 @@
+"""A process that is stopped is not charged for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.settings.config import Budget
+from benchmark.settings.units import Work
+from benchmark.training import standstill as watching
+from benchmark.training.clock import Clock
+from benchmark.training.contention import CoreMeter, CoreTime
+from benchmark.training.processes import World
+from benchmark.training.standstill import TICK, Look, Standstill
+
+ROOT = Path(__file__).parent.parent
+
+
+class Looks:
+    """What the clocks say at one look after the other: seconds, those computed, cores kept busy by all."""
+
+    def __init__(self, *looks: tuple[float, float, float]) -> None:
+        self._looks = iter(looks)
+
+    def __call__(self) -> Look:
+        now, computed, busy = next(self._looks)
+        return Look(now, computed, CoreTime(now, computed, busy))
+
+
+@pytest.mark.parametrize(
+    ("looks", "lost"),
+    [
+        (((0, 0, 0), (0.5, 0.4, 1), (1.0, 0.9, 2)), 0.0),  # computes
+        (((0, 0, 0), (2.4, 0.0, 5)), 0.0),  # short
+        (((0, 0, 0), (60.0, 58.0, 60)), 0.0),  # one long operation held the lock of the interpreter
+        (((0, 0, 0), (60.0, 7.0, 60)), 0.0),  # an eighth of a core
+        (((0, 0, 0), (100.5, 0.3, 201)), 100.0),  # stopped, and another had both cores
+        (((0, 0, 0), (10.5, 0, 0), (11.0, 0.5, 0), (31.5, 0.6, 0)), 30.0),  # twice
+    ],
+)
+def test_what_counts_as_standing_still(looks: tuple[tuple[float, float, float], ...], lost: float) -> None:
+    """Oracle: seconds counted by hand; up to a tick before each stop the process ran."""
+    watch = Standstill(Looks(*looks))
+    found = [watch.lost() for _ in looks[1:]][-1]
+    assert found.wall == pytest.approx(lost)
+    assert found.busy == pytest.approx(2 * lost if looks[-1][2] == 201 else 0)
+
+
+class Lost:
+    """Stands for the watch: seconds lost so far, told by a test."""
+
+    def __init__(self) -> None:
+        self.seconds, self.now = 0.0, 100.0
+
+    def lost(self) -> CoreTime:
+        return CoreTime(wall=self.seconds, cpu=0.0, busy=2 * self.seconds)
+
+
+@pytest.fixture
+def told(monkeypatch) -> Lost:
+    lost = Lost()
+    monkeypatch.setattr("benchmark.training.clock.standstill", lambda: lost)
+    monkeypatch.setattr(time, "perf_counter", lambda: lost.now)
+    return lost
+
+
+def test_the_clock_charges_none_of_it(told: Lost) -> None:
+    """Oracle: seconds counted by hand; what was lost while the clock was paused was never charged."""
+    clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, torch.device("cpu")))
+    clock.start()
+    told.now += 3.0
+    clock.count(Work(steps=1))
+    told.now, told.seconds = told.now + 3601.0, told.seconds + 3600.0
+    clock.count(Work(steps=1))
+    assert clock.spent == pytest.approx(4.0)
+    clock.pause()
+    told.now, told.seconds = told.now + 50.0, told.seconds + 50.0
+    clock.start()
+    told.now += 1.0
+    clock.pause()
+    clock.count(Work())
+    assert clock.spent == pytest.approx(5.0) and clock.charged()["steps"] == 2
+    assert clock.cores.total.wall == pytest.approx(5.0)
+    assert clock.cores.total.stood_still == pytest.approx(3600.0)
+
+
+class OtherIsStopped(World):
+    """Two processes, of which the other was stopped for 60 s, for which this one waited."""
+
+    def maximum(self, *values: float) -> list[float]:
+        seconds, still, alarm = values
+        return [seconds, max(still, 60.0), alarm]
+
+
+def test_waiting_for_a_process_that_is_stopped_is_not_charged(told: Lost) -> None:
+    """Oracle: 61 s passed here, 60 of them while the other stood still."""
+    clock = Clock(Budget(unit="seconds", amount=100.0), 0, OtherIsStopped(0, 2, torch.device("cpu")))
+    clock.start()
+    told.now += 61.0
+    clock.count(Work(steps=1))
+    assert clock.spent == pytest.approx(1.0)
+
+
+CHILD = """
+import time
+from benchmark.training.standstill import standstill
+watch = standstill()
+print("ready", flush=True)
+end = time.monotonic() + 60
+while not (lost := watch.lost().wall) and time.monotonic() < end:
+    sum(range(10**5))
+print(lost)
+"""
+
+
+def test_a_stopped_process_notices() -> None:
+    """Oracle: the signal: it came no sooner, and went on no later, than this process knows."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        pytest.skip("this system does not say what a thread has computed")
+    child = subprocess.Popen([sys.executable, "-c", CHILD], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout and child.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    os.kill(child.pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    time.sleep(3.5)
+    going = time.monotonic()
+    os.kill(child.pid, signal.SIGCONT)
+    found = float(child.communicate(timeout=60)[0])
+    assert going - stopped - TICK - 0.1 < found
+    assert found < time.monotonic() - began + 0.1
+
+
+def test_a_meter_without_a_watch_counts_all() -> None:
+    """Oracle: the class's own fields: nothing is lost."""
+    meter = CoreMeter()
+    meter.start()
+    meter.pause()
+    assert meter.total.stood_still == 0.0 and meter.total.wall >= 0.0
+    assert watching.standstill() is watching.standstill()
