@@ -7,9 +7,10 @@
 # make chaos   docs/reliability.md: two hundred kills at random, and a disk that fails at each of its operations
 PYTHON ?= python3
 VENV := .venv
+PIP_INSTALL := pip install
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm test-thorough check docs slurm-demo slurm-chaos chaos
+.PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
 SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.local.slots import physical_cores, visible_gpus; \
@@ -32,11 +33,13 @@ test-slurm: $(VENV)/installed
 test-thorough: $(VENV)/installed
 	THOROUGH=1 $(MAKE) test
 
-check: $(VENV)/installed-check
+check: lint
+	$(RUN) -m pytest -q tests/test_architecture.py tests/test_clock_reads.py
+
+lint: $(VENV)/installed-check
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/test_architecture.py tests/test_clock_reads.py
 
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
@@ -54,15 +57,15 @@ chaos: $(VENV)/installed
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[test]
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test]
 	touch $@
 
 $(VENV)/installed-docs: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[docs]
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[docs]
 	touch $@
 
 $(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable .[test,check]
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test,check]
 	touch $(VENV)/installed $@

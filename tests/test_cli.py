@@ -25,6 +25,7 @@ import run_all
 from benchmark import records
 from benchmark.settings.command_line import command_line
 from tests.support import tiny_suite
+from tests.support.thorough import only_thorough
 
 ROOT = Path(__file__).parent.parent
 
@@ -174,6 +175,7 @@ def test_grow_refuses_what_it_cannot_do(layers: int, width: int, message: str, t
     assert message in capsys.readouterr().err
 
 
+@only_thorough
 def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
     """Oracle: the perplexities of the runs trained by one process, in fp32: in bf16 the order of sums is seen."""
     common = ["run", str(place / "tiny.toml"), "--out", str(place / "report"), "--methods", "er"]

@@ -16,6 +16,7 @@ import pytest
 from benchmark.data.tokens import prepare
 from benchmark.settings.config import Domain, Tokenizer
 from tests.support.texts import DATA, SMALL, gpt2_files, same, two_domains
+from tests.support.thorough import only_thorough
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,6 +164,7 @@ def test_a_process_forked_later_can_tokenise(tmp_path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@only_thorough
 def test_memory_does_not_grow_with_the_corpus(tmp_path) -> None:
     """Oracle: 200 MB of text in 100,000 documents do not even fit once into the peak memory of a process (we promise
     less than 400 MB)."""

@@ -24,6 +24,7 @@ from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
+from tests.support.thorough import only_thorough
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -252,6 +253,7 @@ def test_costs_of_a_suite(tmp_path) -> None:
     assert stage_times(budget, 1) == rows[2].stages[1]
 
 
+@only_thorough
 def test_all_rows_are_compiled(tmp_path) -> None:
     """Oracle: the compiler's own refusal, past a number of graphs, to compile another, which is else but a warning."""
     lab = Lab("naive", methods.build, tmp_path)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 THOROUGH = os.environ.get("THOROUGH") == "1"
@@ -22,3 +24,6 @@ def these_of(chosen: Iterable[str], names: Sequence[str]) -> list[str]:
     if unknown := some - set(names):
         raise ValueError(f"{', '.join(sorted(unknown))}: no such name")
     return [name for name in names if THOROUGH or name in some]
+
+
+only_thorough = pytest.mark.skipif(not THOROUGH, reason="`make test-thorough`")
