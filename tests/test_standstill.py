@@ -18,20 +18,20 @@ from benchmark.training import standstill as watching
 from benchmark.training.clock import Clock
 from benchmark.training.contention import CoreMeter, CoreTime
 from benchmark.training.processes import World
-from benchmark.training.standstill import TICK, Look, Standstill
+from benchmark.training.standstill import TICK, ClockReading, Standstill
 
 ROOT = Path(__file__).parent.parent
 
 
-class Looks:
+class Readings:
     """What the clocks say at one look after the other: seconds, those computed, cores kept busy by all."""
 
     def __init__(self, *looks: tuple[float, float, float]) -> None:
-        self._looks = iter(looks)
+        self._readings = iter(looks)
 
-    def __call__(self) -> Look:
-        now, computed, busy = next(self._looks)
-        return Look(now, computed, CoreTime(now, computed, busy))
+    def __call__(self) -> ClockReading:
+        now, computed, busy = next(self._readings)
+        return ClockReading(now, computed, CoreTime(now, computed, busy))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ class Looks:
 )
 def test_what_counts_as_standing_still(looks: tuple[tuple[float, float, float], ...], lost: float) -> None:
     """Oracle: seconds counted by hand; up to a tick before each stop the process ran."""
-    watch = Standstill(Looks(*looks))
+    watch = Standstill(Readings(*looks))
     found = [watch.lost() for _ in looks[1:]][-1]
     assert found.wall == pytest.approx(lost)
     assert found.busy == pytest.approx(2 * lost if looks[-1][2] == 201 else 0)

@@ -21,7 +21,7 @@ LEAST = 2.0  # seconds: shorter ones may be the system's own
 
 
 @dataclass(frozen=True)
-class Look:
+class ClockReading:
     """One look at the clocks."""
 
     time: float
@@ -30,15 +30,15 @@ class Look:
 
 
 class Standstill:
-    """Watches the thread that makes it. `look` reads the clocks."""
+    """Watches the thread that makes it. `read` reads the clocks."""
 
-    def __init__(self, look: Callable[[], Look]) -> None:
-        self._look, self._lost, self._lock, self._last = look, CoreTime(), threading.Lock(), look()
+    def __init__(self, read: Callable[[], ClockReading]) -> None:
+        self._read, self._lost, self._lock, self._last = read, CoreTime(), threading.Lock(), read()
 
     def lost(self) -> CoreTime:
         """What the clocks have counted so far while the process stood still."""
         with self._lock:
-            last, now = self._last, self._look()
+            last, now = self._last, self._read()
             self._last = now
             gap = now.time - last.time
             if gap > TICK + LEAST and now.computed - last.computed < TICK + gap / 10:
@@ -62,8 +62,8 @@ def standstill() -> Standstill:
 @functools.cache
 def _watch_over(process: int, thread: int) -> Standstill:
     if not hasattr(time, "pthread_getcpuclockid"):  # such systems, macOS among them, cannot tell: nothing is lost
-        return Standstill(lambda: Look(0.0, 0.0, CoreTime()))
+        return Standstill(lambda: ClockReading(0.0, 0.0, CoreTime()))
     clock = time.pthread_getcpuclockid(thread)
-    watch = Standstill(lambda: Look(time.monotonic(), time.clock_gettime(clock), core_time()))
+    watch = Standstill(lambda: ClockReading(time.monotonic(), time.clock_gettime(clock), core_time()))
     threading.Thread(target=watch.watch, name="standstill", daemon=True).start()
     return watch
