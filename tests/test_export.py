@@ -239,6 +239,26 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
         evaluate_text(tmp_path / "out", where[0])
 
 
+@pytest.mark.parametrize("architecture", ["bert", "modernbert"])
+def test_a_masked_models_prompt_takes_the_next_id_of_a_published_tokenizer(architecture: str, tmp_path: Path) -> None:
+    """Oracle: the tokenizer's size, below the model's rows; the model's own probabilities with the prompt."""
+    bpe = tokenizer()
+    torch.manual_seed(0)
+    vocabulary = Vocabulary(bpe.get_vocab_size() + 3, DOMAINS, Special(pad=EOS))
+    model = build(architecture, 1, 16, vocabulary, LENGTH, 16, prompts=True).eval()
+    model.save(tmp_path / "model", bpe)
+    export_model(tmp_path / "model", tmp_path / "out", "two")
+    begin = AutoTokenizer.from_pretrained(tmp_path / "out")("").input_ids[:-1]
+    assert begin == [BOS, bpe.get_vocab_size()]
+    network = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    tokens = torch.tensor([[BOS, 5, MASK, 7, 9]])
+    with torch.no_grad():
+        expected = model(tokens, torch.tensor([1]), torch.tensor([[2]]))[0, 0, : bpe.get_vocab_size()]
+        found = network(torch.tensor([[*begin, *tokens[0, 1:].tolist()]])).logits[0, 3]
+    torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+    assert found[len(expected)] < -9e3
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="lm-eval (lm-evaluation-harness) is not installed")
 def test_the_evaluation_harness_measures_the_same(tmp_path: Path) -> None:
     """Oracle: the model's own log-probabilities of short documents, each after `<s>`, per word and per byte."""

@@ -64,8 +64,9 @@ def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
     """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token."""
     network: Any = model.network
     if network.get_output_embeddings().bias is not None:
-        row = network.config.vocab_size
-        network.resize_token_embeddings(row + 1, mean_resizing=False)
+        row = tokenizer.get_vocab_size()  # the next id that it gives; published models have rows beyond
+        if row >= network.config.vocab_size:
+            network.resize_token_embeddings(row + 1, mean_resizing=False)
         network.get_output_embeddings().bias[row] = NEVER
     elif (row := _free_row(tokenizer, model.vocabulary)) is not None:
         decoder = network.get_output_embeddings()
