@@ -34,7 +34,7 @@ def of_trackio(out: Path) -> list[tuple[int, dict[str, float]]]:
 def of_wandb(out: Path) -> list[tuple[int, dict[str, float]]]:
     """Steps and values of the run, from the files that `wandb sync` would send: records in a LevelDB log, which are
     7 bytes of checksum, length and type and then a message, in one block of 32 KiB after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined, unused-ignore]  # made when loaded
 
     found = []
     for file in sorted((out / "wandb").glob("offline-run-*/run-0-0.wandb"), key=lambda path: path.stat().st_mtime_ns):

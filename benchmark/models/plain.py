@@ -63,6 +63,7 @@ def plain(
 def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
     """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token."""
     network: Any = model.network
+    row: int | None
     if network.get_output_embeddings().bias is not None:
         row = tokenizer.get_vocab_size()  # the next id that it gives; published models have rows beyond
         if row >= network.config.vocab_size:
