@@ -30,7 +30,7 @@ ALONE = [check for check in CHECKS if check is not conformance.two_processes_equ
 # below; `run_all.py check NAME` and `make test-thorough` try each.
 TRIED = {"ewc", "agem", "logit_kd", "pnn", "elle"}
 # These look into a network or change it; all others only train it, so that one architecture more tells nothing of them.
-LOOK_INTO_NETWORKS = {"elle", "pnn"}
+LOOK_INTO_NETWORKS = {"elle"}
 # These have a loss or a network of their own; what is compiled of all others is what is compiled of one of these.
 OWN_LOSS_OR_NETWORK = {"ewc", "pnn"}
 # These do something by the share of a budget; of all others one tells as much as any.

@@ -166,3 +166,17 @@ def test_a_killed_score_is_seen_and_tried_again_when_asked(
     assert ("2 jobs to submit: 1 to score, 1 to report" in told) == bool(again)
     assert lab.call("status") == int(ending == "FAILED")
     assert f"other jobs: 1 {'failed' if ending == 'FAILED' else 'interrupted'}" in capsys.readouterr().out
+
+
+def test_tasks_that_never_began_are_told_apart(monkeypatch) -> None:
+    """Oracle: sacct's own way to write them: a range, a list, and with the most that may run at a time."""
+    said = "7_[1-2,5%3]|CANCELLED by 0\n7_0|COMPLETED\n9_[4]|PENDING\n12|FAILED\n"
+    monkeypatch.setattr(commands, "_ask", lambda command: said)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    cancelled = dict.fromkeys(("7_1", "7_2", "7_5"), "CANCELLED")
+    assert commands.endings([*cancelled, "7_0", "7_3", "9_4", "12"]) == {
+        **cancelled,
+        "7_0": "COMPLETED",
+        "9_4": "PENDING",
+        "12": "FAILED",
+    }

@@ -59,8 +59,19 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
             rows = [line.split("|") for line in _ask([*command, "--format=JobID,State"]).splitlines()]
         except SlurmError:
             return {}
-        found |= {job: state.split()[0] for job, state in rows if job in wanted}
+        found |= {job: state.split()[0] for ids, state in rows for job in each_task(ids) if job in wanted}
     return found
+
+
+def each_task(ids: str) -> list[str]:
+    """The tasks of an array that never began, as sacct writes them: 12_0 and 12_2 of 12_[0,2%4]; else the id itself."""
+    found = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", ids)
+    if not found:
+        return [ids]
+    bounds = [part.split("-") for part in found[2].split(",")]
+    return [
+        f"{found[1]}_{task}" for first, *last in bounds for task in range(int(first), int((last or [first])[0]) + 1)
+    ]
 
 
 def submit(script: Path) -> str:
