@@ -37,7 +37,7 @@ class ScoreTable(TableExhibit):
         titles = {d["name"]: d["title"] for suite in suites for d in study.of(suite)[0].domains}
         columns = self.columns(list(titles.values()))
         blocks = [
-            mark_best(Block(heading, tuple(self._rows(study, suite, lines, titles, view))), columns)
+            mark_best(Block(heading, tuple(self._rows(study, suite, lines, titles, view))), columns, study.references)
             for suite in suites
             for heading, lines in self.lines(study, suite)
         ]

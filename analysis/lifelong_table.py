@@ -39,7 +39,8 @@ class LifelongTable(TableExhibit):
         probes = {probe["name"]: probe["title"] for run in runs for probe in run.line["probes"]}
         groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
         columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
-        blocks = [mark_best(self._block(study, suite, columns, list(probes)), columns) for suite in suites]
+        found = [self._block(study, suite, columns, list(probes)) for suite in suites]
+        blocks = [mark_best(block, columns, study.references) for block in found]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "

@@ -32,7 +32,8 @@ class PerplexityTable(TableExhibit):
             return self._printed()
         suites = self.suites(study)
         columns = _columns(max((study.stage_titles(suite) for suite in suites), key=len))
-        blocks = [mark_best(self._block(study, suite, columns, view), columns) for suite in suites]
+        found = [self._block(study, suite, columns, view) for suite in suites]
+        blocks = [mark_best(block, columns, study.references) for block in found]
         below = [*notes.missing(study, blocks, suites), *notes.probes(study, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
 

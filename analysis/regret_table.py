@@ -35,7 +35,8 @@ class RegretTable(TableExhibit):
         suites = self.suites(study)
         titles = max((study.stage_titles(suite) for suite in suites), key=len)
         columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
-        blocks = [mark_best(self._block(study, suite, len(columns)), columns) for suite in suites]
+        found = [self._block(study, suite, len(columns)) for suite in suites]
+        blocks = [mark_best(block, columns, study.references) for block in found]
         about = (
             "Nats above the oracle of a text, a model that was trained anew on all domains up to that text's, for what "
             "all stages up to it cost; columns are domains in the order of the stream."

@@ -140,6 +140,11 @@ class Study:
         return found
 
     @cached_property
+    def references(self) -> frozenset[str]:
+        """Rows whose stages so far were given more than their budgets: others are measured against these."""
+        return frozenset(run.row for run in self.runs if _beyond_budget(run))
+
+    @cached_property
     def suites(self) -> list[str]:
         return list(self._by_suite)
 
@@ -195,6 +200,12 @@ def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     share = done["cores"]["share"] if done and "cores" in done else None
     cores = np.nan if share is None else share
     return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, cores, done is not None)
+
+
+def _beyond_budget(run: RunRecords) -> bool:
+    heads = [header(stage) for stage in run.stages if stage]
+    given = sum(head["budget"]["amount"] * sum(phase["share"] for phase in head["phases"]) for head in heads)
+    return given > 1.01 * sum(head["budget"]["amount"] for head in heads)
 
 
 def _values(line: Mapping[str, object], names: Sequence[str]) -> Iterator[object]:

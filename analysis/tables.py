@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -110,14 +110,18 @@ def number(value: float, digits: int) -> str:
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
-def mark_best(block: Block, columns: Sequence[Column]) -> Block:
-    """Mark the best cell of each column as it is shown, ties too; no cell where all are the same."""
+def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
+    """Mark the best cell of each column as it is shown, ties too; no cell where all are the same.
+
+    `references`: labels of rows that others are measured against, and that are never the best.
+    """
     rows = [list(row.cells) for row in block.rows]
+    compete = [row.competes and row.stub[0] not in references for row in block.rows]
     for j, column in enumerate(columns):
         if column.lower is None:
             continue
         shown = {i: round(cells[j].mean, cells[j].digits) for i, cells in enumerate(rows)}
-        shown = {i: v for i, v in shown.items() if not math.isnan(v) and block.rows[i].competes}
+        shown = {i: v for i, v in shown.items() if not math.isnan(v) and compete[i]}
         best = (min if column.lower else max)(shown.values(), default=math.nan)
         for i, value in shown.items():
             if value == best and len(set(shown.values())) > 1:

@@ -28,10 +28,11 @@ class UnitTable(TableExhibit):
         suites, blocks, turns = self.suites(study), [], []
         for suite in suites:
             values = at_equal_cost(study.curves(suite))
-            ranks = values.groupby(["row"]).mean().rank(method="min")
+            compared = values.drop(index=study.references, level="row", errors="ignore")
+            ranks = compared.groupby(["row"]).mean().rank(method="min")
             rows = list(dict.fromkeys(run.row for run in study.of(suite)))
             lines = [TableRow((row,), tuple(_cells(row, values, ranks))) for row in rows]
-            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns))
+            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns, study.references))
             turns += turning_points(ranks, study.of(suite)[0].line["config"]["budget"]["unit"])
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
         below = [about, *turns, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
@@ -77,10 +78,10 @@ def _last_stage(curve: Curve) -> Curve:
 
 
 def _cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
-    if row not in ranks.index:
+    if row not in values.index.unique("row"):
         return [Cell(missing=True)] * (len(_COLUMNS) * len(recorded()))
     cells = []
     for unit in recorded():
         found = tuple(values.xs(row, level="row")[unit].dropna())
-        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if found else "")]
+        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if found and row in ranks.index else "")]
     return cells

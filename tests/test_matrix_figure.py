@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import paper_tables
-from analysis.study import Study
+from analysis.study import Study, header
 from benchmark.records import load_runs
 from tests.support import synthetic
 
@@ -81,3 +81,16 @@ def test_regrets_of_a_run(tmp_path):
     assert rows["Oracle"][0] == 0 and [column.name for column in table.columns[3:]] == ["WB", "Ns", "Rev", "Bio", "CS"]
     (alone,) = synthetic.load("oracle_regret").build(Study("demo", data.runs[:1])).blocks
     assert all(cell.missing for cell in alone.rows[0].cells)
+
+
+@pytest.mark.parametrize("name", ["main_pretraining", "lifelong_metrics", "units"])
+def test_a_reference_is_never_the_best(name, tmp_path):
+    """Oracle: the marks and ranks of the table without it, though it forgets less, and has none of its own."""
+    rows: list[tuple[str, str, dict[str, Any]]] = [("Naive", "naive", {}), ("MAS", "mas", {}), ("Oracle", "oracle", {})]
+    data = synthetic.study(tmp_path, seeds=1, rows=rows)
+    for index, stage in enumerate(data.runs[2].stages):  # each costs as much as all stages so far
+        header(stage)["phases"][0]["share"] = 1.0 + index
+    [block], [alone] = (synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2))
+    marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in one.rows] for one in (block, alone))
+    assert marks[:2] == expected[:2] and any(best for line in marks for best, _ in line)
+    assert not any(best or text.isdigit() for best, text in marks[2])

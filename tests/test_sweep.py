@@ -47,6 +47,8 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     assert sweep_line(found) == (
         "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:45 left; best so far: Naive, AP 40.0 after SciPy"
     )
+    beyond = replace(two, ap=30.0, share=4 / 3)  # of 30 steps: all 40, as a reference takes
+    assert best_row([*found, *states(PNN=("done", 0.0, [one, beyond]))]).startswith("Naive")
     slower = replace(two, seconds=120.0, wall=180.0)
     found = states(
         Naive=("done", 0.0, [one, two]),

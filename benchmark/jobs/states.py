@@ -68,6 +68,7 @@ class FinishedStage:
     ap: float  # over the domains so far
     seconds: float  # of train time
     wall: float  # from its beginning to its end, evaluations and interruptions included
+    share: float = 1.0  # of its budget, that its phases were given
 
 
 @dataclass(frozen=True)

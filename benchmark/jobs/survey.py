@@ -181,7 +181,8 @@ def _finished(config: RunConfig, stage: int, last: dict[str, records.Record]) ->
     found = [last["evaluation"]["perplexity"].get(domain.name) for domain in config.domains[: stage + 1]]
     ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
     wall = last["done"]["time"] - last["stage"]["time"]
-    return FinishedStage(ap, float(last["done"]["charged"]["seconds"]), wall)
+    share = sum(phase["share"] for phase in last["stage"]["phases"])
+    return FinishedStage(ap, float(last["done"]["charged"]["seconds"]), wall, share)
 
 
 def _join(*parts: str) -> str:

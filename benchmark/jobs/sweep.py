@@ -60,11 +60,15 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
 
 
 def best_row(states: Sequence[RunState]) -> str:
-    """The row of lowest AP among those that have come furthest, a geometric mean over seeds; nothing before that."""
+    """The row of lowest AP among those that have come furthest, a geometric mean over seeds; nothing before that.
+
+    One that was given more than its budget, as references are, is left out.
+    """
     furthest = max((len(one.trained.finished) for one in states), default=0)
     rows: dict[str, list[float]] = {}
     for one in states:
-        if furthest and len(one.trained.finished) == furthest:
+        given = sum(stage.share for stage in one.trained.finished)
+        if furthest and len(one.trained.finished) == furthest and given < 1.01 * furthest:
             rows.setdefault(one.config.row, []).append(one.trained.finished[-1].ap)
     if not rows:
         return ""
