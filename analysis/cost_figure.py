@@ -29,8 +29,8 @@ class ForgettingCostFigure(Exhibit):
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         suites = self.suites(study)
-        ends = {suite: _ends(study, suite) for suite in suites}
-        units = {suite: _units(ends[suite], study, suite) for suite in suites}
+        ends = {suite: ends_of(study, suite) for suite in suites}
+        units = {suite: units_apart(ends[suite], study, suite) for suite in suites}
         style_of = styles(study.runs)
         with figures.style():
             heading = 0.2 * (len(suites) > 1)
@@ -49,14 +49,14 @@ class ForgettingCostFigure(Exhibit):
             return figures.finish(grid, ". ".join(filter(None, [text, front])))
 
 
-def _ends(study: Study, suite: str) -> pd.DataFrame:
+def ends_of(study: Study, suite: str) -> pd.DataFrame:
     """The last evaluation of each run of a suite that finished, where there is any AP+."""
     last = len(study.of(suite)[0].domains) - 1
     ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
     return ends[np.isfinite(ends["ap_plus"])]
 
 
-def _units(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
+def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     """The units to draw: the budget's own where rows differ in no other."""
     means = ends.groupby("row")[recorded()].mean()
     apart = [unit for unit in recorded() if means[unit].max() > (1 + TOLERANCE) * means[unit].min()]

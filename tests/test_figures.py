@@ -231,6 +231,11 @@ def test_forgetting_stands_against_what_differs(tmp_path, drawn):
     assert list(front.get_xdata()) == sorted(best) and front.get_drawstyle() == "steps-post"
     for row, end in ends.iterrows():
         np.testing.assert_allclose(points[str(row)], end)
+    [block] = synthetic.load("forgetting_cost_table").build(study).blocks
+    shown = {row.stub[0]: row.cells for row in block.rows}
+    for row, (cost, loss) in ends.iterrows():
+        assert (shown[row][0].mean, shown[row][-2].mean) == pytest.approx((loss, cost / ends["flops"].min()))
+        assert shown[row][-1].text == ("flops" if cost in best else "")
 
 
 def test_no_label_is_cut_off(study, drawn):
