@@ -24,6 +24,7 @@ from benchmark.instruments.evaluate_text import evaluate_text, on_text, open_fol
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import tiny_config
 from benchmark.models import LanguageModel, architectures, build, load
+from benchmark.models.experts import ExpertModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.start_model import started
@@ -51,6 +52,9 @@ def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: 
     model = new()
     if kind == "columns":
         model = ProgressiveModel.grown(model, new())
+    elif kind == "experts":
+        model = ExpertModel(model)
+        model.add()
     elif kind == "adapters":
         model = LoraModel(model)
         for _ in DOMAINS[1:]:
@@ -201,6 +205,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
     """Oracle: the contract: one line with the place, the choices and the cure."""
     wrong: list[tuple[dict[str, Any], str | None, str]] = [
         ({"kind": "columns"}, None, r"columns \(PNN\).*column_0"),
+        ({"kind": "experts"}, None, r"experts \(Lifelong-MoE\).*export that of another method"),
         ({"prompts": True}, "four", "--prompt 'four'.*knows one, two, three, none"),
         ({}, "two", "without a prompt; leave --prompt out"),
         ({"kind": "adapters"}, "none", "knows one, two, three$"),
@@ -213,7 +218,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="exists already"):
-        export_model(tmp_path / "1", tmp_path / "out")
+        export_model(tmp_path / "2", tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -19,6 +19,7 @@ from benchmark.instruments.evaluate_text import evaluate_text
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.models import LanguageModel, build, growth_width
+from benchmark.models.experts import ExpertModel
 from benchmark.models.growth import grow
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
@@ -107,8 +108,8 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-@pytest.mark.parametrize("kind", ["columns", "adapters"])
-def test_columns_and_adapters_are_refused(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["columns", "adapters", "experts"])
+def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
     """Oracle: the words a user needs; nothing is written."""
 
     def model() -> LanguageModel:
@@ -116,10 +117,14 @@ def test_columns_and_adapters_are_refused(kind: str, tmp_path: Path) -> None:
 
     if kind == "columns":
         ProgressiveModel.grown(model(), model()).save(tmp_path / "small", tokenizer())
-    else:
+    elif kind == "adapters":
         adapted = LoraModel(model())
         adapted.add(rank=2)
         adapted.save(tmp_path / "small", tokenizer())
+    else:
+        mixture = ExpertModel(model())
+        mixture.add()
+        mixture.save(tmp_path / "small", tokenizer())
     with pytest.raises(ConfigError, match=f"small: it has {kind}"):
         grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")
     assert not (tmp_path / "large").exists()
