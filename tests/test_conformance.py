@@ -26,8 +26,9 @@ ROOT = Path(__file__).parent.parent
 ALONE = [check for check in CHECKS if check is not conformance.two_processes_equal_one]
 
 
-# Of the paper's eight those that differ most. What any other method asks of the interface, `everything` asks at once,
-# below; `run_all.py check NAME` and `make test-thorough` try each.
+# Of the paper's eight those that differ most. What methods say by phases, sources, schedules, rates, the optimizer and
+# averages `everything` says at once, below; what they compute, networks with adapters or experts too, has tests of its
+# own. `run_all.py check NAME` and `make test-thorough` try each method in all checks.
 TRIED = {"ewc", "agem", "logit_kd", "pnn", "elle"}
 # These look into a network or change it; all others only train it, so that one architecture more tells nothing of them.
 LOOK_INTO_NETWORKS = {"elle"}
@@ -91,7 +92,8 @@ MOST = [check for check in ALONE if check not in TRIED_BY]
 
 @pytest.mark.parametrize(("name", "checks"), [("l2_sp", MOST), ("mean_teacher", SOME), ("frozen_blocks", SOME)])
 def test_the_documented_methods_work(name: str, checks, tmp_path, monkeypatch) -> None:
-    """Oracle: the same checks, on the page's code put where the page says, each in forty lines at most."""
+    """Oracle: the same checks, of two methods SOME, on the page's code put where the page says, each in forty lines at
+    most."""
     assert len(DOCUMENTED) == 3 and len(DOCUMENTED[name].splitlines()) <= 40
     (tmp_path / f"{name}.py").write_text(DOCUMENTED[name])
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
