@@ -36,6 +36,8 @@ class GStack(ER):
     timing: Share | Literal["law"] = 0.008  # of the stream's budget before it grows; "law": the equation, for FLOPs
 
     def signature(self, stage: Stage) -> dict[str, object]:
+        if self.timing == "law" and not UNITS[stage.unit].charges_flops:
+            raise ConfigError(f"gstack: timing 'law' needs a budget in flops, not {stage.unit}: give a share")
         return super().signature(stage) | ({} if stage.first else {"stream": stage.outlook.budget})
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
@@ -55,11 +57,8 @@ class GStack(ER):
         """Share of the budget before growth to so many parameters. Raises ConfigError where the law is no use."""
         if self.timing != "law":
             return self.timing
-        total = stage.outlook.budget
-        if not UNITS[stage.unit].charges_flops:
-            raise ConfigError(f"gstack: timing 'law' needs a budget in flops, not {stage.unit}: give a share")
-        tokens = tokens_before_growth(parameters, total)
-        share = 6 * parameters / self.factor * tokens / total
+        tokens = tokens_before_growth(parameters, stage.outlook.budget)
+        share = 6 * parameters / self.factor * tokens / stage.outlook.budget
         if share > 1:
             raise ConfigError(
                 f"gstack: by the law growth comes after {tokens:.2g} tokens, {share:.2g} times the budget: give a share"

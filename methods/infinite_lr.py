@@ -29,7 +29,7 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Positi
 class InfiniteLR(LifelongMethod):
     title = "Infinite LR"
     group = "controls"
-    space: ClassVar = {"replay": (0.05, 0.1, 0.25, 0.5), "constant": (0.25, 0.5), "anneal": (0.1, 0.2)}
+    space: ClassVar = {"replay": (0.01, 0.05, 0.1, 0.25, 0.5), "constant": (0.25, 0.5), "anneal": (0.1, 0.2)}
 
     replay: Share = 0.05  # share of each batch from memory
     warmup: PartOfStage = 0.01  # share of the first stage until the peak

@@ -126,7 +126,7 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
     assert method.start_stage(grown, replace(small, spent=5.0)).layers == 8
     law = build("gstack", {"timing": "law"})
     with pytest.raises(ConfigError, match="needs a budget in flops, not steps"):
-        law.share(1000, small)
+        law.signature(toy.stage(0))  # before anything is trained
     flops = replace(small, unit="flops", outlook=replace(outlook, budget=6 * 7e9 * 2e12))
     assert law.share(7e9, flops) == pytest.approx(11.11e9 / 4 / 2e12, rel=1e-3)
     with pytest.raises(ConfigError, match="after .* tokens, .* times the budget: give a share"):
@@ -293,7 +293,7 @@ def test_only_new_blocks_learn(folder) -> None:
         lines = [records.read_stage(run.store.stage(run.keys[i]) / "records.jsonl") for i in (index - 1, index)]
         ended, begins = ([one for one in each if one["kind"] == "evaluation"] for each in lines)
         assert begins[0]["phase"] == "start"
-        assert begins[0]["perplexity"] == pytest.approx(ended[-1]["perplexity"], rel=1e-5)
+        assert begins[0]["perplexity"] == pytest.approx(ended[-1]["perplexity"], rel=1e-6)
         [done] = [one for one in lines[1] if one["kind"] == "done"]
         known, now = before.state_dict(), after.state_dict()
         for new, old in enumerate(done["growth"]["layer_sources"]):
