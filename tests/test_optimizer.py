@@ -85,17 +85,18 @@ def test_a_first_stage_that_is_kept_is_not_naives() -> None:
 
 
 def test_moments_fit_what_has_grown() -> None:
-    """Oracle: by hand: new rows are zero, another width begins anew, a copied layer takes its own along."""
+    """Oracle: by hand: new rows of a vocabulary of three are zero, another width begins anew, that of a norm too, and a
+    copied layer takes its own along."""
     training = tiny_config("naive").training
-    old = [("table", torch.nn.Parameter(torch.ones(2, 3))), ("map", torch.nn.Parameter(torch.ones(3, 3)))]
+    small, large = {"table": (2, 3), "map": (3, 3), "norm": (2,)}, {"table": (3, 3), "map": (4, 4), "norm": (4,)}
+    old, new = ([(name, torch.nn.Parameter(torch.ones(s))) for name, s in shapes.items()] for shapes in (small, large))
     before = new_optimizer([p for _, p in old], training)
     for _, parameter in old:
         parameter.grad = torch.ones_like(parameter)
     before.step()
     known = moments(before, old)
-    new = [("table", torch.nn.Parameter(torch.ones(3, 3))), ("map", torch.nn.Parameter(torch.ones(4, 4)))]
     after = new_optimizer([p for _, p in new], training)
-    assert carry_on(after, new, known) == ["map"]
+    assert carry_on(after, new, known, vocabulary=3) == ["map", "norm"]
     table = after.state[new[0][1]]
     assert table["step"] == 1 and table["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]
     marked: Any = {"layers.0.w": 0, "layers.1.w": 1, "embeddings.0.w": 2}

@@ -69,16 +69,16 @@ def in_main_memory(known: Moments) -> Moments:
     return {name: {key: value.cpu() for key, value in state.items()} for name, state in known.items()}
 
 
-def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments) -> list[str]:
+def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments, vocabulary: int) -> list[str]:
     """Let a new optimizer begin with a copy of what is known. Returns the names of which nothing fitting is known.
 
-    A tensor that has got rows, as embeddings do when a domain comes, remembers nothing of these. Whatever else has
+    A tensor with a row for each of `vocabulary` remembers nothing of rows that came with a domain. Whatever else has
     changed its shape begins anew: the moments of a wider model are not those of its parts.
     """
     fresh = []
     for name, parameter in named:
         state = known.get(name, {})
-        fitted = {key: _fitted(value, parameter) for key, value in state.items()}
+        fitted = {key: _fitted(value, parameter, vocabulary) for key, value in state.items()}
         if not state or any(value is None for value in fitted.values()):
             fresh.append(name)
         else:
@@ -86,12 +86,12 @@ def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments) -> 
     return fresh
 
 
-def _fitted(value: Tensor, parameter: nn.Parameter) -> Tensor | None:
+def _fitted(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor | None:
     """A copy of one of a parameter's moments in its shape, or of its number of steps; None where there is no rule."""
     value = value.to(parameter.device)
     if value.dim() == 0 or value.shape == parameter.shape:
         return value.clone()
-    if value.shape[1:] != parameter.shape[1:] or len(value) > len(parameter):
+    if value.shape[1:] != parameter.shape[1:] or not len(value) < len(parameter) == vocabulary:
         return None
     return torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
 
