@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from benchmark.training.contention import CoreTime, core_time
 
@@ -43,8 +43,11 @@ class Standstill:
             gap = now.time - last.time
             if gap > TICK + LEAST and now.computed - last.computed < TICK + gap / 10:
                 share = 1 - TICK / gap  # it may have run for up to a tick before
-                parts = zip(astuple(self._lost), astuple(now.cores), astuple(last.cores), strict=True)
-                self._lost = CoreTime(*(lost + share * (after - before) for lost, after, before in parts))
+                cpu, busy = now.cores.cpu - last.cores.cpu, now.cores.busy - last.cores.busy
+                # by `time`: the stop may have come between the clocks of one reading
+                self._lost = CoreTime(
+                    self._lost.wall + share * gap, self._lost.cpu + share * cpu, self._lost.busy + share * busy
+                )
             return self._lost
 
     def watch(self) -> None:
