@@ -20,6 +20,7 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs.local import work
+from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
@@ -165,7 +166,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
         build=lambda name, options: methods.build("none"),
     )
     lock = filelock.FileLock(tmp_path / "lock")
-    assert work._train(plan, lock) == [config]
+    assert work._train(plan, slots_for([config], 1), lock) == [config]
     assert lock.is_locked == bool(taken)
     lock.release(force=True)
 

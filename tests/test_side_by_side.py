@@ -110,6 +110,14 @@ def test_bad_values(lab: Lab, monkeypatch, parallel: int, ranks: int, message: s
         slots_for(lab.configs(), parallel)
 
 
+def test_too_many_are_refused_before_training_is_announced(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the error is all that is said."""
+    machine(monkeypatch, cores=1, memory=1e12)
+    assert lab.call("run", "--parallel", "2", "--set", 'budget.unit="seconds"') == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --parallel 2: ") and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("option", "instead"), [(("--parallel", "2"), "slurm.array_parallelism"), (("--share-machine",), "slurm.exclusive")]
 )

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import methods
-from benchmark.jobs.local.board import Board
+from benchmark.jobs.local.board import Board, table
 from benchmark.jobs.states import FinishedStage, RunState, Trained
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line
@@ -111,6 +112,32 @@ def test_a_terminal_gets_a_table(survey: Survey) -> None:
     text = out.getvalue()
     assert "AP after" in text and "12.3" in text and "25% of the budget" in text
     assert text.count("ER  done: AP 12.3\n") == 1 and "left of the stage\n" not in text.replace("\r", "")
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 12), (40, 6)])
+def test_the_table_fits_its_terminal(width: int, height: int) -> None:
+    """Oracle: its lines are counted and measured; of forty runs that wait, the one that runs is among those shown, with
+    all figures whole; a taller and wider terminal shows all of them."""
+    aps = [1234.5 + 1000 * stage for stage in range(12)]
+    [one] = states(ER=("todo", 0.0, []))
+    domains = [one.config.domains[0].model_copy(update={"title": f"Domain no. {i}"}) for i in range(12)]
+    config = one.config.model_copy(update={"domains": tuple(domains)})
+    ends = tuple(FinishedStage(ap=ap, seconds=1.0, wall=1.0) for ap in aps[:7])
+    runs = [replace(one, config=config)] * 40
+    runs.append(replace(one, config=config, state="running", trained=replace(one.trained, finished=ends, fraction=0.4)))
+    shown = drawn(runs, width, height)
+    assert len(shown) <= height and max(map(len, shown)) <= width
+    assert shown[-1] == f"and {41 - len(shown[1:-1])} runs more: {41 - len(shown[1:-1])} todo"
+    [running] = [line.split() for line in shown if "running" in line]
+    figures = [f"{ap:,.1f}" for ap in aps[:7]] + ["40%", "running"]
+    assert len(running) > 2 and running[1:] == figures[1 - len(running) :]
+    assert [line.split()[:-1] for line in drawn(runs, 200, 50)[-1:]] == [["ER", *figures[:-1]]]
+
+
+def drawn(runs: list[RunState], width: int, height: int) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width).print(*table(runs, width, height))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_a_local_sweep_says_how_far_it_is(tmp_path, capsys) -> None:

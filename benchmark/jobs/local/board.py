@@ -6,6 +6,7 @@ import contextlib
 import io
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -20,6 +21,9 @@ from benchmark.jobs.sweep import sweep_line
 from benchmark.training.progress import IN_PROGRESS
 
 EVERY = 2.0  # seconds between two looks at the records, on a terminal
+STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
+LAST = ("done", "todo")  # states of which a user wants to know after all others
+STATE, GAP = 11, 2  # letters of the longest state, and between two columns
 
 
 class Board(io.TextIOBase):
@@ -51,9 +55,10 @@ class Board(io.TextIOBase):
     def flush(self) -> None:
         if self._terminal and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
-            states = self._states_now()
-            below = Text(self._now, style="dim")
-            self._terminal.update(Group(table(states), Text(sweep_line(states)), below), refresh=True)
+            console, states = self._terminal.console, self._states_now()
+            below = [Text(sweep_line(states)), Text(self._now, style="dim")]
+            height = console.height - sum(len(text.wrap(console, console.width)) for text in below) - 1
+            self._terminal.update(Group(*table(states, console.width, height), *below), refresh=True)
 
     def _line(self, line: str) -> None:
         """A line that ends: progress is in the table, or passed on; after all else the sweep has changed."""
@@ -77,11 +82,9 @@ class Board(io.TextIOBase):
 
     def __exit__(self, *_: object) -> None:
         if self._terminal:
-            self._next = 0.0
-            self._now = ""
-            self._terminal.transient = False
-            self.flush()
             self._terminal.stop()
+            states = self._states_now()  # all of them: from here on one can scroll back
+            self._terminal.console.print(*table(states, self._terminal.console.width), Text(sweep_line(states)))
 
 
 @contextlib.contextmanager
@@ -91,19 +94,41 @@ def board(states_now: StatesNow) -> Iterator[None]:
         yield
 
 
-def table(states: Sequence[RunState]) -> Table:
-    """A line a run: AP after each domain, as far as it has come, and what it does now."""
+def table(states: Sequence[RunState], width: int, height: int | None = None) -> list[Table | Text]:
+    """A line a run: AP after each domain, how much of the stage in progress is over, and the run's state.
+
+    Of more domains than fit into `width` letters it shows those that running ones are at; of more runs than fit into
+    `height` lines those that run or have failed and then those that are done, and how many others are how.
+    """
+    lines = len(states) if height is None or len(states) < height else max(1, height - 2)
+    order = sorted(range(len(states)), key=lambda i: LAST.index(one) if (one := states[i].state) in LAST else -1)
+    kept = [states[i] for i in sorted(order[:lines])]
+    others = Counter(states[i].state for i in order[lines:])
+    labels = [domain.label for domain in max((one.config.domains for one in states), key=len)]
+    cells = [_cells(one) for one in kept]
+    several = len({one.config.seed for one in states}) > 1
+    names = [one.config.row + (f", seed {one.config.seed}" if several else "") for one in kept]
+    head = "AP after"
+    first = min(max(map(len, (head, *names))), width // 3)
+    least = max(7, max((len(cell) for line in cells for cell in line), default=0))  # letters of an AP
+    left = width - first - STATE
+    room = min(len(labels), max(1, left // (least + GAP)))  # columns that fit
+    now = [len(line) for line, one in zip(cells, kept, strict=True) if one.state == "running"]
+    end = max(room, *(now or map(len, cells)))
     shown = Table(box=None, pad_edge=False)
-    shown.add_column("AP after", no_wrap=True)
-    longest = max((one.config.domains for one in states), key=len)
-    for domain in longest:
-        shown.add_column(domain.label, justify="right")
-    shown.add_column("", no_wrap=True)
-    seeds = len({one.config.seed for one in states}) > 1
-    for one in states:
-        aps = [f"{stage.ap:,.1f}" for stage in one.trained.finished]
-        name = one.config.row + (f", seed {one.config.seed}" if seeds else "")
-        style = {"running": "bold", "failed": "red", "todo": "dim"}.get(one.state, "")
-        cells = [*aps, *[""] * (len(longest) - len(aps)), one.state if one.state != "running" else one.detail]
-        shown.add_row(name, *cells, style=style)
-    return shown
+    shown.add_column(head, no_wrap=True, width=first)
+    for label in labels[end - room : end]:
+        wide = max(least, min(len(label), left // room - GAP))
+        shown.add_column(label, justify="right", no_wrap=True, width=wide)
+    shown.add_column("", no_wrap=True, width=STATE)
+    for name, line, one in zip(names, cells, kept, strict=True):
+        aps = [*line, *[""] * (end - len(line))][end - room : end]
+        shown.add_row(name, *aps, one.state, style=STYLES.get(one.state, ""))
+    more = ", ".join(f"{count} {state}" for state, count in others.items())
+    return [shown, Text(f"and {others.total()} runs more: {more}", style="dim")] if others else [shown]
+
+
+def _cells(one: RunState) -> list[str]:
+    """AP after each finished stage, and the share of the one in progress."""
+    aps = [f"{stage.ap:,.1f}" for stage in one.trained.finished]
+    return [*aps, f"{one.trained.fraction:.0%}"] if one.state == "running" else aps

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from benchmark.downstream.scoring import load_tasks, score_runs
 from benchmark.errors import UserError
 from benchmark.jobs.local.board import board
 from benchmark.jobs.local.side_by_side import train_side_by_side
-from benchmark.jobs.local.slots import slots_for
+from benchmark.jobs.local.slots import Slot, slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.stop_signals import StopSignals
@@ -39,12 +39,13 @@ def work_through(plan: Plan) -> int:
     """
     suite, store = plan.suite, plan.store
     leads = int(os.environ.get("RANK", 0)) == 0
+    slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
         print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
     with board(plan.states_now) if leads and plan.states_now and len(plan.states) > 1 else contextlib.nullcontext():
-        failed = _train(plan, lock)
+        failed = _train(plan, slots, lock)
     unscored = 0
     if leads:
         unscored = score_runs(suite, plan.configs, store.root)
@@ -74,10 +75,9 @@ def _beginning(plan: Plan) -> str:
     )
 
 
-def _train(plan: Plan, machine: BaseFileLock) -> list[RunConfig]:
+def _train(plan: Plan, slots: Sequence[Slot], machine: BaseFileLock) -> list[RunConfig]:
     """Train what is wanted, with the machine's lock if that needs it. Returns the runs that failed."""
     runs, wanted = plan.store.root, [state.config for state in plan.wanted]
-    slots = slots_for(wanted, plan.options.parallel)
     timed = any(UNITS[config.budget.unit].is_wall_time for config in wanted)
     alone = machine if timed and not plan.options.share_machine else None
     if len(slots) == 1:
