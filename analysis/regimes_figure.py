@@ -30,7 +30,7 @@ class MapPoint:
 
     name: str
     tokens_per_parameter: float  # that the first model has seen when it grows
-    relative_size: float  # of the final model, as a multiple of the compute-optimal one of all FLOPs
+    relative_size: float  # of the final model, as a multiple of the compute-optimal one of all FLOPs; NaN if unknown
     log_ratio: float
 
 
@@ -61,7 +61,8 @@ class RegimesFigure(Exhibit):
     kind: ClassVar[Literal["table", "figure"]] = "figure"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        found = cells(study, self.contenders)
+        every = cells(study, self.contenders)
+        found = [cell for cell in every if math.isfinite(cell.relative_size)]
         titles = {run.line["method"]: run.line["title"] for run in study.runs}
         with figures.style():
             grid = figures.panels(1, 2, width=3.5, height=2.6)
@@ -71,13 +72,15 @@ class RegimesFigure(Exhibit):
             left.set_ylabel("Final size / compute-optimal size (log)")
             right.tick_params(labelleft=False)  # the same as the left one's
             if not found:
-                left.text(0.5, 0.5, "no finished pair of ELLE and ER yet", ha="center", transform=left.transAxes)
+                missing = "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet"
+                left.text(0.5, 0.5, missing, ha="center", transform=left.transAxes)
                 files = figures.finish(grid)
             else:
                 self._draw_ratios(left, found)
                 self._draw_best(right, found, titles)
                 hatched = "hatched: not decided at 5%; dashed: where a fitted plane is 0"
-                files = figures.finish(grid, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP")
+                less = f" Without FLOPs, and left out: {len(every) - len(found)}." if len(found) < len(every) else ""
+                files = figures.finish(grid, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP.{less}")
         return {**files, "csv": _csv(found, self.contenders)}
 
     def _draw_ratios(self, axis: Axes, found: Sequence[MapCell]) -> None:

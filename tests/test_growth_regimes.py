@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import paper_tables
+from analysis import regimes_figure
 from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
 from analysis.study import Study
 from benchmark.records import RunRecords
@@ -56,6 +57,22 @@ def test_elle_is_compared_with_the_er_of_its_budget_and_both_of_its_final_sizes(
     found = cells(Study("s", runs), CONTENDERS)
     expected = [math.log(2.0 * last / (8.0 * budget)) for budget in (1.0, 4.0) for last in (32, 64)]
     np.testing.assert_allclose([cell.log_ratio for cell in found], expected)
+
+
+def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said(monkeypatch):
+    """Oracle: the CSV file has the one place that can be drawn, and the figure's text the number of the others."""
+    said = []
+    monkeypatch.setattr(regimes_figure.figures, "finish", lambda grid, text="": said.append(text) or {})
+    known = [run("er", 20.0), run("elle", 10.0)]
+    unknown = [run("er", 20.0, budget=4.0), run("elle", 10.0, budget=4.0)]
+    for records in unknown:
+        for start, measured, done in records.stages:
+            start["budget"] = {"unit": "steps", "amount": 10.0}
+            measured["charged"] = done["charged"] = {"tokens": 5000.0, "seconds": 1.0, "steps": 10.0}
+    files = paper_tables.load("growth_regimes").render(Study("s", known + unknown))
+    assert [line["cell"] for line in csv.DictReader(io.StringIO(files["csv"].decode()))] == ["elle 0"]
+    assert said[0].endswith("left out: 1.")
+    assert paper_tables.load("growth_regimes").render(Study("s", unknown))["csv"].count(b"\n") == 1
 
 
 def test_of_two_rows_of_a_method_the_first_one_counts():
