@@ -72,6 +72,23 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
     assert seconds_left(timed[:1]) == 40.0
 
 
+def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
+    """Oracle: by hand. Of 40 steps 10 are spent, of 40 s none: an eighth of four stages; a step took 2 s. A dry run
+    names each amount in its own unit."""
+    one = FinishedStage(ap=50.0, seconds=20.0, wall=20.0)
+    stepped, timed = states(Naive=("interrupted", 0.0, [one]), ELLE=("todo", 0.0, []))
+    timed = replace(timed, config=timed.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))}))
+    assert spent([stepped, timed]) == pytest.approx(1 / 8)
+    assert seconds_left([stepped, timed]) == pytest.approx(30 * 2 + 40)
+    untimed = replace(stepped, trained=replace(stepped.trained, finished=(), stages=0))
+    assert seconds_left([untimed, timed]) is None
+    suite = tiny_suite.write(tmp_path)
+    row = '[[rows]]\nmethod = "er"\n[rows.set]\n"budget.unit" = "seconds"\n"budget.amount" = 5.0\n'
+    suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]') + row)
+    assert main(["run", str(suite), "--runs", str(tmp_path / "runs"), "--dry-run"]) == 0
+    assert "To train: 2 of 2 runs, 12 steps and 10 s (0:10)\n" in capsys.readouterr().out
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -20,14 +20,11 @@ def describe(plan: Plan, executor: Executor) -> str:
         budget = UNITS[one.config.budget.unit].text(sum(amounts))
         lines.append(f"  {one.config.row}, seed {one.config.seed}: {budget}; {one.state}, {stages}")
     lines += executor.describe(plan)
-    missing = [pair for one in plan.wanted for pair in _missing(plan, one)]
-    unit, gpus = UNITS[plan.states[0].config.budget.unit], executor.gpus
-    apart, shared = sum(amount for _, amount in missing), sum(dict(missing).values())
-    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {unit.text(apart, gpus)}")
-    if shared < apart:
-        saved = unit.text(apart - shared, gpus)
-        lines[-1] += f". Stages that they share are trained once: {unit.text(shared, gpus)}, which saves {saved}"
-    if not unit.in_seconds and (left := seconds_left(plan.states)):
+    apart, shared, saved = _amounts(plan, executor.gpus)
+    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {apart}")
+    if saved:
+        lines[-1] += f". Stages that they share are trained once: {shared}, which saves {saved}"
+    if not all(UNITS[one.config.budget.unit].in_seconds for one in plan.states) and (left := seconds_left(plan.states)):
         lines[-1] += f"; about {duration(left)} at the pace of what has run"
     notes = dict.fromkeys(one.config.tokenizer_note for one in plan.states)
     lines += filter(None, notes)
@@ -37,6 +34,18 @@ def describe(plan: Plan, executor: Executor) -> str:
     else:
         lines.append(f"next: `python run_all.py report {plan.suite.called}` renders tables and figures")
     return "\n".join(lines)
+
+
+def _amounts(plan: Plan, gpus: int) -> tuple[str, str, str]:
+    """What the runs still need by themselves, with shared stages counted once, and the difference; unit by unit."""
+    apart, shared, saved = [], [], []
+    for name in dict.fromkeys(one.config.budget.unit for one in plan.states):
+        missing = [pair for one in plan.wanted if one.config.budget.unit == name for pair in _missing(plan, one)]
+        every, once = sum(amount for _, amount in missing), sum(dict(missing).values())
+        apart.append(UNITS[name].text(every, gpus))
+        shared.append(UNITS[name].text(once, gpus))
+        saved += [UNITS[name].text(every - once, gpus)] if once < every else []
+    return " and ".join(apart), " and ".join(shared), " and ".join(saved)
 
 
 def _missing(plan: Plan, one: RunState) -> list[tuple[str, float]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmark.jobs.states import RunState
-from benchmark.settings.config import per_stage
+from benchmark.settings.config import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
@@ -25,36 +25,46 @@ def sweep_line(states: Sequence[RunState]) -> str:
 
 
 def spent(states: Sequence[RunState]) -> float:
-    """The share of the budget of all stages that is spent, 0 to 1; a stage that runs share counts once."""
-    amounts = {key: amount for one in states for key, amount, _ in _stages(one)}
+    """The share of the budget of all stages that is spent, 0 to 1; a stage that runs share counts once.
+
+    Of budgets in several units each unit counts by its number of stages.
+    """
+    amounts: dict[str, dict[str, float]] = {}
     trained: dict[str, float] = {}
     for one in states:
         for key, amount, share in _stages(one):
+            amounts.setdefault(one.config.budget.unit, {})[key] = amount
             trained[key] = max(trained.get(key, 0.0), amount * share)
-    return sum(trained.values()) / sum(amounts.values()) if amounts else 0.0
+    stages = sum(map(len, amounts.values()))
+    return sum(len(of) * sum(map(trained.__getitem__, of)) / sum(of.values()) / stages for of in amounts.values())
 
 
 def seconds_left(states: Sequence[RunState]) -> float | None:
     """How long the rest takes at the pace of finished stages, of the same row if there are some.
 
-    None where nothing is left, or nothing is known yet. What was trained beside other runs goes on so.
+    None where nothing is left, or nothing is known yet of a unit of budget. What was trained beside other runs goes on
+    so.
     """
-    paces: dict[str, list[float]] = {}
+    paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
     beside = [stage.wall / stage.seconds for one in states for stage in one.trained.finished if stage.seconds]
     for one in states:
         for (_, amount, _), stage in zip(_stages(one), one.trained.finished, strict=False):
-            paces.setdefault(one.config.row, []).append(stage.seconds / amount)
-    every = [pace for of_row in paces.values() for pace in of_row]
-    if not every and all(UNITS[one.config.budget.unit].in_seconds for one in states):
-        every = [1.0]  # as the budget says
-    missing: dict[str, tuple[float, str]] = {}
+            for row in (one.config.row, ""):
+                paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
+    missing: dict[str, tuple[float, RunConfig]] = {}
     for one in states:
         for key, amount, share in _stages(one) if one.state not in OVER else ():
-            least = min(amount * (1 - share), missing.get(key, (amount, ""))[0])
-            missing[key] = (least, one.config.row)
-    if not every or not any(amount for amount, _ in missing.values()):
+            least = min(amount * (1 - share), missing.get(key, (amount, one.config))[0])
+            missing[key] = (least, one.config)
+    seconds = 0.0
+    for amount, config in missing.values():
+        unit = config.budget.unit
+        pace = paces.get((config.row, unit)) or paces.get(("", unit)) or ([1.0] if UNITS[unit].in_seconds else [])
+        if amount and not pace:
+            return None
+        seconds += amount * statistics.fmean(pace) if amount else 0.0
+    if not seconds:
         return None
-    seconds = sum(amount * statistics.fmean(paces.get(row, every)) for amount, row in missing.values())
     at_once = max(1, sum(one.state == "running" for one in states))
     return seconds * (statistics.median(beside) if beside else 1.0) / at_once
 
