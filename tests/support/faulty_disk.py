@@ -176,8 +176,9 @@ def main() -> None:
         from tests.support.kills import Kills
 
         killed = Kills(place / "kills", "elle", whole=False)
-        wrong = killed.disturb(3, random.Random(1))
-        print(json.dumps({"scenario": "kills", "faults": sum(killed.happened.values()), "wrong": wrong}), flush=True)
+        found = killed.disturb(3, random.Random(1))
+        line = {"scenario": "kills", "faults": sum(found["kills"].values()), "wrong": found["different"]}
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypedDict
 
 import paper_tables
 import run_all
@@ -38,6 +39,7 @@ from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
 from tests.support import tiny_suite
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 CHECKPOINT_SECONDS = 0.05  # of train time, some steps
 MEASURES_OF_TIME = {"time", "seconds", "tokens_per_second", "cores", "charged_seconds", "lost"}
 TASK = """
@@ -141,6 +143,15 @@ class Watch:
         models.whole_folder, steppers.warm_up, steppers.step = written, warmed_up, stepped
 
 
+class Found(TypedDict):
+    """What a run came to that was killed."""
+
+    kills: dict[str, int]  # by kind of piece
+    charged: int  # steps of an undisturbed run
+    taken: int  # steps that it and its killed beginnings took
+    different: list[str]  # files that are other than undisturbed
+
+
 @dataclass
 class Kills:
     """The kills of one method, below a folder of its own."""
@@ -148,9 +159,6 @@ class Kills:
     folder: Path
     method: str
     whole: bool = True
-    happened: Counter[str] = field(default_factory=Counter)  # by kind of piece
-    charged: int = 0  # steps of the runs that came to an end
-    taken: int = 0  # steps that they and those that were killed took
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -162,22 +170,25 @@ class Kills:
         self.expected = self._left()
         self._each = int.from_bytes(self._steps[:8], "little")
 
-    def disturb(self, kills: int, chosen: random.Random) -> list[str]:
-        """Kill the work `kills` times before it may come to an end. Returns what is other than undisturbed."""
+    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> Found:
+        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`.
+
+        Of kinds that were as often hit steps come first: every phase of every method is then among the first.
+        """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
         self._steps[:8] = bytes(8)
         kinds = list(dict.fromkeys(kind for kind, _ in self.pieces))
-        for kind in sorted(chosen.sample(kinds, kills), key=kinds.index):
-            self._kill(kind, chosen)
+        order = chosen.sample(kinds, len(kinds))
+        order.sort(key=lambda kind: (known.get(kind, 0), not kind.startswith("step of")))
+        hit = [kind for kind in sorted(order[:kills], key=kinds.index) if self._kill(kind, chosen)]
         self._run(lambda watch: None)
-        self.charged += self._each
-        self.taken += int.from_bytes(self._steps[:8], "little")
-        left = self._left()
-        return sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
+        taken, left = int.from_bytes(self._steps[:8], "little"), self._left()
+        different = sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
+        return Found(kills=dict(Counter(hit)), charged=self._each, taken=taken, different=different)
 
-    def _kill(self, kind: str, chosen: random.Random) -> None:
-        """Kill in one of the first pieces of a kind that the run still comes to, if it does."""
+    def _kill(self, kind: str, chosen: random.Random) -> bool:
+        """Kill in one of the first pieces of a kind that the run still comes to. Returns whether it did."""
         seconds = [one for name, one in self.pieces if name == kind]
         number = chosen.randrange(min(4, len(seconds)))
         reading, writing = os.pipe()
@@ -192,8 +203,7 @@ class Kills:
             if pipe.read(1):  # nothing: it came to its end without that piece
                 time.sleep(chosen.random() * seconds[number])
                 os.kill(child, signal.SIGKILL)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL:
-            self.happened[kind] += 1
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
     def _run(self, prepare: Callable[[Watch], None], list_of_pieces: Path | None = None) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(self._fork(prepare, list_of_pieces), 0)[1])

@@ -1,64 +1,89 @@
 """Kills of `run_all.py run` at random, and faults of its disk, each counted: `make chaos`.
 
-    python -m tests.tools.chaos kills [--kills 200] [--seed 0] [--methods A,B] [--seconds S]
-    python -m tests.tools.chaos disk
+    python -m tests.tools.chaos kills [--kills 200] [--seed 0] [--methods A,B] [--seconds S] [--tally FILE]
+    python -m tests.tools.chaos disk [--scenarios A,B]
 
 `kills` goes through all methods in turn, four kills and a comparison each (tests/support/kills.py), until there were as
-many or the seconds are over. `disk` lets each operation of each scenario go wrong (tests/support/faulty_disk.py).
+many or the seconds are over. With a tally it writes down each run there, and goes on where it ended: a line of JSON a
+run. `disk` lets each operation of each scenario go wrong (tests/support/faulty_disk.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import json
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import methods
 from tests.support import faulty_disk
 
 TOGETHER = 4  # kills of a run before it may come to an end
+IN_A_ROW = 2  # runs of a method, which share the undisturbed one
+Tally = list[dict[str, Any]]  # of each run: method, kills by kind of work, steps, and which files differ
 
 
-def kills(count: int, seed: int, names: list[str], seconds: float) -> int:
+def kills(count: int, seed: int, names: list[str], seconds: float, file: Path | None) -> int:
     from tests.support.kills import Kills
 
-    began, chosen, wrong = time.monotonic(), random.Random(seed), 0
-    happened: Counter[str] = Counter()
-    charged = taken = runs = 0
+    began = time.monotonic()
+    tally: Tally = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
     with tempfile.TemporaryDirectory() as folder:
-        known: dict[str, Kills] = {}
-        for name in itertools.cycle(names):
-            if sum(happened.values()) >= count or time.monotonic() - began > seconds:
-                break
-            if name not in known:
-                known[name] = Kills(Path(folder) / name, name)
-            before = known[name].happened.copy()
-            different = known[name].disturb(TOGETHER, chosen)
-            happened += known[name].happened - before
-            runs += 1
-            wrong += bool(different)
-            if different:
-                print(f"{name}: {len(different)} files differ: {different[:8]}", flush=True)
-        charged, taken = (sum(getattr(one, what) for one in known.values()) for what in ("charged", "taken"))
-    print(f"seed {seed}: {sum(happened.values())} kills of {runs} runs of {len(known)} methods, {wrong} runs differ")
-    print(f"{taken} steps for {charged}: {(taken - charged) / max(1, sum(happened.values())):.1f} lost by a kill")
-    print("; ".join(f"{kind} {number}" for kind, number in happened.most_common()))
-    return int(bool(wrong))
+        while _kills(tally) < count and time.monotonic() - began < seconds:
+            name = min(names, key=lambda one: sum(run["method"] == one for run in tally))
+            method = Kills(Path(folder) / f"{name}-{len(tally)}", name)
+            for _ in range(IN_A_ROW):
+                known = _by_kind(run for run in tally if run["method"] == name)
+                found = method.disturb(TOGETHER, random.Random(f"{seed} {name} {len(tally)}"), known)
+                tally.append({"commit": _commit(), "seed": seed, "method": name, **found})
+                if file:
+                    with file.open("a") as lines:
+                        lines.write(json.dumps(tally[-1]) + "\n")
+    _say(tally)
+    return int(any(run["different"] for run in tally))
 
 
-def disk() -> int:
-    wrong = 0
+def _say(tally: Tally) -> None:
+    for run in tally:
+        if run["different"]:
+            print(f"{run['method']}: {len(run['different'])} files differ: {run['different'][:8]}")
+    taken, charged = (sum(run[what] for run in tally) for what in ("taken", "charged"))
+    differ = sum(bool(run["different"]) for run in tally)
+    print(f"commits {sorted({run['commit'] for run in tally})}, seeds {sorted({run['seed'] for run in tally})}")
+    print(
+        f"{_kills(tally)} kills of {len(tally)} runs of {len({run['method'] for run in tally})} methods, {differ} differ"
+    )
+    print(f"{taken} steps for {charged}: {(taken - charged) / max(1, _kills(tally)):.2f} lost by a kill")
+    print("; ".join(f"{kind} {number}" for kind, number in _by_kind(tally).most_common()))
+
+
+def _kills(tally: Tally) -> int:
+    return _by_kind(tally).total()
+
+
+def _by_kind(tally: Any) -> Counter[str]:
+    return sum((Counter(run["kills"]) for run in tally), Counter[str]())
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=faulty_disk.ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def disk(scenarios: str) -> int:
+    wrong = faults = 0
     with tempfile.TemporaryDirectory() as folder:
-        for line in faulty_disk.failures(Path(folder)):
+        for line in faulty_disk.failures(Path(folder), scenarios=scenarios):
             print(f"{line['scenario']}: {line['faults']} faults", flush=True)
             print("".join(f"  {one}\n" for one in line["wrong"]), end="")
-            wrong += len(line["wrong"])
-    print(f"{wrong} wrong")
+            wrong, faults = wrong + len(line["wrong"]), faults + line["faults"]
+    print(f"{faults} faults, {wrong} wrong")
     return int(bool(wrong))
 
 
@@ -69,10 +94,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.names()))
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--tally", type=Path)
+    parser.add_argument("--scenarios", default="")
     given = parser.parse_args()
     if given.what == "disk":
-        return disk()
-    return kills(given.kills, given.seed, given.methods.split(","), given.seconds)
+        return disk(given.scenarios)
+    return kills(given.kills, given.seed, given.methods.split(","), given.seconds, given.tally)
 
 
 if __name__ == "__main__":
