@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped; the next run goes on from the last checkpoint", file=sys.stderr)

@@ -56,7 +56,7 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
     try:
         known: dict[str, FileChecksum] = json.loads(path.read_text(encoding="utf-8"))
         wanted = {name: (one["bytes"], one["crc32"]) for name, one in known.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedFile(f"{path} is damaged: {cure}") from None
     for name, (size, crc32) in wanted.items():
         file = folder / name
@@ -79,7 +79,7 @@ def unseal(path: Path, cure: str) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         seal = content.pop(SEAL, None)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise DamagedFile(f"{path} is damaged: {cure}") from None
     if seal is not None and seal != _seal_of(content):
         raise DamagedFile(f"{path} is damaged (its checksum is another): {cure}")

@@ -59,11 +59,18 @@ def flaw(line: Line) -> str:
     return ""
 
 
+def flaw_of_key(line: Line, key: str) -> str:
+    """What is wrong with the first line of the stage with this key."""
+    if line["key"] != key:
+        return f"these are the records of stage {line['key']}, not of {key}: a file was moved here"
+    return ""
+
+
 def flaw_of_stage(lines: Sequence[Line], key: str, learned: Sequence[str]) -> str:
     """What is wrong with the lines of the stage with this key, after which the domains `learned` were met."""
     for line in lines:
-        if line["kind"] == "stage" and line["key"] != key:
-            return f"these are the records of stage {line['key']}, not of {key}: a file was moved here"
+        if line["kind"] == "stage" and (wrong := flaw_of_key(line, key)):
+            return wrong
         if line["kind"] == "evaluation":
             if not 0 <= line["fraction"] <= 1:
                 return f"an evaluation after {line['fraction']!r:.20} of the budget"

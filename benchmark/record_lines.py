@@ -78,6 +78,7 @@ class StageLine(TypedDict):
     data: dict[str, dict[str, object]]  # by domain, what its tokens were made of
     texts: NotRequired[dict[str, str]]
     moved_from: NotRequired[str]  # the key that it had in an older version
+    lost: NotRequired[float]  # seconds that are spent again, where it begins anew after a kill
 
 
 class EvaluationLine(TypedDict):

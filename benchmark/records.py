@@ -29,8 +29,8 @@ that the stage began anew: what stands before it no longer counts.
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
     optimizer   phase, carried (parameters whose moments it goes on with), new (names of those that begin anew)
-    resumed     phase, step, charged (so far), lost (seconds that are spent again, where the run's heartbeat told):
-                training goes on from the checkpoint of that step
+    resumed     phase, step, charged (so far), lost (seconds that are spent again, where the run's heartbeat told; in
+                `stage` too, where it begins anew): training goes on from the checkpoint of that step
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
@@ -205,7 +205,7 @@ def read(path: Path) -> list[Record]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        record = _decode(line)
+        record = decode(line)
         if record is not None:
             if wrong := flaw(record):
                 raise RecordsError(f"{path}:{number}: {wrong}; {CURE}")
@@ -240,7 +240,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     words = {kind: f'"{kind}"'.encode() for kind in kinds}
     for line in reversed(_bytes(path).split(b"\n")) if path.exists() else ():
         if any(word in line for word in words.values()):
-            record = _decode(line)
+            record = decode(line)
             if record is not None and words.pop(record["kind"], b""):
                 found[record["kind"]] = record
                 if not words:
@@ -334,7 +334,7 @@ def _encode(record: Mapping[str, Any]) -> str:
         return json.dumps(json.loads(json.dumps(record), parse_constant=lambda _: None), ensure_ascii=False)
 
 
-def _decode(line: bytes) -> Record | None:
+def decode(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

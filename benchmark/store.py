@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, cast
 
 from benchmark import records
+from benchmark.record_checks import flaw, flaw_of_key, flaw_of_run
+from benchmark.run_description import RunLine
 
 
 class NamedRun(Protocol):
@@ -36,9 +38,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     """What a run in progress said last; None if nothing, or if a machine went down while it was written."""
     try:
         last: Heartbeat = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return last
+    return last if isinstance(last, dict) and Heartbeat.__annotations__.keys() <= last.keys() else None
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,28 @@ class Store:
         """The file of the run's Heartbeat."""
         return self.run_file(config).with_suffix(".json")
 
+    def last_of_stage(self, key: str, *kinds: str) -> dict[str, records.Record]:
+        """As `records.last_of_each`. Raises RecordsError where the records of another stage lie."""
+        path = self.stage(key) / "records.jsonl"
+        found = records.last_of_each(path, "stage", *kinds)
+        if "stage" in found and (wrong := flaw(found["stage"]) or flaw_of_key(found["stage"], key)):
+            raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
+        return found
+
     def stage_done(self, key: str) -> bool:
-        return records.last(self.stage(key) / "records.jsonl", "done") is not None
+        """Whether the stage is trained. Raises RecordsError where the records of another stage lie."""
+        return "done" in self.last_of_stage(key, "done")
+
+
+def run_line(path: Path) -> RunLine | None:
+    """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
+    line = records.last(path, "run")
+    if line and (wrong := flaw(line) or flaw_of_run(line, path.stem)):
+        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
+    return cast(RunLine, line)
 
 
 def recorded_stages(config: NamedRun, store: Store) -> list[str]:
-    """The keys of the stages of a run that has started; none of one that has not."""
-    line = records.last(store.run_file(config), "run")
+    """The keys of the stages of a run that has started; none of one that has not. Raises as `run_line`."""
+    line = run_line(store.run_file(config))
     return line["stages"] if line else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,17 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
             assert torch.equal(read["model"].pop("a.weight"), CONTENT["model"]["a.weight"]), place
             assert read == {**CONTENT, "model": {}}, place
     assert found > len(whole) / 13 / 4
+
+
+def test_a_checkpoint_that_would_expand_is_not_unpacked(tmp_path: Path) -> None:
+    """Oracle: the same content, packed as torch packs none; torch itself would read it."""
+    checkpoint.save(tmp_path / "checkpoint.pt", CONTENT)
+    packed = tmp_path / "packed.pt"
+    with zipfile.ZipFile(tmp_path / "checkpoint.pt") as whole, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as to:
+        for name in whole.namelist():
+            to.writestr(name, whole.read(name))
+    with pytest.raises(DamagedFile, match=r"packed\.pt cannot be read .*expand without end"):
+        checkpoint.load(packed)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.malformed import Case, commands, making, settings, texts, trained, unclear
+from tests.support.malformed import Case, commands, handed, making, settings, texts, trained, unclear
 from tests.support.thorough import one_in
 
 GROUPS = (
@@ -15,6 +15,7 @@ GROUPS = (
     *(settings.names, settings.files),
     *(commands.commands, commands.other_commands, commands.step_times, commands.chosen_options),
     *(texts.corpora, texts.tasks, trained.models, trained.other_models, trained.records),
+    *(handed.studies, handed.moved, handed.starts),
 )
 
 

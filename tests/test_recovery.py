@@ -21,7 +21,7 @@ from benchmark import records
 from benchmark.instruments.lab import STEPS, Lab
 from benchmark.records import load_runs
 from benchmark.settings.config import Training
-from benchmark.store import Store, read_heartbeat
+from benchmark.store import Heartbeat, read_heartbeat
 from benchmark.training.method import LifelongMethod
 from benchmark.training.stage import NonFiniteLoss, Stopped
 
@@ -159,16 +159,30 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
         lab.run(config, "breaks", lambda: next(calls) == 3).train()
     [found] = load_runs(folder / "breaks", config.suite)
     assert found.failure is None
-    store = Store(folder / "breaks")
-    store.heartbeat(config).write_text(json.dumps({"stage": 0, "seconds": 5.0}))
     run = lab.run(config, "breaks")
+    last = dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 5.0}
+    run.store.heartbeat(config).write_text(json.dumps(last))
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
     assert resumed["charged"]["steps"] == 4
     assert resumed["lost"] == pytest.approx(5.0 - resumed["charged"]["seconds"], abs=1e-3)
 
 
-@pytest.mark.parametrize("content", ["", "{", None])
+def test_a_stage_that_begins_anew_says_what_was_lost(folder: Path) -> None:
+    """Oracle: what the heartbeat of the killed process said, 5 s: there was no checkpoint. Nothing the first time."""
+    lab = lab_of(Plain, folder)
+    config, calls = lab.config(), iter(range(100))
+    with pytest.raises(Stopped):
+        lab.run(config, "anew", lambda: next(calls) == 2).train()
+    run = lab.run(config, "anew")
+    (run.store.stage(run.keys[0]) / "checkpoint.pt").unlink()
+    last = dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 5.0}
+    run.store.heartbeat(config).write_text(json.dumps(last))
+    run.train(last_stage=0)
+    assert [line.get("lost") for line in lines_of(run) if line["kind"] == "stage"] == [None, 5.0]
+
+
+@pytest.mark.parametrize("content", ["", "{", "7", "{}", "[" * 100_000, None])
 def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Path) -> None:
     """Oracle: a machine that went down leaves an empty file, or none."""
     if content is not None:

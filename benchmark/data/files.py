@@ -122,9 +122,9 @@ def _plain_text(path: Path) -> Iterator[Document]:
     """A file is one document, or several where it is long: it is never in memory as a whole."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     rest, line = "", 1
-    chunks = _chunks(path)
+    parts = chunks(path)
     while True:
-        chunk = next(chunks, b"")
+        chunk = next(parts, b"")
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
@@ -143,7 +143,7 @@ def lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, decompressed, without their ends. Raises DataError, for one over LONGEST_LINE too."""
     parts: list[bytes] = []  # of a line that has not ended, joined once: text without line ends takes linear time
     size, number = 0, 1
-    for chunk in _chunks(path):
+    for chunk in chunks(path):
         first, *others = chunk.split(b"\n")
         parts.append(first)
         size += len(first)
@@ -160,8 +160,8 @@ def lines(path: Path) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, decompressed. Raises DataError if the file is truncated or damaged."""
+def chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, decompressed. Raises DataError if it is truncated or damaged, or expands without end."""
     line, size = 1, 0
     try:
         with path.open("rb") as file:

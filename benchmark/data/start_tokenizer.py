@@ -22,11 +22,14 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
 
         wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: no tokenizer ({error}): copy the one that the model was trained with") from None
+    except Exception as error:  # transformers does not say what damaged files may raise
+        told = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise DataError(f"{folder}: no tokenizer ({told}): copy the one that the model was trained with") from None
     if not wrapped.is_fast:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
-    rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    rows = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
+    if not isinstance(rows, int):
+        raise DataError(f"{folder}: its config.json does not say vocab_size, the rows of its vocabulary: add it")
     bpe = wrapped.backend_tokenizer
     largest = max(bpe.get_vocab().values())
     if largest >= rows:

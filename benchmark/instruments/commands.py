@@ -35,8 +35,9 @@ def new_suite(options: argparse.Namespace) -> int:
 def track(options: argparse.Namespace) -> int:
     """Send what records say to a tracker, and print of which runs."""
     from benchmark.instruments import track as tracking
-    from benchmark.settings.suite_files import load_suite
+    from benchmark.settings.suite_files import load_suite, refuse_files
 
+    refuse_files({"--runs": options.runs, "--out": options.out})
     send = tracking.follow if options.watch else tracking.track
     new = False
     for line in send(load_suite(options.suite).name, options.runs, options.to, options.out):

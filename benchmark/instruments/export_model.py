@@ -9,14 +9,14 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from benchmark import checksums, records
+from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.instruments.model_card import ModelHistory, model_card
 from benchmark.models import LanguageModel, experts, load, progressive, saved_tokenizer
 from benchmark.models.lora import LoraModel
 from benchmark.models.plain import plain
 from benchmark.settings.config import ConfigError
-from benchmark.store import Store
+from benchmark.store import Store, run_line
 
 NONE = "none"  # no prompt
 
@@ -70,8 +70,8 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
 
 def _model_folder(stage: Path) -> Path:
     if stage.is_file():
-        run = records.last(stage, "run")
-        if run is None:
+        run = run_line(stage)
+        if run is None or not run["stages"]:
             raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
         stage = Store(stage.absolute().parents[2]).stage(run["stages"][-1])
     return stage / "model" if (stage / "model").is_dir() else stage

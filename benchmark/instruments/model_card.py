@@ -14,7 +14,7 @@ from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
 from benchmark.record_lines import DoneLine, EvaluationLine, StageLine
 from benchmark.run_description import RunLine
-from benchmark.store import Store
+from benchmark.store import Store, run_line
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 UNKNOWN = "unknown"
@@ -40,8 +40,8 @@ class ModelHistory:
     def of(cls, stage: Path) -> ModelHistory:
         """What the records around the folder of a stage say; nothing of one that lies elsewhere."""
         store = Store(stage.parent.parent)
-        lines = [records.last(path, "run") for path in sorted(store.root.glob("suites/*/*.jsonl"))]
-        runs = [cast(RunLine, line) for line in lines if line and stage.name in line["stages"]]
+        lines = [run_line(path) for path in sorted(store.root.glob("suites/*/*.jsonl"))]
+        runs = [line for line in lines if line and stage.name in line["stages"]]
         if not runs or not store.stage_done(stage.name):
             return cls([], [])
         keys = runs[0]["stages"]

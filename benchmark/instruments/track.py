@@ -121,9 +121,9 @@ def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> Tracker:
 def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
     """Send what is new since the last call, and say of which runs."""
     file = runs / "trackers" / to / f"{suite}.json"
-    sent: dict[str, list[float]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    sent = _sent(file) if file.exists() else {}
     for run in load_runs(runs, suite):
-        before = tuple(sent.get(run.id, (0, -1.0)))
+        before = sent.get(run.id, (0, -1.0))
         new = [point for point in points(run) if point[0] > before]
         if not new:
             continue
@@ -131,9 +131,17 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
         for _, step, when, values in new:
             tracker.log(values, step, when)
         shown = tracker.close()
-        sent[run.id] = list(new[-1][0])
+        sent[run.id] = new[-1][0]
         write_json(file, sent)  # once the tracker has it: a call that is killed in between sends some points twice
         yield f"{run.id}: {len(new)} evaluations sent to {to}; {shown}"
+
+
+def _sent(file: Path) -> dict[str, SentPlace]:
+    """What the last call wrote down, by run."""
+    try:
+        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise TrackerError(f"{file} is damaged: remove it, and all that records say is sent again") from None
 
 
 def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, float]]]:

@@ -12,16 +12,18 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import shlex
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from benchmark import records
 from benchmark.atomic import whole_file
+from benchmark.data.documents import DataError
+from benchmark.data.files import chunks
 from benchmark.errors import UserError
 from benchmark.jobs.payloads import RenderReport, TrainRun
 from benchmark.record_lines import DoneLine, StageLine
@@ -66,8 +68,11 @@ def unpack(folder: Path, into: Path) -> Store:
             path = into / name
             if into.resolve() not in path.resolve().parents:
                 raise ResultsError(f"{archive}: {name!r} would leave the folder; such an archive is not ours")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise ResultsError(f"{archive}: {name!r} is a file and a folder; such an archive is not ours") from None
     return Store(into)
 
 
@@ -92,6 +97,8 @@ def opened(place: str) -> Iterator[Path]:
 
 
 def _of_commit(folder: str, commit: str, into: Path) -> Path:
+    if commit.startswith("-"):  # git would take it for an option
+        raise ResultsError(f"{folder}@{commit}: no commit is called so; give FOLDER@COMMIT")
     archive = ["git", "-C", folder, "archive", "--format=tar", commit, "."]
     into.mkdir()
     try:
@@ -164,8 +171,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
 
 
 def _files(config: RunConfig, store: Store) -> Iterator[Path]:
-    """All that is recorded of a run."""
-    keys = recorded_stages(config, store)
+    """All that is recorded of a finished run. Raises RecordsError where the records of another lie."""
+    keys = [key for key in recorded_stages(config, store) if store.stage_done(key)]
     places = [
         store.run_file(config),
         *(store.stage(key) / "records.jsonl" for key in keys),
@@ -183,8 +190,8 @@ def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None
 
 
 def _weights(content: bytes) -> str | None:
-    lines = [json.loads(line) for line in content.splitlines() if line.strip()]
-    return next((line.get("weights") for line in reversed(lines) if line["kind"] == "done"), None)
+    lines = filter(None, map(records.decode, reversed(content.splitlines())))
+    return next((line.get("weights") for line in lines if line["kind"] == "done"), None)
 
 
 def _check_run(run: RunRecords, anew: bool) -> None:
@@ -254,11 +261,16 @@ def _done(store: Store, key: str) -> dict[str, str]:
 
 def _members(archive: Path) -> dict[str, bytes]:
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            files = ((one.name, tar.extractfile(one)) for one in tar.getmembers())
-            return {name: file.read() for name, file in files if file is not None}
+        plain = b"".join(chunks(archive))  # held against its checksum, and against what would expand without end
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+            files = [one for one in tar.getmembers() if one.isreg()]
+            if sum(one.size for one in files) > len(plain):  # of holes, which take no room in an archive
+                raise tarfile.TarError("its files are larger than itself")
+            return {one.name: cast(IO[bytes], tar.extractfile(one)).read() for one in files}
+    except DataError as error:
+        raise ResultsError(f"{error}, or restore it from a copy") from None
     except (OSError, EOFError, tarfile.TarError) as error:
-        raise ResultsError(f"{archive} is no archive of records ({error})") from None
+        raise ResultsError(f"{archive} is no archive of records ({error}): restore it from a copy") from None
 
 
 def _write(archive: Path, members: dict[str, bytes]) -> None:

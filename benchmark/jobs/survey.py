@@ -18,6 +18,7 @@ from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
+from benchmark.record_checks import flaw_of_run
 from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
@@ -93,7 +94,10 @@ class Survey:
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         path = self.store.run_file(config)
         run, lines = path.stem, records.read(path) if path.exists() else []  # its id, which takes long to compute
-        recorded: list[str] = next((line["stages"] for line in reversed(lines) if line["kind"] == "run"), [])
+        told = next((line for line in reversed(lines) if line["kind"] == "run"), None)
+        if told and (wrong := flaw_of_run(told, run)):
+            raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
+        recorded: list[str] = told["stages"] if told else []
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
             keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
@@ -141,8 +145,7 @@ class Survey:
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""
         if key not in self._lines:
-            path = self.store.stage(key) / "records.jsonl"
-            self._lines[key] = records.last_of_each(path, "done", "evaluation", "stage")
+            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation")
         return self._lines[key]
 
     def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:

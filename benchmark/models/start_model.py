@@ -142,7 +142,11 @@ def _configuration(folder: Path) -> Any:
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
     with naming_damage(folder):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        known = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        layers, width, heads = known.num_hidden_layers, known.hidden_size, known.num_attention_heads
+        if not (1 <= layers <= 10_000 and 1 <= heads <= width <= 1_000_000):  # as of the sizes of a suite
+            raise ValueError(f"{layers} layers, hidden size {width} and {heads} heads cannot be")
+        return known
 
 
 @functools.cache

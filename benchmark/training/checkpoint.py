@@ -99,6 +99,8 @@ def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it
         return None
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(one.file_size > one.compress_size for one in archive.infolist()):
+                raise zipfile.BadZipFile("it is compressed, as torch writes none, and may expand without end")
             damaged = archive.testzip()
         if damaged is None:
             return torch.load(path, map_location=device, weights_only=True)

@@ -215,6 +215,7 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
+                values |= self._lost(index, 0.0) if (folder / "records.jsonl").exists() else {}
             elif kind == "resumed":
                 values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", {"kind": kind, **values})

@@ -56,9 +56,8 @@ def _say(tally: Tally) -> None:
     taken, charged = (sum(run[what] for run in tally) for what in ("taken", "charged"))
     differ = sum(bool(run["different"]) for run in tally)
     print(f"commits {sorted({run['commit'] for run in tally})}, seeds {sorted({run['seed'] for run in tally})}")
-    print(
-        f"{_kills(tally)} kills of {len(tally)} runs of {len({run['method'] for run in tally})} methods, {differ} differ"
-    )
+    methods_of = len({run["method"] for run in tally})
+    print(f"{_kills(tally)} kills of {len(tally)} runs of {methods_of} methods, {differ} differ")
     print(f"{taken} steps for {charged}: {(taken - charged) / max(1, _kills(tally)):.2f} lost by a kill")
     print("; ".join(f"{kind} {number}" for kind, number in _by_kind(tally).most_common()))
 

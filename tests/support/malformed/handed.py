@@ -1,0 +1,144 @@
+"""Cases of what people hand each other: studies and their archives, start models, files that were moved."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import run_all
+from tests.support.malformed import Case, Make
+from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, stage_folder, write
+from tests.support.malformed.trained import _edit, _runs, _swap_runs, _swap_stages, _tensors
+
+DEEP = b"[" * 100_000
+
+
+def _archive(*members: tuple[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, content in members:
+            one = tarfile.TarInfo(name)
+            one.size = len(content)
+            tar.addfile(one, io.BytesIO(content))
+    return made.getvalue()
+
+
+def _of_holes() -> bytes:
+    """An archive of less than a kilobyte that says that it holds a file of a terabyte."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        one = tarfile.TarInfo("stages/x")
+        one.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**40), "GNU.sparse.numblocks": "1"}
+        one.size = 1
+        tar.addfile(one, io.BytesIO(b"x"))
+    return made.getvalue()
+
+
+def _study(content: bytes) -> Make:
+    def make(here: Path) -> None:
+        (here / "study/records").mkdir(parents=True)
+        shutil.copy(FILLED[-1] / "tiny.toml", here / "study")
+        (here / "study/records/tiny-s0.tar.gz").write_bytes(content)
+
+    return make
+
+
+def studies() -> Iterator[Case]:
+    """Archives of records, and folders of records that are compared."""
+    whole = _archive(("suites/x", os.urandom(500)))
+    for name, content in {
+        "nothing": b"",
+        "text": b"x" * 100,
+        "no archive": gzip.compress(b"hello"),
+        "a name that leaves": _archive(("../../up", b"x")),
+        "zeros": gzip.compress(bytes(2**25)),
+        "holes": _of_holes(),
+        "half": whole[: len(whole) // 2],
+        "a wrong checksum": whole[:-8] + bytes(4) + whole[-4:],
+        "a file that is a folder": _archive(("a", b"x"), ("a/b", b"x")),
+    }.items():
+        yield Case(f"verify: {name}", ("verify", "{here}/study"), ("tiny-s0.tar.gz",), _study(content))
+        given = ("compare", "{here}/study", "{place}/runs")
+        yield Case(f"compare: {name}", given, ("tiny-s0.tar.gz",), _study(content))
+    for place, named in {
+        "{here}/none": "none",
+        "{place}/a.jsonl": "a.jsonl",
+        "{place}/runs@no_such": "no_such",
+        "{place}/runs@--output=x": "--output=x",  # git would take it for an option, and write
+        "": "records",
+    }.items():
+        yield Case(f"compare {place}", ("compare", place, "{place}/runs"), (named,))
+    for name, content in {
+        "empty": b"",
+        "list": b"[]",
+        "deep": DEEP,
+        "a number": b'{"x": 7}',
+        "binary": b"\xff",
+    }.items():
+        given = ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out")
+        yield Case(f"tracker: {name}", given, ("tiny.json",), write("runs/trackers/tensorboard/tiny.json", content))
+
+
+def moved() -> Iterator[Case]:
+    """One stage's records in the place of another's, and one run's, for each command that reads them."""
+    stage, run = both(_runs, _swap_stages), both(_runs, _swap_runs)
+    for command in (
+        ("status", SUITE, *RUNS),
+        ("run", SUITE, "--parallel", "1", *PLACES),
+        ("report", SUITE, *PLACES),
+        ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out"),
+        ("compare", "{here}/runs", "{place}/runs"),
+    ):
+        yield Case(f"{command[0]}: another stage's records", command, ("records.jsonl",), stage)
+        yield Case(f"{command[0]}: another run's records", command, ("er-",), run)
+    collected = both(stage, _study(_archive()))
+    yield Case("collect", ("collect", SUITE, "--study", "{here}/study", *RUNS), ("records.jsonl",), collected)
+    for name, line in {"leaves": {"stages": ["../../.."]}, "nothing": {"stages": []}, "little": {}}.items():
+        content = json.dumps({"kind": "run", "id": "x", **line}).encode() + b"\n"
+        given = ("export", "{here}/runs/suites/tiny/x.jsonl", "{here}/out")
+        yield Case(f"export: a run of {name}", given, ("x.jsonl",), write("runs/suites/tiny/x.jsonl", content))
+
+
+def _plain(make: Make) -> Make:
+    """A published model, changed."""
+
+    def made(here: Path) -> None:
+        published = FILLED[-1] / "plain"
+        if not published.exists():
+            assert run_all.main(["export", str(stage_folder()), str(published)]) == 0
+        shutil.copytree(published, here / "runs/model", ignore=shutil.ignore_patterns("checksums.json"))
+
+    return both(made, make)
+
+
+def starts() -> Iterator[Case]:
+    """Models to start from, and their tokenizers."""
+    config, tokenizer = "runs/model/config.json", "runs/model/tokenizer.json"
+    given = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
+    for name, make in {
+        "no config": lambda here: (here / config).unlink(),
+        "a config that is a list": write(config, b"[]"),
+        "a deep config": write(config, DEEP),
+        "no heads": _edit("config.json", n_head=0),
+        "fewer layers than none": _edit("config.json", n_layer=-1),
+        "a trillion columns": _edit("config.json", n_embd=10**12),
+        "heads in words": _edit("config.json", n_head="x"),
+        "no positions": _edit("config.json", n_positions=0),
+        "no tokenizer": lambda here: (here / tokenizer).unlink(),
+        "a tokenizer that is a list": write(tokenizer, b"[]"),
+        "a deep tokenizer": write(tokenizer, DEEP),
+        "a vocabulary below nothing": _edit("config.json", vocab_size=-5),
+        "a vocabulary of five": _edit("config.json", vocab_size=5),
+        "no vocabulary": _edit("config.json", vocab_size=None),
+    }.items():
+        yield Case(f"start: {name}", ("prepare", SUITE, *RUNS, *given), ("runs/model",), _plain(make))
+    missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
+    yield Case("start: a file", missing, ("a.jsonl",))
+    evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+    yield Case("a published model: a tensor less", evaluated, ("runs/model",), _plain(_tensors("lacks")))
