@@ -197,7 +197,8 @@ def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
 
 
 def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
-    """The local executor: all, then nothing; failed ones only when asked. Decay makes weights -99-fold a step."""
+    """The local executor: all, then nothing; failed ones only when asked. Decay makes weights -99-fold a step. A run
+    that was killed after its last stage, before it said that it is done, says so the next time."""
     lab.write(
         NAIVE,
         '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
@@ -206,8 +207,11 @@ def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
     states = lab.states()
     assert states["Naive"].state == "done"
     assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
-    before = lab.run_lines("hot")
+    before, done = lab.run_lines("hot"), Store(lab.runs).run_file(lab.config("Naive"))
+    done.write_text("".join(done.read_text().splitlines(keepends=True)[:-1]))
+    assert lab.states()["Naive"].state == "interrupted"
     assert lab.call("run", "--parallel", "1") == 1 and lab.run_lines("hot") == before
+    assert [line["kind"] for line in lab.run_lines("Naive")] == ["run", "done"]
     assert "1 runs failed before and are left as they are" in capsys.readouterr().err
     assert lab.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in lab.run_lines("hot")] == ["run", "failed"] * 2

@@ -107,7 +107,8 @@ class Survey:
         seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)
         finished = tuple(_finished(config, stage, last) for stage, last in enumerate(lasts[:done]))
         trained = Trained(tuple(keys), done, seconds, corpus is not None, tuple(filter(None, finished)))
-        if done == len(config.domains) and recorded == keys:
+        ended = any(line["kind"] == "done" for line in lines)  # a kill may come between the last stage's end and it
+        if done == len(config.domains) and recorded == keys and ended:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))

@@ -82,7 +82,9 @@ class Run:
             self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 
     def done(self) -> bool:
-        return all(self.store.stage_done(key) for key in self.keys) and self._is_recorded()
+        """Whether all stages are trained and the run's file says so; a kill may have come between the two."""
+        ended = self._is_recorded() and records.last(self.store.run_file(self.config), "done") is not None
+        return ended and all(self.store.stage_done(key) for key in self.keys)
 
     def outcome(self) -> str:
         """The finished run in a few words: its AP, and of what it is the geometric mean, each domain's perplexity."""

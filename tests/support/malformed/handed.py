@@ -81,8 +81,8 @@ def studies() -> Iterator[Case]:
         "a number": b'{"x": 7}',
         "binary": b"\xff",
     }.items():
-        given = ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out")
-        yield Case(f"tracker: {name}", given, ("tiny.json",), write("runs/trackers/tensorboard/tiny.json", content))
+        tracked = ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out")
+        yield Case(f"tracker: {name}", tracked, ("tiny.json",), write("runs/trackers/tensorboard/tiny.json", content))
 
 
 def moved() -> Iterator[Case]:
@@ -99,7 +99,12 @@ def moved() -> Iterator[Case]:
         yield Case(f"{command[0]}: another run's records", command, ("er-",), run)
     collected = both(stage, _study(_archive()))
     yield Case("collect", ("collect", SUITE, "--study", "{here}/study", *RUNS), ("records.jsonl",), collected)
-    for name, line in {"leaves": {"stages": ["../../.."]}, "nothing": {"stages": []}, "little": {}}.items():
+    ways: dict[str, dict[str, object]] = {
+        "a way out": {"stages": ["../../.."]},
+        "nothing": {"stages": []},
+        "little": {},
+    }
+    for name, line in ways.items():
         content = json.dumps({"kind": "run", "id": "x", **line}).encode() + b"\n"
         given = ("export", "{here}/runs/suites/tiny/x.jsonl", "{here}/out")
         yield Case(f"export: a run of {name}", given, ("x.jsonl",), write("runs/suites/tiny/x.jsonl", content))
