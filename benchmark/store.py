@@ -68,7 +68,7 @@ class Store:
         return self.run_file(config).with_suffix(".json")
 
     def last_of_stage(self, key: str, *kinds: str) -> dict[str, records.Record]:
-        """As `records.last_of_each`. Raises RecordsError where the records of another stage lie."""
+        """Return what `records.last_of_each` does. Raises RecordsError where the records of another stage lie."""
         path = self.stage(key) / "records.jsonl"
         found = records.last_of_each(path, "stage", *kinds)
         if "stage" in found and (wrong := flaw(found["stage"]) or flaw_of_key(found["stage"], key)):
