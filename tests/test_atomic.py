@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.atomic import sweep, whole_file, whole_folder, write_json
+from tests.support.source_tree import TREES
 
 ROOT = Path(__file__).parent.parent
 WRITE_FILE = "with atomic.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
@@ -63,3 +65,46 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
     assert len(os.listdir(tmp_path)) == 3 and not (tmp_path / "b").exists()
     sweep(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden.0123", "a"] and (tmp_path / "a").read_text() == "old"
+
+
+CALLS = {"write_text", "write_bytes", "save_pretrained", "save_file", "savefig", "copyfile", "copytree", "copy2"}
+CALLS |= {"tofile", "extractall", "symlink_to", "shutil.copy", "os.replace", "os.rename", "os.write", "torch.save"}
+SCENARIOS = "what tests/support/disk_scenarios.py lets go wrong at each operation"
+WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
+ALONE = "a file of its own, which nobody reads before it is whole"
+WRITERS = {
+    SCENARIOS: {"atomic.whole_file", "atomic.whole_folder", "data.tokens._once", "records.append"}
+    | {"training.checkpoint.save", "training.progress.show", "data.tokens._tokenise", "data.tokens._write_ids"},
+    WHOLE: {"data.croissant._write", "instruments.export_model.export_model", "jobs.results._write"}
+    | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save"}
+    | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive", "transformer")}
+    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")}
+    | {"analysis.figures.to_files"},
+    ALONE: {"jobs.results.unpack", "jobs.results._of_commit", "instruments.lab.run", "instruments.rekey._move"}
+    | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
+    | {"jobs.slurm.snapshot.take", "jobs.slurm.submission._submit"},
+}
+
+
+def writes(node: ast.AST) -> bool:
+    """Whether that is a call that writes, or opens a file to write."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    given = [
+        one.value for one in (*node.args, *(word.value for word in node.keywords)) if isinstance(one, ast.Constant)
+    ]
+    modes = [one for one in given if isinstance(one, str) and len(one) < 4 and set(one) & set("wax+")]
+    return bool({called, called.rpartition(".")[2]} & CALLS or (called.endswith("open") and modes))
+
+
+def test_whatever_writes_is_whole_at_the_end() -> None:
+    """Oracle: the code, call by call: a new writer must say here why no reader sees half of what it writes."""
+    functions = [
+        (f"{module}.{function.name}", function)
+        for module, tree in TREES.items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+    ]
+    found = {name.removeprefix("benchmark.") for name, one in functions if any(map(writes, ast.walk(one)))}
+    assert found == set().union(*WRITERS.values())

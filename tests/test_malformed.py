@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import methods
+from benchmark.errors import UserError
 from tests.support.malformed import Case, commands, handed, making, settings, texts, trained, unclear
 from tests.support.thorough import one_in
 
@@ -38,6 +42,31 @@ def test_each_case_ends_in_one_clear_line(group: Callable[[], Iterable[Case]], p
 
 def test_there_are_enough_of_them(place) -> None:
     assert len({case.name for group in GROUPS for case in one_in(EVERY, group())}) >= 500
+
+
+def has_a_range(option: Mapping[str, Any]) -> bool:
+    """Whether the JSON schema of an option leaves out values of its type."""
+    if "anyOf" in option:
+        return all(map(has_a_range, option["anyOf"]))
+    if option.get("type") == "array":
+        return has_a_range(option["items"])
+    lower, upper = ({f"{end}imum", f"exclusive{end.title()}imum"} & option.keys() for end in ("min", "max"))
+    return bool(
+        {"enum", "const", "pattern"} & option.keys() or option.get("type") in ("boolean", "null") or (lower and upper)
+    )
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_option_of_a_method_has_a_range(name: str) -> None:
+    """Oracle: the schema that pydantic makes of its annotation: choices, or a least and a greatest value. What is no
+    option, but a field that training fills, cannot be given."""
+    kind = methods.find(name)
+    schema = methods._adapter(kind).json_schema()["properties"]
+    options = {field.name: field.init for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    assert not [option for option, given in options.items() if given and not has_a_range(schema[option])]
+    for filled in (option for option, given in options.items() if not given):
+        with pytest.raises(UserError, match=filled):
+            methods.build(name, {filled: schema[filled].get("default", 1)})
 
 
 def test_the_check_sees_what_is_unclear(place, tmp_path) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from benchmark import records
+from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
@@ -252,9 +253,10 @@ def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
     if isinstance(model, ColumnClassifier):
         raise ConfigError("a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned")
     plain: Any = model
-    plain.save_pretrained(folder)
     saved: Any = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
-    saved.save_pretrained(folder)
+    with whole_folder(folder) as beside:
+        plain.save_pretrained(beside)
+        saved.save_pretrained(beside)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmark.atomic import whole_file
 from benchmark.errors import UserError
 
 METHOD = '''\
@@ -86,6 +87,7 @@ def new_method(name: str, folder: Path = Path()) -> Iterator[str]:
             )
     title = name.replace("_", " ").title()
     for path, template in files.items():
-        path.write_text(template.format(name=name, title=title, kind=title.replace(" ", "")), encoding="utf-8")
+        with whole_file(path) as file:
+            file.write(template.format(name=name, title=title, kind=title.replace(" ", "")).encode())
         yield f"wrote {path}"
     yield f"next: python run_all.py check {name}"
