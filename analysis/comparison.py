@@ -51,7 +51,7 @@ def compare(a: Side, b: Side) -> Iterator[str]:
         pairs = [(next(iter(a.suites)), next(iter(b.suites)))]
     if not pairs:
         have = (f"{side.called} has {', '.join(side.suites) or 'no runs'}" for side in (a, b))
-        raise ComparisonError(f"no suite is in both: {'; '.join(have)}")
+        raise ComparisonError(f"no suite is in both: {'; '.join(have)}; compare two folders of the same suite")
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
         yield FORMATS["md"](comparison(left, a.suites[left], b.suites[right]))

@@ -79,14 +79,14 @@ class OpenSuite:
         """A table of paper_tables/ as a pandas Styler. Raises ConfigError for a name that is no table."""
         exhibit = self.rooms.exhibit(name)
         if not isinstance(exhibit, TableExhibit):
-            raise ConfigError(f"{name} is a figure: figure({name!r})")
+            raise ConfigError(f"{name} is a figure: figure({name!r}) draws it")
         return styled(exhibit.build(self.study, view))
 
     def figure(self, name: str) -> Figure:
         """A figure of paper_tables/. Raises ConfigError for a name that is no figure."""
         exhibit = self.rooms.exhibit(name)
         if isinstance(exhibit, TableExhibit):
-            raise ConfigError(f"{name} is a table: table({name!r})")
+            raise ConfigError(f"{name} is a table: table({name!r}) makes it")
         return figures.drawn(lambda: exhibit.render(self.study))
 
 

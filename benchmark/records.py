@@ -259,7 +259,7 @@ def read_stage(path: Path) -> list[LineOfStage]:
         if record["kind"] == "stage":
             kept, order = {}, ["start", *(phase["name"] for phase in record["phases"])]
         elif record.get("phase", "") not in ["", *order]:
-            raise RecordsError(f"{path}: phase {record['phase']!r} is not one of the stage's: {order}")
+            raise RecordsError(f"{path}: phase {record['phase']!r} is not one of the stage's: {order}; {CURE}")
         elif record["kind"] == "resumed":
             here = (order.index(record["phase"]), record["step"])
             kept = {key: old for key, old in kept.items() if not _is_beyond(old, here, order)}

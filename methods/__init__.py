@@ -66,7 +66,7 @@ def _of_package(point: EntryPoint) -> type[LifelongMethod]:
     kind = point.load()
     place = f"entry point {point.name} = {point.value}"
     if not (isinstance(kind, type) and issubclass(kind, LifelongMethod)):
-        raise ConfigError(f"{place}: {kind!r} is no subclass of LifelongMethod")
+        raise ConfigError(f"{place}: {kind!r} is no subclass of LifelongMethod: let it be one")
     if kind.__module__.rpartition(".")[2] != point.name:
         raise ConfigError(f"{place}: its module must be called {point.name}, as it is {kind.__module__}")
     return _checked(kind, place)
@@ -116,7 +116,10 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")
     unknown = set(suite.options) - {row.method for row in chosen}
     if unknown:
-        raise ConfigError(f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row for")
+        raise ConfigError(
+            f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row for"
+            ": leave them out, or add such a row"
+        )
     resolved = []
     for row in chosen:
         options = {**suite.options.get(row.method, {}), **row.options}

@@ -60,10 +60,16 @@ def load_bpe(folder: Path) -> Tokenizer:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if not isinstance(published, dict) or not all(isinstance(number, int) for number in published.values()):
-        raise DataError(f"{folder / 'vocab.json'}: a {type(published).__name__}, not an object of tokens and their ids")
+        raise DataError(
+            f"{folder / 'vocab.json'}: a {type(published).__name__}, not an object of tokens and their ids"
+            ": take that of a byte-level BPE"
+        )
     missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(published)
     if missing:
-        raise DataError(f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes")
+        raise DataError(
+            f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes"
+            ": take that of a byte-level BPE"
+        )
     text = [token for token in sorted(published, key=published.__getitem__) if token not in SPECIAL_TOKENS]
     ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
     rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]

@@ -45,7 +45,9 @@ def cut(text: str) -> list[str]:
 def text_of(record: Any, text_field: str, place: str) -> str:
     """The text of a record; null is no text, so it will count as blank."""
     if not isinstance(record, Mapping):
-        raise DataError(f"{place}: a {type(record).__name__}, not an object with a field {text_field!r}")
+        raise DataError(
+            f"{place}: a {type(record).__name__}, not an object with a field {text_field!r}: write one on each line"
+        )
     if text_field not in record:
         fields = ", ".join(map(str, record)) or "none"
         raise DataError(f"{place}: no field {text_field!r}; there are {fields}: name the right one in text_field")

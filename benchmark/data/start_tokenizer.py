@@ -35,10 +35,14 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     if largest >= rows:
         raise DataError(
             f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows of vocabulary"
+            ": copy the one that the model was trained with"
         )
     eos = _first(wrapped.eos_token_id, wrapped.sep_token_id)
     if eos is None:
-        raise DataError(f"{folder}: its tokenizer has no token that ends a document (eos_token or sep_token)")
+        raise DataError(
+            f"{folder}: its tokenizer has no token that ends a document (eos_token or sep_token)"
+            ": name one in tokenizer_config.json"
+        )
     bos = _first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
     pad, mask = _first(wrapped.pad_token_id, eos), _first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)

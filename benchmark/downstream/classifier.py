@@ -51,7 +51,7 @@ class SavedModel:
         self.folder = Path(folder)
         check_files(self.folder)
         if not (self.folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
+            raise ConfigError(f"{folder} is no checkpoint: it has no config.json; name the folder of a model")
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         if not hasattr(self.config, "text_vocabulary"):
             raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
@@ -90,7 +90,10 @@ class SavedModel:
         encoded = [self.tokenizer.encode(part, add_special_tokens=False).ids for part in parts]
         for part, ids in zip(parts, encoded, strict=True):
             if not ids:
-                raise DataError(f"task {task!r}, {example.place}: {part[:40]!r} has no token in this vocabulary")
+                raise DataError(
+                    f"task {task!r}, {example.place}: {part[:40]!r} has no token in this vocabulary"
+                    ": change or remove the example"
+                )
         return truncate(encoded, self.length - 2 - len(encoded))  # `<s>`, prompt, and a `</s>` after each
 
     def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:

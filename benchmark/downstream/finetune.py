@@ -251,7 +251,10 @@ def score_all(
 
 def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
     if isinstance(model, ColumnClassifier):
-        raise ConfigError("a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned")
+        raise ConfigError(
+            "a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned"
+            "; leave save_to out"
+        )
     plain: Any = model
     saved: Any = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
     with whole_folder(folder) as beside:

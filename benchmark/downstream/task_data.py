@@ -78,7 +78,7 @@ def _parse(place: str, line: bytes) -> RawExample:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error})") from None
     if not isinstance(row, dict):
-        raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label")
+        raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     for field in ("text", "label"):
         if field not in row:
             raise DataError(f"{place}: no field {field!r}; there are {', '.join(row) or 'none'}")

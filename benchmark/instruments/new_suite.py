@@ -86,7 +86,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
         places = sorted(path for path in places[0].iterdir() if path.is_dir() and any(map(_is_text, path.rglob("*"))))
     for place in places:
         if not place.exists():
-            raise DataError(f"--text {place}: no such file or folder (from {Path.cwd()})")
+            raise DataError(f"--text {place}: no such file or folder (from {Path.cwd()}): correct the path")
     if len(places) < 2:
         endings = ", ".join(files.SUFFIXES)
         raise DataError(

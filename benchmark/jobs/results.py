@@ -67,12 +67,16 @@ def unpack(folder: Path, into: Path) -> Store:
         for name, content in _members(archive).items():
             path = into / name
             if into.resolve() not in path.resolve().parents:
-                raise ResultsError(f"{archive}: {name!r} would leave the folder; such an archive is not ours")
+                raise ResultsError(
+                    f"{archive}: {name!r} would leave the folder; such an archive is not ours: restore it from a copy"
+                )
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                raise ResultsError(f"{archive}: {name!r} is a file and a folder; such an archive is not ours") from None
+                raise ResultsError(
+                    f"{archive}: {name!r} is a file and a folder; such an archive is not ours: restore it from a copy"
+                ) from None
     return Store(into)
 
 
@@ -107,7 +111,9 @@ def _of_commit(folder: str, commit: str, into: Path) -> Path:
             tar.extractall(into, filter="data")
     except (OSError, subprocess.CalledProcessError) as error:
         why = error.stderr.decode().strip() if isinstance(error, subprocess.CalledProcessError) else error
-        raise ResultsError(f"{folder}@{commit}: no such folder in that commit ({why})") from None
+        raise ResultsError(
+            f"{folder}@{commit}: no such folder in that commit ({why}); give FOLDER@COMMIT of one that has it"
+        ) from None
     return into
 
 
@@ -162,7 +168,10 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
                     TrainRun(config, build, store.root, keys.index(key))(alone, lambda: False)
                 expected, actual = _done(recorded, key).get("weights"), _done(store, key).get("weights")
                 if not store.stage_done(key):
-                    raise ResultsError(f"{config.id}: that stage has another key here: text or settings differ")
+                    raise ResultsError(
+                        f"{config.id}: that stage has another key here: text or settings differ"
+                        "; restore what the study was made with"
+                    )
                 if actual != expected:
                     raise ResultsError(f"stage {key} of {config.id} came to weights {actual}, recorded are {expected}")
                 yield f"stage {key} of {config.id}: the same weights, {expected}"
@@ -186,7 +195,10 @@ def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None
     if name in held and name.startswith("stages/"):
         before, now = (_weights(content) for content in (held[name], path.read_bytes()))
         if before != now:
-            raise ResultsError(f"{path}: the stage came to weights {now}, the study holds a record with {before}")
+            raise ResultsError(
+                f"{path}: the stage came to weights {now}, the study holds a record with {before}"
+                ": remove one of the two"
+            )
 
 
 def _weights(content: bytes) -> str | None:
@@ -215,12 +227,15 @@ def _check_run(run: RunRecords, anew: bool) -> None:
 def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> None:
     unit, spent = start["budget"]["unit"], done["charged"]
     if start["budget"]["amount"] != amount:
-        raise ResultsError(f"{name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}")
+        raise ResultsError(
+            f"{name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}"
+            ": correct the suite, or train again"
+        )
     step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start["phases"])
     if spent[unit] > may + 4 * step:  # one step of its dearest phase
         raise ResultsError(f"{name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}")
     if "weights" not in done:
-        raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it")
+        raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it: collect a run of today's code")
 
 
 def _machines(runs: Sequence[RunRecords]) -> str:

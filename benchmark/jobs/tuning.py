@@ -151,7 +151,9 @@ def _configurations(run: RunConfig, space: Space, count: int, check: Check) -> l
         if tried != run and _passes(tried, check):
             others.append(choice)
     if len(others) < count - 1:
-        raise ConfigError(f"--configurations {count}: row {run.row!r} has only {len(others) + 1} that can be trained")
+        raise ConfigError(
+            f"--configurations {count}: row {run.row!r} has only {len(others) + 1} that can be trained: give fewer"
+        )
     return [{"rate": 1.0, "options": {}}, *random.Random(digest([run.row, names])).sample(others, count - 1)]
 
 

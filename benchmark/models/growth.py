@@ -165,7 +165,10 @@ def _check(
     config = network.config
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
-        raise ConfigError(f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width")
+        raise ConfigError(
+            f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width"
+            "; give sizes that are no smaller"
+        )
     if hidden_size % (step := width_step(config)):
         below = hidden_size - hidden_size % step
         what = f"in groups of {ratio}" if (ratio := heads(config).ratio) > 1 else "whole"
@@ -182,7 +185,10 @@ def _check(
             f"noise {noise} with mode {mode!r}: it must not be negative, and aki or exact growth has none"
         )
     if any(not 0 <= layer < config.num_hidden_layers for layer in copied):
-        raise ConfigError(f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}")
+        raise ConfigError(
+            f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}"
+            ": name layers that it has"
+        )
     fixed_depth = architecture_of(network).fixed_depth(config)
     if layers > config.num_hidden_layers and fixed_depth:
         raise ConfigError(f"cannot insert layers into this network: {fixed_depth}; grow its width only")

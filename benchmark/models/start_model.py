@@ -105,7 +105,7 @@ def _folder(start: str, revision: str | None) -> Path:
     if folder.is_dir():
         return folder.absolute()
     if start.startswith((".", "/", "~")):
-        raise ConfigError(f"model.start {start!r}: no such folder (from {Path.cwd()})")
+        raise ConfigError(f"model.start {start!r}: no such folder (from {Path.cwd()}): correct the path")
     fetch = functools.partial(snapshot_download, start, revision=revision, allow_patterns=list(FILES))
     try:
         return Path(fetch(local_files_only=True))

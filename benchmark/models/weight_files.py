@@ -118,4 +118,7 @@ class WeightFiles:
         try:
             os.posix_fallocate(file, 0, size) if hasattr(os, "posix_fallocate") else os.truncate(file, size)
         except OSError as error:
-            raise ConfigError(f"no room for {size:,} bytes in {self.folder.parent}: {error.strerror}") from None
+            raise ConfigError(
+                f"no room for {size:,} bytes in {self.folder.parent}: {error.strerror}"
+                "; free some, or name a folder on another disk"
+            ) from None

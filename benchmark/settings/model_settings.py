@@ -77,5 +77,8 @@ class Model(Settings):
             return self  # the heads are those of the start model
         for size in self.ladder:
             if size.hidden_size % self.head_size:
-                raise ValueError(f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}")
+                raise ValueError(
+                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}"
+                    ": change one of them"
+                )
         return self

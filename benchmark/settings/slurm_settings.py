@@ -89,6 +89,7 @@ class Slurm(Settings):
             if self.signal_delay_s >= 60 * (limit := self.of(kind).time):
                 raise ValueError(
                     f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {limit} minutes"
+                    ": change one of them"
                 )
         return self
 

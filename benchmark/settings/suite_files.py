@@ -255,7 +255,7 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
     for part in parents:
         content = content.setdefault(part, {})
         if not isinstance(content, dict):
-            raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table")
+            raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table; correct the key")
     content[last] = value
 
 
@@ -284,7 +284,7 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
     if isinstance(value, int) and value.bit_length() > 63:
         raise ConfigError(f"{place}: {key}: a whole number of {value.bit_length()} bits; at most 63 can be meant")
     if not isinstance(value, (int, float)):
-        raise ConfigError(f"{place}: {key}: {value} is a date or a time, which no key takes")
+        raise ConfigError(f"{place}: {key}: {value} is a date or a time, which no key takes; write a text or a number")
     return value
 
 

@@ -26,7 +26,9 @@ def factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> lis
     names = list(names)
     for pattern in rates:
         if rates[pattern] < 0:
-            raise ConfigError(f"rates of phase {phase!r}: {pattern!r} has {rates[pattern]:g}, less than 0")
+            raise ConfigError(
+                f"rates of phase {phase!r}: {pattern!r} has {rates[pattern]:g}, less than 0: give 0 or more"
+            )
         if not fnmatch.filter(names, pattern):
             known = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
             raise ConfigError(f"rates of phase {phase!r}: {pattern!r} fits no parameter; there are {known}")

@@ -81,7 +81,7 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
         if source.share <= 0 or source.weight < 0:
             raise ConfigError(f"{place}: source {source.domain!r} needs a share above 0 and a weight of 0 or more")
     if phase.sources and not has_memory and all(source.from_memory for source in phase.sources):
-        raise ConfigError(f"{place}: all sources are memory, and data.memory_tokens holds no row")
+        raise ConfigError(f"{place}: all sources are memory, and data.memory_tokens holds no row: give more tokens")
 
 
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:

@@ -41,7 +41,9 @@ class Stepper:
         self._factors = [factor for factor in of_each if factor]
         self._named = [(name, p) for name, p in learns if p.requires_grad]
         if phase.trains and not self._named:
-            raise ConfigError(f"phase {phase.name!r} trains nothing: all parameters are frozen")
+            raise ConfigError(
+                f"phase {phase.name!r} trains nothing: all parameters are frozen: free some, or declare trains=False"
+            )
         self.learner = Learner(inputs.model, self.method.loss, self.training, inputs.world)
         self._begin()
 

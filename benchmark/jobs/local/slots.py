@@ -44,7 +44,10 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
         parallel = 1
     if accelerator() not in ("cpu", "cuda"):
         if parallel not in (None, 1):
-            raise ConfigError(f"--parallel {parallel}: runs can share CPUs and CUDA devices, not {accelerator()} ones")
+            raise ConfigError(
+                f"--parallel {parallel}: runs can share CPUs and CUDA devices, not {accelerator()} ones"
+                "; leave --parallel out"
+            )
         parallel = 1
     if parallel is None:
         parallel = 1 if timed else _fitting(runs, len(cores), len(gpus))

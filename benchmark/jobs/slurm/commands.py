@@ -160,7 +160,7 @@ def _ask(command: list[str]) -> str:
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}") from None
+        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
     except subprocess.CalledProcessError as error:
         raise SlurmError(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from None
 
