@@ -60,9 +60,9 @@ def has_a_range(option: Mapping[str, Any]) -> bool:
 def test_every_option_of_a_method_has_a_range(name: str) -> None:
     """Oracle: the schema that pydantic makes of its annotation: choices, or a least and a greatest value. What is no
     option, but a field that training fills, cannot be given."""
-    kind = methods.find(name)
+    kind: Any = methods.find(name)
     schema = methods._adapter(kind).json_schema()["properties"]
-    options = {field.name: field.init for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    options = {field.name: field.init for field in dataclasses.fields(kind)}
     assert not [option for option, given in options.items() if given and not has_a_range(schema[option])]
     for filled in (option for option, given in options.items() if not given):
         with pytest.raises(UserError, match=filled):
