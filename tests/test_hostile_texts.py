@@ -97,7 +97,7 @@ def planted(*where: str) -> dict[str, Any]:
 
 
 def read(file: Path, content: dict[str, Any]) -> tuple[Suite, list[Any]]:
-    """As a command reads a suite, before it does anything."""
+    """Read a suite as a command does, before it does anything."""
     suite = load_suite(str(file), content)
     configs = methods.runs(suite)
     paper_tables.measures(suite)
