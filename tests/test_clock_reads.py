@@ -35,6 +35,7 @@ READS_A_CLOCK = {
     "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
+    "benchmark.lease": "how long an owner has given no sign of life",
     "benchmark.atomic": "how old what a killed writer has left is",
     "benchmark.checksums": "whether a file was changed since its checksum was computed",
     "benchmark.data.corpus": "when a file of text was last changed",

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import filelock
 import pytest
 import torch
 
@@ -22,6 +21,7 @@ from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs.local import work
 from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import LaunchOptions
+from benchmark.lease import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
 from benchmark.store import Store
@@ -144,12 +144,12 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
 def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without a word."""
     said: list[str] = []
-    with filelock.FileLock(tmp_path / "lock"):
-        mine = filelock.FileLock(tmp_path / "lock")
+    with Lock(tmp_path / "lock"):
+        mine = Lock(tmp_path / "lock")
         assert not ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
-        assert said == ["waits"] and not mine.is_locked
+        assert said == ["waits"] and not mine.is_held
     assert ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
-    assert said == ["waits"] and mine.is_locked
+    assert said == ["waits"] and mine.is_held
     mine.release()
 
 
@@ -165,10 +165,10 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
         store=Store(tmp_path),
         build=lambda name, options: methods.build("none"),
     )
-    lock = filelock.FileLock(tmp_path / "lock")
+    lock = Lock(tmp_path / "lock")
     assert work._train(plan, slots_for([config], 1), lock) == [config]
-    assert lock.is_locked == bool(taken)
-    lock.release(force=True)
+    assert lock.is_held == bool(taken)
+    lock.release()
 
 
 def test_anybody_may_take_the_lock(tmp_path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ import torch
 
 from benchmark import records
 from benchmark.instruments.lab import STEPS, Lab
+from benchmark.lease import me
 from benchmark.records import load_runs
 from benchmark.settings.config import Training
 from benchmark.store import Heartbeat, read_heartbeat
@@ -141,6 +144,40 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
     loose.train(last_stage=0)
     assert loose.keys[0] != run.keys[0] and loose.config.id != run.config.id
     assert lines_of(loose)[-1]["weights"] == lines_of(run)[-1]["weights"]
+
+
+def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> None:
+    """Oracle: the weights of a run that was let alone; and while another has the stage nothing is written.
+
+    Somebody on another machine takes the stage after its first record, and gives it back when this run comes to wait.
+    """
+    lab = lab_of(Plain, folder)
+    alone = lab.run(lab.config(), "whole")
+    alone.train(last_stage=0)
+    run = lab.run(lab.config(), "taken")
+    stage = run.store.stage(run.keys[0])
+    known: list[int] = []  # numbers of records when it was taken, and when it was given back
+
+    def asked_to_stop() -> bool:
+        path = stage / "records.jsonl"
+        lines = len(records.read(path)) if path.exists() else 0
+        last = max(int(lease.suffix[1:]) for lease in stage.glob("lock.*"))
+        if lines and not known:
+            text = json.dumps(dataclasses.asdict(me()) | {"kernel": "of another machine"})
+            (stage / f"lock.{last + 1}").write_text(text)
+            known.append(lines)
+        elif "another" in (stage / f"lock.{last}").read_text() and waits():
+            (stage / f"lock.{last}").write_text("{}")
+            known.append(lines)
+        return False
+
+    def waits() -> bool:
+        return "acquire" in {frame.name for frame in traceback.extract_stack()}
+
+    run.asked_to_stop = asked_to_stop
+    run.train(last_stage=0)
+    assert known[0] == known[1] and not (stage / "checkpoint.pt").exists()
+    assert lines_of(run)[-1]["weights"] == lines_of(alone)[-1]["weights"]
 
 
 def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:

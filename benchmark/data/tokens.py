@@ -30,7 +30,6 @@ from typing import Any, TypedDict
 
 import numpy as np
 import tokenizers
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from benchmark import checksums
@@ -40,6 +39,7 @@ from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Document, Sample
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.lease import Lease
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
@@ -349,7 +349,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
     """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, report):
+        with _leased(folder, report) as lease:
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
@@ -360,6 +360,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
                     checksums.write(unfinished)
                     for path in unfinished.iterdir():
                         sync(path)
+                    lease.check()
                     os.replace(unfinished, folder)
                 finally:
                     shutil.rmtree(unfinished, ignore_errors=True)
@@ -367,17 +368,13 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, report: Say) -> Iterator[None]:
-    lock = FileLock(f"{folder}.lock")
+def _leased(folder: Path, report: Say) -> Iterator[Lease]:
+    lease = Lease(folder.with_name(f"{folder.name}.lock"))
+    lease.acquire(lambda: report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}"))
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"waiting for another process, which prepares {folder}")
-        lock.acquire()
-    try:
-        yield
+        yield lease
     finally:
-        lock.release()
+        lease.release()
 
 
 @contextmanager

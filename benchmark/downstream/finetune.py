@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -25,6 +24,7 @@ from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.lease import Lease
 from benchmark.models.devices import computes_in_bf16, kept_random_numbers, own_device
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
@@ -236,7 +236,7 @@ def score_all(
     does; ConfigError and DataError before anything is trained.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(path.with_suffix(".lock")):
+    with Lease(path.with_suffix(".lock")) as lease:
         checkpoint = SavedModel(folder, final)
         cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         for name, data in {cell.task.name: cell.data for cell in cells}.items():
@@ -245,6 +245,7 @@ def score_all(
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
         for number, cell in enumerate(cells, start=1):
             found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
+            lease.check()
             records.append(path, {**found, "key": cell.key, "stage_key": stage_key})
             progress(found, len(cells) - number)
 

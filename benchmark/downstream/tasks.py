@@ -13,10 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from benchmark import records
 from benchmark.data.corpus import DataError
+from benchmark.lease import Lease
 from benchmark.record_lines import Baseline
 from benchmark.settings.config import ConfigError, Domain, RunConfig, Suite, digest
 from benchmark.settings.task_settings import SPLITS, Finetuning, Prompt, Split, Task
@@ -175,7 +174,7 @@ def baselines(task: Task, data: TaskData) -> list[Baseline]:
 def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
     """Append the records of baselines that `path` lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    with Lease(path.with_suffix(".lock")):
         lines = records.read(path) if path.exists() else []
         known = {(line["task"], line["metric"], line.get("task_key"), line["name"]) for line in lines}
         for task, data in tasks:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-import filelock
-
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
+from benchmark.lease import Lease
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.record_lines import GrowthRecord, LineOfStage
@@ -93,13 +92,14 @@ def record(
         path = path_of(store, stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(path.with_suffix(".lock")):
+        with Lease(path.with_suffix(".lock")) as lease:
             if path.exists() and any(line["key"] == key for line in records.read(path)):
                 continue
             place = f"{config.suite}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
             print(f"{place}: {kind}", file=sys.stderr)
             domain = config.domains[index].name
             found = compute(models, index)
+            lease.check()
             records.append(path, {"kind": kind, "key": key, "stage_key": stage_key, "domain": domain, **found})
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import filelock
 import torch
 
+from benchmark.lease import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.training.processes import World, node
 
@@ -126,6 +126,6 @@ def _held_back() -> float:
     return 0.0
 
 
-def machine_lock() -> filelock.BaseFileLock:
+def machine_lock() -> Lock:
     """What a run holds that must not share this machine with others, whoever starts them."""
-    return filelock.FileLock(LOCK, mode=0o666)
+    return Lock(LOCK, mode=0o666)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-import filelock
 import torch
 import torch.distributed as dist
 
+from benchmark.lease import PAUSES, Lock
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.record_lines import Hardware
 
@@ -70,27 +71,24 @@ class World:
             dist.all_gather_object(said, value)
         return said
 
-    def acquire(
-        self, lock: filelock.BaseFileLock, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None
-    ) -> bool:
+    def acquire(self, lock: Lock, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> bool:
         """The first process takes the lock; all talk meanwhile, or their connection would time out.
 
-        Returns whether it is taken: not if one of them is asked to stop before. If it takes longer than a second the
-        first process calls `say` once.
+        Returns whether it is taken: not if one of them is asked to stop before. If it cannot be had at once, the first
+        process calls `say`.
         """
-        waited = False
+        pause, longest = PAUSES
+        said = False
         while True:
-            if self.leads:
-                try:
-                    lock.acquire(timeout=1)
-                except filelock.Timeout:
-                    if not waited:
-                        say()
-                    waited = True
-            if any(self.maximum(lock.is_locked)):
+            if any(self.maximum(self.leads and lock.try_acquire())):
                 return True
             if any(self.maximum(asked_to_stop())):
                 return False
+            if self.leads and not said:
+                say()
+            said = True
+            time.sleep(pause)
+            pause = min(longest, 1.5 * pause)
 
     def barrier(self) -> None:
         if self.size > 1:

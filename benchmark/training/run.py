@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import filelock
 import torch
 from torch import nn
 
@@ -24,6 +24,7 @@ from benchmark import records
 from benchmark.atomic import sweep
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
+from benchmark.lease import Lease, LeaseLost
 from benchmark.models import architectures, load
 from benchmark.models.devices import is_out_of_memory, strict_algorithms
 from benchmark.models.start_model import load_start
@@ -47,6 +48,12 @@ from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
 
 _log = logging.getLogger(__name__)
+
+
+def _say_who(lease: Lease) -> None:
+    """Tell who has what this process waits for."""
+    if owner := lease.owner():
+        print(f"waits for {lease.path.parent}: {owner} has it", file=sys.stderr)
 
 
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
@@ -118,8 +125,9 @@ class Run:
         count = len(self.keys) if last_stage is None else last_stage + 1
         for index in range(count):
             try:
-                self._train_stage(index)
-            except (Stopped, KeyboardInterrupt):
+                while not self._train_stage(index):
+                    pass
+            except (Stopped, KeyboardInterrupt, LeaseLost):
                 raise
             except Exception as error:
                 self._record_failure(index, error)
@@ -132,8 +140,8 @@ class Run:
         if start := self.config.start:
             path = self.store.start_file(self._start_key)
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = filelock.FileLock(path.with_suffix(".lock"))
-            if not self.world.acquire(lock, self.asked_to_stop):
+            lease = Lease(path.with_suffix(".lock"))
+            if not self.world.acquire(lease, self.asked_to_stop, partial(_say_who, lease)):
                 raise Stopped
             try:
                 precision = precision_of(self.config.training, self.world)
@@ -141,31 +149,41 @@ class Run:
                 evaluate_missing(path, model, self.stream, self.world, precision)
                 self.world.barrier()
             finally:
-                lock.release()
+                lease.release()
 
     @property
     def _start_key(self) -> str:
         start = self.config.start
         return digest([start.key, self.config.data.sequence_length]) if start else ""
 
-    def _train_stage(self, index: int) -> None:
+    def _train_stage(self, index: int) -> bool:
+        """Train a stage, if nobody has; returns False where it was taken over meanwhile, as if its process had died.
+
+        Several processes would have to agree on that: theirs end then, with LeaseLost.
+        """
         folder = self.store.stage(self.keys[index])
         folder.mkdir(parents=True, exist_ok=True)
         # Whoever else wants the same stage waits here and finds it done.
-        lock = filelock.FileLock(folder / "lock")
-        if not self.world.acquire(lock, self.asked_to_stop):
+        lease = Lease(folder / "lock")
+        if not self.world.acquire(lease, self.asked_to_stop, partial(_say_who, lease)):
             raise Stopped
         try:
             # The first process decides: on a network file system the others may see files late.
             [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
             if todo:
-                self._compute(index, folder)
+                self._compute(index, folder, lease)
             self.world.barrier()
             evaluate_later_texts(folder, self.stream, self.world, precision_of(self.config.training, self.world))
+        except LeaseLost as error:
+            if self.world.size > 1:
+                raise
+            _log.warning("%s", error)
+            return False
         finally:
-            lock.release()
+            lease.release()
+        return True
 
-    def _compute(self, index: int, folder: Path) -> None:
+    def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
         Several processes would have to agree on that: theirs fail.
@@ -174,7 +192,7 @@ class Run:
         while True:
             try:
                 with strict_algorithms(config.training.deterministic):
-                    return self._compute_with(config, index, folder)
+                    return self._compute_with(config, index, folder, lease)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
                     raise
@@ -184,7 +202,7 @@ class Run:
                 update={"training": config.training.model_copy(update={"micro_batch_size": rows})}
             )
 
-    def _compute_with(self, config: RunConfig, index: int, folder: Path) -> None:
+    def _compute_with(self, config: RunConfig, index: int, folder: Path, lease: Lease) -> None:
         if self.world.leads:
             sweep(folder)
         previous = self.store.stage(self.keys[index - 1]) if index else None
@@ -212,6 +230,7 @@ class Run:
         def record(kind: str, **values: Any) -> None:
             if not self.world.leads:
                 return
+            lease.check()
             if kind == "stage":
                 values["key"] = self.keys[index]
                 values["provenance"] = provenance(self.world, values.pop("precision"))
@@ -222,11 +241,16 @@ class Run:
                 values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
+        def asked_to_stop() -> bool:
+            lease.refuse_if_lost()
+            return self.asked_to_stop()
+
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
-        training = StageRun(inputs, folder / "checkpoint.pt", record, self.asked_to_stop, self.progress)
+        training = StageRun(inputs, folder / "checkpoint.pt", record, asked_to_stop, self.progress, lease.check)
         model = training.run()
         summary = training.summary()
         if self.world.leads:
+            lease.check()
             model.save(folder / "model", self.corpus.tokenizer)
             weights = weights_hash(model)
             if other := training.trained():

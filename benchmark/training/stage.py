@@ -61,8 +61,9 @@ class StageRun:
         record: Callable[..., None],
         asked_to_stop: Callable[[], bool],
         progress: Progress,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.inputs, self.checkpoint_file, self.record = inputs, checkpoint_file, record
+        self.inputs, self.checkpoint_file, self.record, self.check = inputs, checkpoint_file, record, check
         self.asked_to_stop, self.progress = asked_to_stop, progress
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
@@ -344,6 +345,7 @@ class StageRun:
                 evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),
                 trunk=vars(self.trunk) if self.trunk else None,
             )
+            self.check()
             content.save(self.checkpoint_file)
         self.world.barrier()
 

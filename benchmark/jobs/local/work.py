@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
-from filelock import BaseFileLock
 
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream.scoring import load_tasks, score_runs
@@ -23,6 +22,7 @@ from benchmark.jobs.local.slots import Slot, slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.lease import Lock
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -75,7 +75,7 @@ def _beginning(plan: Plan) -> str:
     )
 
 
-def _train(plan: Plan, slots: Sequence[Slot], machine: BaseFileLock) -> list[RunConfig]:
+def _train(plan: Plan, slots: Sequence[Slot], machine: Lock) -> list[RunConfig]:
     """Train what is wanted, with the machine's lock if that needs it. Returns the runs that failed."""
     runs, wanted = plan.store.root, [state.config for state in plan.wanted]
     timed = any(UNITS[config.budget.unit].is_wall_time for config in wanted)
@@ -90,9 +90,7 @@ def _train(plan: Plan, slots: Sequence[Slot], machine: BaseFileLock) -> list[Run
     return train_side_by_side(plan.segments, plan.build, runs, slots)
 
 
-def train_here(
-    configs: Iterable[RunConfig], build: Build, runs: Path, alone: BaseFileLock | None = None
-) -> list[RunConfig]:
+def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lock | None = None) -> list[RunConfig]:
     """Train runs one after the other: under a wall-time budget they would slow each other. Returns those that failed.
 
     `alone` is a lock to take first, and to keep. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
@@ -117,14 +115,14 @@ def train_here(
     return failed
 
 
-def _take(machine: BaseFileLock, world: World, asked_to_stop: Callable[[], bool]) -> None:
+def _take(machine: Lock, world: World, asked_to_stop: Callable[[], bool]) -> None:
     """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop, UserError if the lock cannot be had."""
     waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
     try:
         taken = world.acquire(machine, asked_to_stop, lambda: print(waits, file=sys.stderr))
     except OSError as error:
         raise UserError(
-            f"runs under a budget of wall time wait for each other by the file {machine.lock_file}, which cannot be "
+            f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "
             f"opened ({error.strerror}): let its owner `chmod 666` or remove it, or give --share-machine"
         ) from None
     if not taken:

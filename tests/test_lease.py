@@ -1,0 +1,157 @@
+"""Leases: one owner at a time, on file systems without locks and seen from other machines too; the dead lose theirs.
+
+Another machine is a process whose kernel has another name, a file system without locks one whose `flock` fails as it
+does there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmark import lease
+from benchmark.errors import UserError
+from benchmark.lease import Lease, LeaseLost, me
+
+COUNTS = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from benchmark import lease
+
+def none(file, how):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock, lease._kernel, lease.PAUSES = none, lambda: sys.argv[1], (0.001, 0.01)
+path = Path(sys.argv[2])
+for _ in range(int(sys.argv[3])):
+    with lease.Lease(path.with_suffix(".lock")):
+        before = int(path.read_text())
+        time.sleep(0.001)
+        path.write_text(str(before + 1))
+"""
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
+    """From now on this process is on another machine."""
+    monkeypatch.setattr(lease, "_kernel", lambda: name)
+
+
+def test_one_at_a_time_without_locks_of_files(tmp_path: Path) -> None:
+    """Oracle: arithmetic. Each process, on a machine of its own, adds one to a file so many times; what two added at
+    the same time would count once."""
+    path = tmp_path / "count"
+    path.write_text("0")
+    command = [sys.executable, "-c", COUNTS]
+    working = [subprocess.Popen([*command, str(host), str(path), "25"]) for host in range(4)]
+    assert [process.wait() for process in working] == [0] * 4
+    assert path.read_text() == "100"
+
+
+def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
+    """Oracle: the contract: none may wait for what nobody has. The owner lives until it is killed, by its number."""
+    code = "import sys, time; from pathlib import Path; from benchmark.lease import Lease\n"
+    code += "Lease(Path(sys.argv[1])).acquire(); print(flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as other:
+        assert other.stdout and other.stdout.readline()
+        mine = Lease(tmp_path / "lock")
+        owner = mine.owner()
+        assert not mine.try_acquire() and mine.is_taken() and owner and owner.pid == other.pid
+        other.kill()
+    assert not mine.is_taken() and mine.try_acquire() and mine.owner() == me()
+    mine.release()
+    assert not mine.is_taken() and mine.owner() is None
+
+
+def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the rule: after 90 s of watching without a sign of life, and one sign is enough to keep it.
+
+    What passes while the watcher itself stands still is not watched.
+    """
+    first = Lease(tmp_path / "lock")
+    first.acquire()
+    os.close(first._file or 0)  # as on a file system that keeps locks to a machine
+    number, now = first._number, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with monkeypatch.context() as there:
+        elsewhere(there)
+        second = Lease(tmp_path / "lock")
+
+        def look(times: int, pause: float = 1.0) -> bool:
+            for _ in range(times):
+                now[0] += pause
+                if second.try_acquire():
+                    return True
+            return False
+
+        assert not look(80) and second.is_taken()
+        os.utime(tmp_path / f"lock.{number}", (1, 1))
+        assert not look(80), "it gave a sign of life"
+        assert not look(3, 1000.0), "the watcher stood still"
+        first.check()
+        assert not look(90) and look(10)
+    with pytest.raises(LeaseLost, match=rf"process {os.getpid()} of .* has it"):
+        first.check()
+    with pytest.raises(LeaseLost):
+        first.refuse_if_lost()
+    first._file = os.open(tmp_path / "lock", os.O_RDWR)
+    first.release()
+    assert second.owner() == dataclasses.replace(me(), kernel="another")
+    second.check()
+    second.release()
+
+
+def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
+    nobody knows."""
+
+    def can_begin(machine: str, cluster: str, job: str, restarts: int) -> bool:
+        with monkeypatch.context() as there:
+            elsewhere(there, machine)
+            there.setenv("SLURM_CLUSTER_NAME", cluster)
+            there.setenv("SLURM_JOB_ID", job)
+            there.setenv("SLURM_RESTART_COUNT", str(restarts))
+            mine = Lease(tmp_path / "lock")
+            taken = mine.try_acquire()
+            if taken:
+                os.close(mine._file or 0)
+            return taken
+
+    tried = [("a", "7", 0), ("a", "8", 1), ("b", "7", 1), ("a", "7", 0), ("a", "7", 1)]
+    assert [can_begin(f"n{number}", *one) for number, one in enumerate(tried)] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
+def test_only_a_lack_of_locks_is_made_up_for(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: what the errors mean; one of the disk's is raised with the file's name."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    mine = Lease(tmp_path / "lock")
+    if number == errno.EIO:
+        with pytest.raises(OSError, match=str(tmp_path)):
+            mine.try_acquire()
+    else:
+        assert mine.try_acquire() and not Lease(tmp_path / "lock").try_acquire()
+        mine.release()
+
+
+def test_what_another_user_does_not_share_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the cure, in the message."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Lease, "_opened", refuse)
+    with pytest.raises(UserError, match=r"lock cannot be written by .*umask 002.*chmod -R g\+w"):
+        Lease(tmp_path / "lock").try_acquire()
