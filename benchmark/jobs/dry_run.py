@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
-from benchmark.jobs.sweep import seconds_left
+from benchmark.jobs.sweep import seconds_left, sweep_line
 from benchmark.settings.config import per_stage
 from benchmark.settings.start_notes import start_notes
 from benchmark.settings.units import UNITS, duration
@@ -13,7 +13,7 @@ from benchmark.settings.units import UNITS, duration
 
 def describe(plan: Plan, executor: Executor) -> str:
     """The runs of a plan with their budgets and states, the executor's jobs, and what is left to train."""
-    lines = [f"{plan.suite.name}: {plan.suite.title}"]
+    lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
     for one in plan.states:
         amounts = [per_stage(one.config.budget.amount, stage) for stage in range(len(one.config.domains))]
         stages = f"{one.trained.stages} of {len(amounts)} stages done"

@@ -22,7 +22,8 @@ from benchmark.jobs.payloads import (
 )
 from benchmark.jobs.states import JobState, RunState
 from benchmark.jobs.training_graph import Segment, training_graph
-from benchmark.settings.config import RunConfig, Suite, digest
+from benchmark.settings.base import of_a_row
+from benchmark.settings.config import Data, Domain, RunConfig, Suite, Tokenizer, digest
 from benchmark.store import Store
 from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import stage_keys
@@ -159,7 +160,8 @@ class Plan:
         """
         jobs = []
         for segment in self.segments:
-            payload = TrainRun(segment.config, self.build, self.store.root.absolute(), segment.last_stage)
+            runs, scratch = self.store.root.absolute(), self.suite.slurm.scratch
+            payload = TrainRun(segment.config, self.build, runs, segment.last_stage, scratch)
             after = (data_key(segment.config), *([segment.after] if segment.after else []))
             jobs.append(PlannedJob(segment.key, "train", segment.name, payload, after, serves=segment.serves))
         return jobs
@@ -227,11 +229,24 @@ def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
 
 def plan_keys(config: RunConfig, build: Build) -> list[str]:
     """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
-    made_with = config.model_dump(mode="json", include={"tokenizer": True, "data": {*MAKES_TOKENS}})
-    texts = [digest([domain.model_dump(mode="json"), made_with]) for domain in config.domains]
+    texts = _planned_texts(config.domains, config.tokenizer, config.data)
     return stage_keys(config, build(config.method, config.options), texts)
+
+
+@of_a_row
+def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
+    made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
+    return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
 
 
 def data_key(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
-    return f"data-{digest(config.model_dump(mode='json', include={'domains', 'tokenizer', 'data', 'probes'}))}"
+    return _data_key(config.domains, config.tokenizer, config.data, config.probes)
+
+
+@of_a_row
+def _data_key(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data, probes: Sequence[Domain]) -> str:
+    both = {"domains": domains, "probes": probes}
+    texts = {name: [one.model_dump(mode="json") for one in each] for name, each in both.items()}
+    made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json")}
+    return f"data-{digest({**texts, **made})}"

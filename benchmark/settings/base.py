@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
@@ -18,6 +19,7 @@ from pydantic_core import ErrorDetails
 PATH: JsonDict = {"path": "always"}
 PATH_OR_NAME: JsonDict = {"path": "or name"}
 Called = TypeVar("Called", bound="OnCommandLine")
+T = TypeVar("T")
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
@@ -107,3 +109,27 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
     if dataclasses.is_dataclass(model):  # a method
         return sorted(field.name for field in dataclasses.fields(model) if field.init)
     return sorted(getattr(model, "model_fields", {}))
+
+
+def of_a_row(function: Callable[..., T]) -> Callable[..., T]:
+    """Keeps a function's last answer: the runs of a row follow each other, and share their settings.
+
+    These are the same if they are one object: equal ones may be written in two ways, 1 and 1.0.
+    """
+    last: list[tuple[tuple[Any, ...], T]] = []
+
+    def known(*settings: Any) -> T:
+        for before, answer in last:
+            if all(one is other for one, other in zip(before, settings, strict=True)):
+                return answer
+        answer = function(*settings)
+        last[:] = [(settings, answer)]
+        return answer
+
+    return known
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold, the same on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -9,8 +9,6 @@ No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,6 +19,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
 from benchmark.settings.base import PATH, OnCommandLine, Settings
+from benchmark.settings.base import digest as digest
 from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Moment, Rate, Seeds, ShareOfPhase, same_labels
 from benchmark.settings.model_settings import Model, Start
 from benchmark.settings.schedules import ScheduleName
@@ -331,14 +330,21 @@ class RunConfig(Settings):
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
         copied = super().__copy__()
-        copied.__dict__.pop("id", None)
+        for known in ("id", "_determined_by"):
+            copied.__dict__.pop(known, None)
         return copied
 
     @cached_property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
-        determined_by = self._settings(
+        return f"{self.label}-{digest({**self._determined_by, 'seed': self.seed})}"
+
+    @cached_property
+    def _determined_by(self) -> dict[str, Any]:
+        """What makes the run what it is, besides its seed."""
+        return self._settings(
             {
+                "seed": True,
                 "suite": True,
                 "row_index": True,
                 "tasks": True,
@@ -352,7 +358,12 @@ class RunConfig(Settings):
                 "start": {"folder"},
             }
         )
-        return f"{self.label}-{digest(determined_by)}"
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The same run with another seed."""
+        other = self.model_copy(update={"seed": seed})
+        other.__dict__["_determined_by"] = self._determined_by  # thousands of runs differ in nothing but their seeds
+        return other
 
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""
@@ -386,9 +397,3 @@ Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 def per_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0)."""
     return value[stage] if isinstance(value, tuple) else value
-
-
-def digest(value: Any) -> str:
-    """A short hash of anything JSON can hold, the same on every machine."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -93,22 +93,25 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
             {**content, "name": suite.name, "title": suite.title},
             f"suite {suite.name!r}, row {row.name!r}",
         )
-        resolved = {key: getattr(checked, key) for key in shared}
+        first = None
         for seed in seeds:
+            if first and suite.order != "permute":
+                runs.append(first.with_seed(seed))
+                continue
+            resolved = {key: getattr(checked, key) for key in shared}
             if suite.order == "permute":
                 resolved = {**resolved, "places": (), **_permuted(checked, seed)}
-            runs.append(
-                RunConfig(
-                    suite=suite.name,
-                    row=row.name,
-                    row_index=index,
-                    method=row.method,
-                    options=row.options,
-                    seed=seed,
-                    tasks=suite.tasks,
-                    **resolved,
-                )
+            first = RunConfig(
+                suite=suite.name,
+                row=row.name,
+                row_index=index,
+                method=row.method,
+                options=row.options,
+                seed=seed,
+                tasks=suite.tasks,
+                **resolved,
             )
+            runs.append(first)
     return runs
 
 
@@ -143,16 +146,12 @@ def parse_methods(text: str) -> tuple[str, ...]:
     return names
 
 
-def load_study(study: Path) -> list[Suite]:
-    """The suites in a study's folder. Raises ConfigError where there are none.
-
-    Messages call them by their place in the project: who reads a committed report can paste its commands.
-    """
+def suites_in(study: Path) -> list[Path]:
+    """The suite files in a study's folder. Raises ConfigError where there are none."""
     found = sorted(study.glob("*.toml"))
     if not found:
         raise ConfigError(f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md")
-    place = Path("results", study.resolve().name)
-    return [load_suite(str(file)).called_by([(place / file.name).as_posix()]) for file in found]
+    return found
 
 
 def refuse_files(folders: Mapping[str, Path | None]) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from benchmark.settings.config import ConfigError, RunConfig, digest, per_stage
+from benchmark.settings.base import of_a_row
+from benchmark.settings.config import ConfigError, RunConfig, Training, digest, per_stage
+from benchmark.settings.model_settings import Model
 from benchmark.settings.schedules import Schedule
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
 from benchmark.training.random_numbers import random_bits
@@ -90,8 +92,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
     """
     keys: list[str] = []
-    training = config.training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
-    made_of = config.model.model_dump(mode="json", include=MADE_OF)
+    training, made_of = _of_training(config.training), _of_model(config.model)
     keeps = False
     draws_memory = config.data.memory_seed == "run"
     for index, text in enumerate(texts):
@@ -133,6 +134,17 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
             )
         )
     return keys
+
+
+@of_a_row
+def _of_training(training: Training) -> dict[str, Any]:
+    """What of it is the same in every stage and makes a difference."""
+    return training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
+
+
+@of_a_row
+def _of_model(model: Model) -> dict[str, Any]:
+    return model.model_dump(mode="json", include=MADE_OF)
 
 
 def _knows_the_stream(phases: Sequence[Phase]) -> bool:
