@@ -239,8 +239,7 @@ def hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
     machine = provenance["hardware"]
     device = machine["cpu"] if machine["device"].lower() == "cpu" else f"{machine['count']} × {machine['device']}"
-    count = provenance["threads"]
-    threads = f", {count} thread{'s' * (count != 1)}" if machine["device"].lower() == "cpu" else ""
+    threads = f", {provenance['threads']} threads" if machine["device"].lower() == "cpu" else ""
     processes = f", {provenance['world_size']} processes" if provenance["world_size"] > 1 else ""
     return f"{device}{threads}{processes}, {provenance['precision']}"
 

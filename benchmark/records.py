@@ -6,7 +6,7 @@ A run folder holds
                                          share a prefix (the first domain above all) share its file
     RUNS/starts/<key>.jsonl              one start model, untouched: lines of kind "later"
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
-    RUNS/suites/<suite>/jobs/<id>.jsonl  one Slurm job of the suite, see benchmark/jobs/slurm/job_files.py
+    RUNS/suites/<suite>/jobs/<cluster>/<id>.jsonl  one Slurm job, see benchmark/jobs/slurm/job_files.py
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
     RUNS/scores/baselines.jsonl          downstream scores that need no model (references.jsonl: older ones)
     RUNS/similarity/<stage key>.jsonl    how like its ancestors the model is that a stage ended with

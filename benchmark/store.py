@@ -45,13 +45,14 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 @dataclass(frozen=True)
 class Store:
-    """Where things lie below the folder of `--runs`."""
+    """Where things lie below the folder of `--runs`, but for copies of tokens."""
 
     root: Path
+    tokens: Path | None = None  # of copies on a node's own disk
 
     @property
     def data(self) -> Path:
-        return self.root / "data"
+        return self.tokens or self.root / "data"
 
     def stage(self, key: str) -> Path:
         return self.root / "stages" / key

@@ -30,8 +30,8 @@ FINE: dict[str, Any] = {
     ("wrong", "line"),
     [
         ({}, ""),
-        ({"locks": False}, "wrong  n1: a lock held here was given to it too: two jobs could train one stage"),
-        ({"locks": "No locks available"}, r"wrong  n1: no flock \(No locks available\)"),
+        ({"locks": False}, "look   n1: a lock held here was given to it too: leases stand in"),
+        ({"locks": "No locks available"}, r"look   n1: no flock \(No locks available\)"),
         (
             {"error": "ImportError: x"},
             r"wrong  n1: torch cannot be imported \(ImportError: x\): see slurm.",
@@ -61,7 +61,9 @@ def test_the_folder_of_the_runs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "LITTLE", 1e30)
     free, locked = doctor.of_folder(tmp_path)
     assert str(free).startswith("look ") and "--runs takes another disk" in free.cure
-    assert "No locks available" in locked.what and "-o flock" in locked.cure
+    assert "No locks available" in locked.what and "-o flock" in locked.cure and not locked.serious
+    tmp_path.chmod(0o2775)
+    assert next(find for find in doctor.of_folder(tmp_path) if find.serious and "umask" in find.cure)
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
+from benchmark.lease import me
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from tests.support.job_lines import STARTED, ask, write_job
@@ -110,6 +112,26 @@ def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, cap
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "cancel", lambda ids: ended.append(list(ids)))
     assert lab.call("cancel") == 0 and sorted(ended[0]) == ["6", "7", "8_[0-2]"]
+
+
+def test_a_wait_for_another_suites_stage_is_told(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the lease, written by hand: job 9_1 has the first stage of the run that job 7 is for.
+
+    The keys of stages are those of the text, once it is there.
+    """
+    lab.call("prepare")
+    ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")})
+    write_job(lab, "Naive", STARTED)
+    stage = Store(lab.runs).stage(lab.states()["Naive"].trained.keys[0])
+    stage.mkdir(parents=True)
+    owner = dataclasses.asdict(dataclasses.replace(me(), kernel="of n2", host="n2", pid=12, user="ann", job="c/9_1"))
+    (stage / "lock.1").write_text(json.dumps(owner))
+    capsys.readouterr()
+    assert lab.call("status") == 0
+    told = "waits for its next stage, which process 12 of ann on n2, job 9_1 trains; `scancel 9_1` ends that"
+    assert told in capsys.readouterr().out
+    (stage / "lock.1").write_text(json.dumps({**owner, "job": "c/7"}))
+    assert lab.call("status") == 0 and "waits for" not in capsys.readouterr().out
 
 
 def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,11 +166,18 @@ def test_what_is_done_is_not_submitted(sweep: Lab, capsys) -> None:
 
 
 def test_preemption_and_changed_code(lab: Lab) -> None:
-    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: an undisturbed run."""
+    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: an undisturbed run.
+
+    Before, Slurm suspends it for four seconds, which its records tell, less what may be the system's own.
+    """
     lab.write("x", slurm='partition = "preemptible"\ncpus_per_task = 4').tell("x", "slow")
     lab.submit()
     lab.wait_for_mid_stage("x")
     job = lab.job("x").id
+    scontrol("suspend", job)
+    time.sleep(4)
+    assert commands.queue()[job].state == "SUSPENDED" and lab.states()["x"].state == "running"
+    scontrol("resume", job)
     urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
     subprocess.run(urgent, check=True, capture_output=True)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
@@ -177,6 +185,7 @@ def test_preemption_and_changed_code(lab: Lab) -> None:
     (lab.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
     state = lab.wait_for("x", "done")
     assert (state.job.id, state.restarts) == (job, 1)
+    assert lab.stage("x")[-1]["cores"]["stood_still"] > 3
     assert_as_if_undisturbed(lab, "x", resumed=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,14 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     scores 3; nothing starts before what it needs, and at most `array_parallelism` train at a time."""
     lab.write('{ method = "naive" }', '{ method = "er" }', slurm="array_parallelism = 7", tasks=write_task(lab.folder))
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=25)
+    assert lab.submit("--seeds", SEEDS, "--dry-run") == 0
+    planned = re.findall(r"^    (tiny:\S+)", capsys.readouterr().out, re.MULTILINE)
+    slurm.calls.clear()
     assert lab.submit("--seeds", SEEDS) == 0
     assert "152 jobs submitted in 10 calls" in capsys.readouterr().out
     assert slurm.calls == {"squeue": 1, "scontrol show": 1, "sbatch": 10, "scontrol release": 1}
     jobs = lab.jobs()
+    assert Counter(job.name for job in jobs) == Counter(planned), "--dry-run says exactly what is submitted"
     assert {job.id for job in jobs} == set(slurm.jobs) == slurm.released and len({job.key for job in jobs}) == 152
     for job in jobs:
         assert after(lab, slurm, job.id) >= {*job.submitted["after"], *job.submitted["needs"]}, job

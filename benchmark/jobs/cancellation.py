@@ -20,7 +20,10 @@ def cancel(suite: Suite, store: Store, runs: Sequence[RunConfig] | None, dry_run
     labels = None if runs is None else {run.label for run in runs}
     count = 0
     for executor in executors.of(suite, store):
-        found = [job for job in executor.jobs() if job.under_way and _is_of(job, labels)]
+        under_way = [job for job in executor.jobs() if job.under_way and _is_of(job, labels)]
+        found = [job for job in under_way if not job.history.elsewhere]
+        if elsewhere := len(under_way) - len(found):
+            yield f"{elsewhere} jobs of another cluster or user go on: the same command there ends them"
         if any(job.state == "unknown" for job in found):
             raise UserError(f"nothing is ended: {found[0].detail}; try again once Slurm answers")
         for job in found if dry_run else ():

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.errors import UserError
 from benchmark.jobs.slurm import commands
+from benchmark.sharing import check_sharing
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
     from benchmark.settings.config import Suite
@@ -32,6 +34,10 @@ PATIENCE = 300.0  # seconds for a job to start, and to be queued again
 PAUSE = 1.0  # seconds between two looks
 LITTLE = 10e9  # bytes of free space
 SKEW = 5.0  # seconds that clocks may differ: states and times of jobs are compared between machines
+LEASES = (
+    "leases stand in, and a stage whose process died elsewhere waits for 90 s; `mount -o flock` (Lustre) lets it go at "
+    "once"
+)
 OPTIONS = ("partition", "account", "qos", "constraint", "gpus_per_node", "gres", "nodelist", "exclude", "wckey", "mem")
 
 
@@ -85,20 +91,21 @@ def of_torch() -> Finding:
 
 
 def of_folder(runs: Path) -> Iterator[Finding]:
-    """Can it be written and locked, and how much fits?"""
+    """Can it be written, locked and shared, and how much fits?"""
     free = shutil.disk_usage(runs).free
     cure = f"less than {LITTLE / 1e9:.0f} GB: `run --dry-run` says what a suite keeps; --runs takes another disk"
     yield Finding(f"{runs}: {free / 1e9:.1f} GB free", cure if free < LITTLE else "", serious=False)
     try:
-        with _question(runs) as folder, _held(folder / "lock"):
+        check_sharing(runs)
+        with _question(runs) as folder, _held(folder / "lock") as lacks:
             pass
+    except UserError as error:
+        yield Finding(f"{runs} cannot be used by you and its group", str(error))
     except OSError as error:
-        yield Finding(
-            f"{runs}: {error}",
-            "each run must write and lock there; a mount without flock (Lustre: -o flock) will not do",
-        )
+        yield Finding(f"{runs}: {error}", "each run must write there")
     else:
-        yield Finding(f"{runs}: files can be written and locked")
+        locked = f", but not locked ({lacks})" if lacks else " and locked"
+        yield Finding(f"{runs}: files can be written{locked}", LEASES if lacks else "", serious=False)
 
 
 def of_controller(version: str, configuration: Mapping[str, str], accounting: bool) -> Iterator[Finding]:
@@ -153,7 +160,7 @@ def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) 
         yield Finding(f"{node}: locks hold between machines")
     else:
         why = "a lock held here was given to it too" if answer["locks"] is False else f"no flock ({answer['locks']})"
-        yield Finding(f"{node}: {why}", "two jobs could train one stage; mount with flock, or choose another --runs")
+        yield Finding(f"{node}: {why}", LEASES, serious=False)
     if "error" in answer:
         yield Finding(f"{node}: torch cannot be imported ({answer['error']})", "see slurm.setup and slurm.python")
     elif gpus and answer["device"] == "cpu":
@@ -205,11 +212,15 @@ def _wait(ready: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold a lock on a file. Raises OSError where the file system has none."""
+def _held(path: Path) -> Iterator[str]:
+    """Hold a lock on a file; what is said is why there is none, where the file system has no locks."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        lacks = ""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lacks = str(error)
+        yield lacks
 
 
 @contextmanager

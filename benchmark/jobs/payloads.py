@@ -44,13 +44,14 @@ class TrainRun:
     """Train what is missing of a run, or of its stages up to `last_stage`.
 
     Raises Stopped after a checkpoint when asked to stop, and whatever went wrong; both can be continued by another
-    call. Errors are in the run's records.
+    call. Errors are in the run's records. `scratch`: read copies of tokens there, see `benchmark.jobs.slurm.staging`.
     """
 
     config: RunConfig
     build: Build
     runs: Path
     last_stage: int | None = None
+    scratch: str | None = None
     polls: ClassVar[bool] = True
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
@@ -62,6 +63,10 @@ class TrainRun:
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
         try:
+            if self.scratch:
+                from benchmark.jobs.slurm.staging import staged
+
+                store = staged(config, store, self.scratch)
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, asked_to_stop)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records

@@ -20,6 +20,7 @@ class History:
     nodes: tuple[str, ...] = ()  # where it started, once for each start
     ended: float | None = None
     started: float | None = None  # the last time
+    elsewhere: bool = False  # on another cluster, or of another user and not shown: nobody here can ask or end it
 
     @property
     def last_seen(self) -> float:
@@ -67,9 +68,8 @@ class FinishedStage:
 
     ap: float  # over the domains so far
     seconds: float  # of train time
-    wall: float  # from where it was last started to its end, evaluations included
+    wall: float  # from its beginning to its end, evaluations and interruptions included
     share: float = 1.0  # of its budget, that its phases were given
-    before: float = 0.0  # seconds of train time before it was last started
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from pathlib import Path
-
-import filelock
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_if_prepared
@@ -18,6 +15,7 @@ from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
+from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run
 from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
@@ -71,7 +69,8 @@ class Survey:
 
     def under_way(self) -> bool:
         """Whether a job of the suite was under way when `states` was last asked for, or a run trained here."""
-        return self._trains or any(job.under_way and job.state != "held" for job in self.jobs.values())
+        jobs = self.jobs.values()
+        return self._trains or any(job.under_way and job.state != "held" and not job.history.elsewhere for job in jobs)
 
     def other_jobs(self, *states: str) -> list[JobState]:
         """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report."""
@@ -131,38 +130,38 @@ class Survey:
         if job:  # one that is done has trained what the run was then
             state = "interrupted" if job.state == "done" else job.state
             return RunState(config, state, _join(job.detail, so_far), trained, job)
-        if lines and any(is_locked(self.store.stage(key)) for key in stage):
+        if lines and any(Lease(self.store.stage(key) / "lock").is_taken() for key in stage):
             return self._running(config, trained, so_far)
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
 
     def _running(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState | None = None) -> RunState:
         last = _heartbeat(self.store, config)
         if not last:
+            otherwise = _join(otherwise, self._waits_for(trained, job))
             return RunState(config, "running", otherwise, trained, job)
         fraction = last["fraction"] if last["stage"] == trained.stages else 0.0
         trained = dataclasses.replace(trained, fraction=fraction)
         return RunState(config, "running", _progress(last, config), trained, job)
 
+    def _waits_for(self, trained: Trained, job: JobState | None) -> str:
+        """Who has the stage that a run's job waits for, such as a job of another suite, and what ends that."""
+        stage = trained.keys[trained.stages : trained.stages + 1]
+        owner = Lease(self.store.stage(stage[0]) / "lock").owner() if job and stage else None
+        if not job or not owner or owner.job_id == job.id or owner.is_dead():
+            return ""
+        ends = f"`scancel {owner.job_id}`" if owner.job else f"`kill {owner.pid}` there"
+        return f"waits for its next stage, which {owner} trains; {ends} ends that"
+
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""
         if key not in self._lines:
-            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed")
+            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation")
         return self._lines[key]
 
     def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
         """A run's stages as they were recorded; none where they spend no wall time."""
         lines = [self._last(key) for key in recorded] if UNITS[config.budget.unit].is_wall_time else []
         return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines if "stage" in one)  # type: ignore[arg-type]
-
-
-def is_locked(stage: Path) -> bool:
-    """Whether a process trains this stage, or waits for it."""
-    lock = filelock.FileLock(stage / "lock")
-    try:
-        with lock.acquire(timeout=0):
-            return False
-    except filelock.Timeout:
-        return True
 
 
 def _heartbeat(store: Store, config: RunConfig) -> Heartbeat | None:
@@ -184,12 +183,9 @@ def _finished(config: RunConfig, stage: int, last: dict[str, records.Record]) ->
         return None
     found = [last["evaluation"]["perplexity"].get(domain.name) for domain in config.domains[: stage + 1]]
     ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
-    begun = max((last[kind] for kind in ("stage", "resumed") if kind in last), key=lambda line: float(line["time"]))
-    before = float(begun.get("charged", {}).get("seconds", 0.0))  # a stage that begins has spent nothing
+    wall = last["done"]["time"] - last["stage"]["time"]
     share = sum(phase["share"] for phase in last["stage"]["phases"])
-    return FinishedStage(
-        ap, float(last["done"]["charged"]["seconds"]), last["done"]["time"] - begun["time"], share, before
-    )
+    return FinishedStage(ap, float(last["done"]["charged"]["seconds"]), wall, share)
 
 
 def _join(*parts: str) -> str:

@@ -77,6 +77,9 @@ class Slurm(Settings):
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv x.sif python3'"
     )
+    scratch: str | None = Field(
+        None, description='folder of a node\'s own disk that training reads copies of tokens from, e.g. "$TMPDIR"'
+    )
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
     score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
@@ -141,7 +144,9 @@ class Slurm(Settings):
         return {**given, **one, "nodes": 1, "ntasks_per_node": 1}
 
     def _given(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True, exclude={"exclusive", "max_num_timeout", "python", *KINDS})
+        given = self.model_dump(
+            exclude_none=True, exclude={"exclusive", "max_num_timeout", "python", "scratch", *KINDS}
+        )
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
         given["teardown"] = list(self.teardown)

@@ -24,10 +24,16 @@ class Submitted:
 
 
 class FakeSlurm:
-    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs."""
+    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs.
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9) -> None:
-        self.largest, self.most = largest, most
+    `settings` are others of the controller's, `users` those whose jobs were asked for.
+    """
+
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9, **settings: str
+    ) -> None:
+        self.largest, self.most, self.settings = largest, most, settings
+        self.users = ""
         self.calls: Counter[str] = Counter()
         self.arrays: dict[str, Submitted] = {}
         self.released: set[str] = set()
@@ -44,11 +50,13 @@ class FakeSlurm:
         if program == "sbatch":
             return self._submit(words[-1])
         if program == "squeue":
+            self.users = words[2].partition("=")[2]
             return "".join(
                 f"{job}|PENDING|{self._reason(job)}||{self.arrays[_array(job)].script}\n" for job in self.jobs
             )
         if words[:2] == ["show", "config"]:
-            return f"Foo = 1\nMaxArraySize            = {self.largest}\n"
+            told = {"Foo": 1, "MaxArraySize": self.largest, **self.settings}
+            return "".join(f"{name:<23} = {value}\n" for name, value in told.items())
         if words[0] == "release":
             self.released |= set(_each(words[1]))
         if words[0] == "update":

@@ -7,29 +7,27 @@ between: the next call finishes what it finds half done, and submits nothing tha
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
-
-from benchmark import records
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.job_files import Ended, Job
+from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.states import History, JobState, StateName
+from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError, Suite
 from benchmark.store import Store
 
 if TYPE_CHECKING:
-    from benchmark.jobs.slurm.submission import Submission
+    from benchmark.jobs.slurm.submission import Destination, Submission
 
 HIDDEN = ("srun_args", "additional_parameters")  # parameters that a dry run does not show
 LEFT = "held, left so by a submission that died"
@@ -41,7 +39,7 @@ class SlurmExecutor:
     """Submits jobs of one suite and returns; nothing depends on the process that did."""
 
     def __init__(self, suite: Suite, store: Store) -> None:
-        self.suite, self.code = suite, store.root.absolute() / "code"
+        self.suite, self._runs = suite, store.root.absolute()
         self.folder = job_files.folder_of(store.root.absolute(), suite.name)
         self.gpus = suite.slurm.of("train").gpus
 
@@ -49,7 +47,7 @@ class SlurmExecutor:
         """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
         self._check(plan)
         known = job_files.read(self.folder)
-        queue = commands.queue() if any(not job.end for job in known) else {}
+        queue = self._queue(known) if any(not job.end for job in known) else {}
         held = [job.id for job in known if self._is_begun(job, queue)]
         jobs = plan.jobs(self._states(known, queue))
         if not jobs and not held:
@@ -74,11 +72,11 @@ class SlurmExecutor:
         """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
         self._check(plan)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(self.folder / "lock"):
-            queue = commands.queue()
+        with Lease(self.folder / "lock"):
             known = job_files.read(self.folder)
+            queue = self._queue(known)
             self._finish_what_was_begun(known, queue)
-            ids = {job.key: job.id for job in known if job.id in queue}
+            ids = {job.key: job.id for job in known if job.id in queue and self._is_here(job)}
             jobs = plan.jobs(self._states(known, queue))
             done = self._submit(jobs, plan, ids) if jobs else None
         return self._told(jobs, done)
@@ -87,7 +85,7 @@ class SlurmExecutor:
         """Submit jobs, and let go what was submitted, also where Slurm refuses the rest."""
         from benchmark.jobs.slurm.submission import Submission  # torch, for which who asks for states need not wait
 
-        submission = Submission(self.suite, self.folder, self.code, ids)
+        submission = Submission(self.suite, self._destination(), ids)
         for kind, group in groupby(jobs, key=lambda job: job.kind):
             members, parameters = list(group), self._parameters(kind, plan)
             if kind == "train":
@@ -99,7 +97,7 @@ class SlurmExecutor:
         if submission.refusal and not submission.sent:
             raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
         new = {job.key for job in jobs} & set(submission.ids)
-        self._let_go([job_files.read_one(self._file(submission.ids[job.key])) for job in jobs if job.key in new])
+        self._let_go([job_files.read_one(submission.file(submission.ids[job.key])) for job in jobs if job.key in new])
         return submission
 
     def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:
@@ -128,7 +126,7 @@ class SlurmExecutor:
         """
         known = job_files.read(self.folder)
         try:
-            return self._states(known, commands.queue() if self.folder.exists() else {})
+            return self._states(known, self._queue(known) if self.folder.exists() else {})
         except SlurmError as error:
             logging.warning("%s: what follows is from the records alone", error)
             return self._states(known, None)
@@ -143,30 +141,54 @@ class SlurmExecutor:
         held = set() if self._is_submitting() else {job.id for job in known if self._is_begun(job, queue)}
         states = [
             dataclasses.replace(state, state="held", detail=f"{LEFT}: `run` lets it go") if state.id in held else state
-            for state in states_of(known, queue)
+            for state in states_of([job for job in known if self._is_told(job, queue)], queue)
         ]
+        states += [_unasked(job) for job in known if not self._is_told(job, queue)]
         return states if self._is_submitting() else [*states, *self._unnoted(known, queue)]
 
     def _unnoted(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
         """Held jobs and arrays of this suite that were submitted and never noted, by their batch scripts."""
-        noted, logs = {job.id for job in known}, f"{self.folder}/"
+        noted, logs = {job.id for job in known}, f"{private_place(self.folder)}/"
         ids = [id for id, job in queue.items() if job.waits and job.script.startswith(logs) and id not in noted]
         detail = f"{LEFT} before it noted it: `python run_all.py cancel {self.suite.called}` ends it"
         name, history = f"{self.suite.name}:?", History("none", 0.0)
         return [JobState(id, f"unnoted-{id}", name, "held", detail, history) for id in commands.shortened(ids)]
 
     def _is_begun(self, job: Job, queue: Mapping[str, Queued]) -> bool:
-        """Whether it was submitted and noted, but never let go."""
-        return not job.released and job.id in queue and queue[job.id].waits
+        """Whether this user submitted and noted it here, but never let it go."""
+        mine = job.is_own and not job.released and self._is_here(job)
+        return mine and job.id in queue and queue[job.id].waits
+
+    def _queue(self, known: Sequence[Job]) -> dict[str, Queued]:
+        """What Slurm has of this user's jobs, and of those of others who have submitted some of the suite."""
+        return commands.queue(*sorted({job.submitted["user"] or 0 for job in known if not job.end and not job.is_own}))
+
+    @cached_property
+    def _settings(self) -> dict[str, str]:
+        """The controller's."""
+        return commands.configuration()
+
+    def _is_here(self, job: Job) -> bool:
+        """Whether it was submitted to this cluster: elsewhere its id is another's."""
+        return not job.submitted["cluster"] or job.submitted["cluster"] == commands.cluster(self._settings)
+
+    def _is_told(self, job: Job, queue: Mapping[str, Queued]) -> bool:
+        """Whether its absence from the queue would say that it has ended."""
+        if job.end or not self._is_here(job):
+            return bool(job.end)
+        hidden = not job.is_own and job.id not in queue and "jobs" in self._settings.get("PrivateData", "")
+        return not hidden
+
+    def _destination(self) -> Destination:
+        from benchmark.jobs.slurm.submission import Destination
+
+        cluster = commands.cluster(self._settings)
+        largest, code = commands.largest_array(self._settings), private_place(self._runs / "code")
+        return Destination(cluster, largest, self.folder / cluster, private_place(self.folder) / cluster / "logs", code)
 
     def _is_submitting(self) -> bool:
         """Whether a process submits jobs of this suite at this moment."""
-        lock = filelock.FileLock(self.folder / "lock")
-        try:
-            with lock.acquire(timeout=0) if self.folder.exists() else contextlib.nullcontext():
-                return False
-        except filelock.Timeout:
-            return True
+        return self.folder.exists() and Lease(self.folder / "lock").is_taken()
 
     def _parameters(self, kind: str, plan: Plan) -> dict[str, Any]:
         """What a kind of job asks of Slurm."""
@@ -203,15 +225,11 @@ class SlurmExecutor:
             commands.wire([job.id for job in alike], after, needs)
         # not their arrays: these may have tasks that nobody noted and wired
         commands.release([job.id for job in noted])
-        for job in noted:
-            records.append(self._file(job.id), {"kind": "released"})
+        job_files.append_each({job.file: {"kind": "released"} for job in noted})
 
     def _finish_what_was_begun(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> None:
         """Let go what a call that died left held."""
         self._let_go([job for job in known if self._is_begun(job, queue)])
-
-    def _file(self, job: str) -> Path:
-        return job_files.file_of(self.folder, job)
 
 
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
@@ -245,6 +263,16 @@ def _unanswered(job: Job) -> JobState:
     seen = f"started on {begun['node']}" if begun else "submitted"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(begun["time"] if begun else job.submitted["time"]))
     return _state(job, "unknown", f"Slurm does not answer; {seen} {when}")
+
+
+def _unasked(job: Job) -> JobState:
+    """The state of a job of another cluster, or of a user whose jobs Slurm does not show, before its end."""
+    there = job.submitted["cluster"]
+    why = f"user {job.submitted['user']} has submitted it; Slurm does not show others' jobs, and `status` by them tells"
+    if job.is_own:
+        why = f"on cluster {there}; `status` there tells"
+    state = _state(job, "unknown", why)
+    return dataclasses.replace(state, history=dataclasses.replace(state.history, elsewhere=True))
 
 
 def _state(job: Job, state: StateName, detail: str, ended: float | None = None) -> JobState:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -37,9 +37,13 @@ class Queued:
         return self.state == "PENDING"
 
 
-def queue() -> dict[str, Queued]:
-    """This user's jobs by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
-    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%T|%r|%N|%o"]
+def queue(*others: int) -> dict[str, Queued]:
+    """The jobs of this user and of `others` by id; tasks of arrays are apart, `123_4`.
+
+    Raises SlurmError where there is no answer.
+    """
+    users = ",".join(map(str, (os.getuid(), *others)))
+    command = ["squeue", "--noheader", "--array", f"--user={users}", "--format=%i|%T|%r|%N|%o"]
     rows = (line.split("|", 4) for line in _ask(command).splitlines())
     return {
         job: Queued(state, reason if reason != "None" else "", node, script)
@@ -89,9 +93,14 @@ def configuration() -> dict[str, str]:
     return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
 
 
-def largest_array() -> int:
-    """How many tasks an array may have, 1 on a site without arrays."""
-    return max(1, int(configuration().get("MaxArraySize", USUAL_ARRAY)))
+def largest_array(settings: Mapping[str, str]) -> int:
+    """How many tasks an array may have by the controller's settings, 1 on a site without arrays."""
+    return max(1, int(settings.get("MaxArraySize", USUAL_ARRAY)))
+
+
+def cluster(settings: Mapping[str, str]) -> str:
+    """The cluster's name by the controller's settings, as a name of a folder; empty where it has none."""
+    return re.sub(r"[^\w-]", "_", settings.get("ClusterName", ""))
 
 
 def restarts(job: str) -> int:

@@ -23,6 +23,7 @@ from benchmark.jobs.payloads import Payload
 from benchmark.jobs.slurm import commands, snapshot
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import join, node
 from benchmark.training.provenance import ROOT
 from benchmark.training.stage import Stopped
@@ -92,7 +93,8 @@ class SlurmJob:
     def _leave(self, file: Path, signals: StopSignals, rank: int) -> None:
         if rank == 0 and signals.came[:1] == [PREEMPTION]:
             try:
-                signals.before[PREEMPTION](PREEMPTION, None)
+                with for_the_user_alone():  # it writes the pickle anew
+                    signals.before[PREEMPTION](PREEMPTION, None)
             except Exception as error:
                 why = f"saved, but cannot be queued again from {node()} ({error}): `run` goes on"
                 _end(file, "stopped", error=why)

@@ -1,7 +1,8 @@
 """The job files of a suite: which jobs were submitted to Slurm, and what they said.
 
-Each job has a file `runs/suites/<suite>/jobs/<id>.jsonl` (one writer a file: appending from several machines at once is
-not safe on every file system), begun by who submits it and continued by the job itself:
+Each job has a file `runs/suites/<suite>/jobs/<cluster>/<id>.jsonl`, of earlier versions in `jobs` itself (one writer a
+file: appending from several machines at once is not safe on every file system), begun by who submits it and continued
+by the job itself:
 
     job       what was submitted, see Submitted
     released  (its name and dependencies are set)
@@ -11,12 +12,17 @@ not safe on every file system), begun by who submits it and continued by the job
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 from benchmark import records
 from benchmark.jobs.states import History
+
+AT_ONCE = 16  # files that wait for the disk
 
 
 class Submitted(TypedDict):
@@ -35,6 +41,8 @@ class Submitted(TypedDict):
     exclusive: bool | str
     serves: list[str]
     wired: bool  # whether the submission itself said what it waits for
+    user: int | None  # who submitted it; None in older files
+    cluster: str  # where; empty in older files
     time: float
 
 
@@ -60,6 +68,7 @@ class Ended(_Error):
 class Job:
     """One job that was submitted, and what it has said."""
 
+    file: Path
     submitted: Submitted
     released: bool = False
     starts: list[Started] = field(default_factory=list)
@@ -86,6 +95,11 @@ class Job:
         """The id without the number of the array's task."""
         return self.id.partition("_")[0]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this user submitted it."""
+        return self.submitted["user"] in (None, os.getuid())
+
     def history(self, ended: float | None = None) -> History:
         """When and where it was."""
         nodes = tuple(start["node"] for start in self.starts)
@@ -105,7 +119,7 @@ def file_of(folder: Path, job: str) -> Path:
 
 def read(folder: Path) -> list[Job]:
     """The jobs of a suite in the order of submission."""
-    found = filter(None, map(read_one, folder.glob("*.jsonl")))
+    found = filter(None, map(read_one, (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl"))))
     return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
 
 
@@ -115,8 +129,8 @@ def read_one(path: Path) -> Job | None:
     first = next((line for line in lines if line["kind"] == "job"), None)
     if first is None:
         return None
-    older = {"serves": [first["run"]] if first["run"] else [], "wired": False}
-    job = Job(cast(Submitted, {**older, **_fields(first)}))
+    older = {"serves": [first["run"]] if first["run"] else [], "wired": False, "user": None, "cluster": ""}
+    job = Job(path, cast(Submitted, {**older, **_fields(first)}))
     for line in lines:
         if line["kind"] == "released":
             job.released = True
@@ -127,6 +141,12 @@ def read_one(path: Path) -> Job | None:
         elif line["kind"] == "ended" and job.end is None:
             job.end = cast(Ended, _fields(line))
     return job
+
+
+def append_each(lines: Mapping[Path, records.Record]) -> None:
+    """Append one line to each of many files, so that waiting for the disk costs once and not for every file."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(records.append, lines, lines.values()))
 
 
 def _fields(line: records.Record) -> dict[str, Any]:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
 
 from benchmark.errors import UserError
+from benchmark.sharing import OTHERS_WRITE, exposed, for_the_user_alone
 
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+HOME = ".lifelong-pretraining"  # in a user's home folder, for what must not lie in a shared one
+
+
+def private_place(folder: Path) -> Path:
+    """`folder`, if others can put nothing there or in its place; else one of the user's own, below the home folder.
+
+    Raises UserError where that is no better.
+    """
+    if not (shared := exposed(folder)):
+        return folder
+    own = Path.home() / HOME / f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    if others := exposed(own):
+        raise UserError(
+            f"jobs run code and load pickles from where others may not write: {shared} is no such folder, and "
+            f"{others} neither; give a --runs, or a HOME, where you alone can write"
+        )
+    return own
 
 
 def make_private(folder: Path) -> None:
     """Make a folder in which the user alone can write, or find that one there is so. Raises UserError."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o755, exist_ok=True)
+    with for_the_user_alone():
+        folder.mkdir(parents=True, exist_ok=True)
     check_private(folder)
 
 

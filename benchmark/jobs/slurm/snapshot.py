@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.jobs.slurm.private import make_private
+from benchmark.sharing import for_the_user_alone
 from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
 
 CONTENT = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
@@ -20,6 +21,11 @@ def take(folder: Path) -> Path:
 
     Raises UserError where others can write in `folder`, or where what is there is not that code.
     """
+    with for_the_user_alone():
+        return _take(folder)
+
+
+def _take(folder: Path) -> Path:
     make_private(folder)
     kept = folder / digest(ROOT)
     if kept.exists():

@@ -6,6 +6,7 @@ tried, and what then is left is for the next `run`.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import uuid
@@ -18,7 +19,6 @@ from typing import Any
 import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 
-from benchmark import records
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
@@ -26,6 +26,7 @@ from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
+from benchmark.sharing import for_the_user_alone
 
 FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
 TASKS = 100  # tasks
@@ -45,17 +46,28 @@ class SubmitCall:
     unwired: frozenset[str] = frozenset()  # keys of those that wait for more than `dependency`
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where jobs of a suite are submitted to, and noted."""
+
+    cluster: str
+    largest: int  # array
+    folder: Path  # of job files
+    logs: Path  # of what jobs say and are made from, the user's alone
+    code: Path  # of its copies, likewise
+
+
 class Submission:
     """Submits jobs held, and notes each in its file. `ids` are those of jobs under way by their keys."""
 
-    def __init__(self, suite: Suite, folder: Path, code: Path, ids: Mapping[str, str]) -> None:
-        self.suite, self.folder, self.ids = suite, folder, dict(ids)
+    def __init__(self, suite: Suite, destination: Destination, ids: Mapping[str, str]) -> None:
+        self.suite, self.destination, self.ids = suite, destination, dict(ids)
         self.sent: list[str] = []
         self.left: list[PlannedJob] = []
         self.refusal: SlurmError | None = None
-        make_private(folder / "logs")
-        self._largest = commands.largest_array()
-        self._program = snapshot.take(code) / "benchmark" / "jobs" / "slurm" / "process.py"
+        make_private(destination.logs)
+        self._largest = destination.largest
+        self._program = snapshot.take(destination.code) / "benchmark" / "jobs" / "slurm" / "process.py"
 
     def train(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
         """Submit training: all at once, with dependencies of single tasks, where these take few calls; else in waves.
@@ -152,6 +164,7 @@ class Submission:
 
     def note(self, batch: SubmitCall, ids: Sequence[str]) -> None:
         """Write down what was submitted."""
+        lines = {}
         for job, id in zip(batch.jobs, ids, strict=True):
             what = {"id": id, "key": job.key, "name": job.name, "run": job.run, "serves": job.serves}
             # what is not under way has ended
@@ -162,13 +175,19 @@ class Submission:
                 "wired": job.key not in batch.unwired,
             }
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
-            records.append(job_files.file_of(self.folder, id), {"kind": "job", **what, **waits, **how})
+            where = {"user": os.getuid(), "cluster": self.destination.cluster}
+            lines[self.file(id)] = {"kind": "job", **what, **waits, **how, **where}
+        job_files.append_each(lines)
+
+    def file(self, id: str) -> Path:
+        """The file of a job that it has submitted."""
+        return job_files.file_of(self.destination.folder, id)
 
     def _submit(self, batch: SubmitCall) -> str:
         """The id of a held job or array."""
         interpreter = self.suite.slurm.python or shlex.quote(sys.executable)
         python = f"{interpreter} -u {shlex.quote(str(self._program))}"
-        logs, limit = self.folder / "logs", self.suite.slurm.max_num_timeout
+        logs, limit = self.destination.logs, self.suite.slurm.max_num_timeout
         try:
             executor = submitit.SlurmExecutor(logs, max_num_timeout=limit, python=python)
         except RuntimeError:
@@ -187,19 +206,21 @@ class Submission:
         text = executor._make_submission_file_text(executor._submitit_command_str, "")
         if not self.suite.slurm.wckey:  # submitit gives one, which sites that track them refuse
             text = text.replace("#SBATCH --wckey=submitit\n", "")
-        script.write_text(text, encoding="utf-8")
+        with for_the_user_alone():
+            script.write_text(text, encoding="utf-8")
         return commands.submit(script)
 
     def _dump(self, batch: SubmitCall, ids: Sequence[str]) -> None:
         """What the jobs do; they are held until it is there."""
         gpus, exclusive = asks_for_gpus(batch.parameters), batch.parameters.get("exclusive", False)
         for job, id in zip(batch.jobs, ids, strict=True):
-            delayed = DelayedSubmission(SlurmJob(job.payload, self.folder, gpus, exclusive, job.name))
+            delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive, job.name))
             delayed.set_timeout(batch.parameters["time"], self.suite.slurm.max_num_timeout)
-            delayed.dump(self._paths(id).submitted_pickle)
+            with for_the_user_alone():
+                delayed.dump(self._paths(id).submitted_pickle)
 
     def _paths(self, id: str) -> JobPaths:
-        return JobPaths(self.folder / "logs", job_id=id)
+        return JobPaths(self.destination.logs, job_id=id)
 
 
 def _part(batch: SubmitCall, part: slice, tasks: Sequence[int] | None) -> SubmitCall:

@@ -1,0 +1,178 @@
+"""Two users on one folder of runs, and two clusters: nothing is done twice, and nobody's code is run by another."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmark import sharing
+from benchmark.data.run_corpus import corpus_of
+from benchmark.errors import UserError
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.slurm.private import private_place
+from benchmark.jobs.slurm.staging import staged
+from benchmark.settings.config import ConfigError
+from benchmark.sharing import check_sharing, exposed
+from benchmark.store import Store
+from tests.support.fake_slurm import FakeSlurm
+from tests.support.slurm_lab import Lab, write_texts
+
+OTHER = 4711  # a user's number
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+
+
+@contextmanager
+def with_umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("mode", "umask", "is_own", "cure"),
+    [
+        (0o755, 0o022, True, ""),
+        (0o755, 0o022, False, ""),
+        (0o775, 0o022, True, ""),  # many systems give each user a group of his own
+        (0o2775, 0o022, True, r"umask 022\): say `umask 002`"),
+        (0o2775, 0o077, False, r"umask 077\): say `umask 002`"),
+        (0o2775, 0o002, False, ""),
+        (0o775, 0o002, False, r"`chmod g\+s .*` by its owner"),
+    ],
+)
+def test_a_shared_folder_is_shared_by_all_or_refused(
+    mode: int, umask: int, is_own: bool, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: what the modes mean: new files are of the folder's group only if it hands it on (setgid), and writable
+    for that only as the umask says."""
+    tmp_path.chmod(mode)
+    if not is_own:
+        monkeypatch.setattr(os, "getuid", lambda: OTHER)
+    with with_umask(umask):
+        if cure:
+            with pytest.raises(UserError, match=cure):
+                check_sharing(tmp_path)
+        else:
+            check_sharing(tmp_path)
+
+
+def test_code_and_pickles_never_lie_where_others_write(lab: Lab, tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the modes of all that jobs load, and of the folders on the way there, as `ls -l` says them; records
+    are for the group to go on with."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sharing, "_is_own_group", lambda group: False)
+    lab.runs.chmod(0o2775)
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    with with_umask(0o022):
+        assert lab.submit() == 2 and not lab.jobs()
+    with with_umask(0o002):
+        assert lab.submit() == 0
+    [job, *_] = lab.jobs()
+    pickled = Path(job.submitted["log"]).with_name(f"{job.id}_submitted.pkl")
+    [script, *_] = pickled.parent.glob("submission-*.sh")
+    program = Path(next(word for word in script.read_text().split() if word.endswith("process.py")))
+    for path in (pickled, script, program):
+        assert path.is_relative_to(tmp_path / "home")
+        on_the_way = [path, *(one for one in path.parents if one.is_relative_to(tmp_path / "home"))]
+        assert not any(one.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in on_the_way)
+    assert job.file.stat().st_mode & stat.S_IWGRP and job.file.is_relative_to(lab.runs)
+
+
+def test_where_others_can_put_something_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: what a user may do to names: who writes a folder, or owns it, replaces what is in it, unless it is sticky
+    and not his own."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    place = tmp_path / "a" / "b" / "code"
+    assert exposed(place) is None and private_place(place) == place
+    (tmp_path / "a").chmod(0o777)
+    assert exposed(place) == tmp_path / "a"
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    assert exposed(tmp_path / "link") == tmp_path / "a"
+    monkeypatch.setenv("HOME", str(tmp_path / "a" / "b"))
+    with pytest.raises(UserError, match=rf"{tmp_path}/a is no such folder, and {tmp_path}/a neither"):
+        private_place(place)
+    (tmp_path / "a").chmod(0o1777)
+    assert exposed(place) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: OTHER)
+        if (tmp_path / "a").stat().st_uid:
+            assert exposed(place) == tmp_path / "a" / "b"
+    os.chown(tmp_path / "a", OTHER, -1) if os.getuid() == 0 else None
+    assert exposed(place) == (tmp_path / "a" if os.getuid() == 0 else None)
+
+
+def test_what_another_user_submitted_is_not_submitted_again(lab: Lab, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Oracle: the queue: his jobs wait in it; one that he left held is his to let go. Where Slurm shows nobody's but
+    one's own, what has not ended is unknown, and stays."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit() == 0
+    for job in lab.jobs():  # as if he had, and died before he let it go
+        lines = job.file.read_text().replace(f'"user": {os.getuid()}', f'"user": {OTHER}').splitlines()
+        job.file.write_text("".join(line + "\n" for line in lines if '"released"' not in line))
+    slurm.released.clear()
+    before = [job.id for job in lab.jobs()]
+    assert lab.submit() == 0
+    assert slurm.users == f"{os.getuid()},{OTHER}" and not slurm.released
+    assert [job.id for job in lab.jobs()] == before
+    slurm.arrays.clear()
+    slurm.settings["PrivateData"] = "jobs,users"
+    capsys.readouterr()
+    assert lab.call("status") == 3
+    told = capsys.readouterr().out
+    assert "2 runs, 2 unknown" in told and f"user {OTHER} has submitted it" in told
+    slurm.settings.clear()
+    assert lab.call("status") == 0 and "2 runs, 2 interrupted" in capsys.readouterr().out
+
+
+def test_another_cluster_has_numbers_of_its_own(lab: Lab, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Oracle: both give the number 100 first. What was submitted there is unknown here, and not submitted again; what
+    is new here has files of its own, and ends here alone."""
+    FakeSlurm(tmp_path / "bin", monkeypatch, ClusterName="red")
+    lab.submit("--methods", "naive")
+    FakeSlurm(tmp_path / "bin2", monkeypatch, ClusterName="blue")
+    capsys.readouterr()
+    assert lab.call("status") == 3 and "on cluster red; `status` there tells" in capsys.readouterr().out
+    assert lab.submit() == 0
+    files = {(job.submitted["cluster"], job.id): job.run for job in lab.jobs() if job.run}
+    assert files == {("red", "101"): lab.config("Naive").id, ("blue", "100"): lab.config("ER").id}
+    capsys.readouterr()
+    assert lab.call("cancel", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "jobs of another cluster or user go on" in told and "tiny:naive-s0" not in told and "tiny:er-s0" in told
+
+
+def test_tokens_are_copied_to_a_disk_of_the_node(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the ids of the shared folder; they are read below the variable's folder, and copied once."""
+    lab.call("prepare")
+    monkeypatch.setenv("NODE_DISK", str(tmp_path / "disk"))
+    config, shared = lab.config("Naive"), Store(lab.runs)
+    copies = staged(config, shared, "$NODE_DISK/x")
+    assert copies.data.is_relative_to(tmp_path / "disk" / "x") and copies.root == shared.root
+    there, here = corpus_of(config, shared), corpus_of(config, copies, pytest.fail)
+    assert here.texts == there.texts and here.vocabulary == there.vocabulary
+    for copied, text in zip(here.domains, there.domains, strict=True):
+        assert np.array_equal(copied.train, text.train) and np.array_equal(copied.valid, text.valid)
+        assert copied.folder and copied.folder.is_relative_to(copies.data)
+    before = [path.stat().st_ino for path in sorted(copies.data.rglob("*.bin"))]
+    assert staged(config, shared, "$NODE_DISK/x") == copies
+    assert before == [path.stat().st_ino for path in sorted(copies.data.rglob("*.bin"))] and len(before) == 4
+    with pytest.raises(ConfigError, match="jobs have no such variable"):
+        staged(config, shared, "$NO_SUCH_DISK")
+    (copies.data.parent).chmod(0o777)
+    with pytest.raises(UserError, match="may be written by others"):
+        staged(config, shared, "$NODE_DISK/x")
+    lab.write('{ method = "naive" }', slurm='scratch = "$NODE_DISK"')
+    assert {job.payload.scratch for job in lab.plan().jobs() if isinstance(job.payload, TrainRun)} == {"$NODE_DISK"}
