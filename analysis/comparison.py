@@ -54,10 +54,20 @@ def compare(a: Side, b: Side) -> Iterator[str]:
         raise ComparisonError(f"no suite is in both: {'; '.join(have)}; compare two folders of the same suite")
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
-        yield FORMATS["md"](comparison(left, a.suites[left], b.suites[right]))
-        found = list(differences(a.suites[left], b.suites[right]))
+        ours, theirs = latest(a.suites[left]), latest(b.suites[right])
+        yield FORMATS["md"](comparison(left, ours, theirs))
+        for called, every, kept in (("A", a.suites[left], ours), ("B", b.suites[right], theirs)):
+            if older := len(every) - len(kept):
+                yield f"{called} has {older} runs more, of other settings: the one begun last counts.\n"
+        found = list(differences(ours, theirs))
         lines = ["What differs:", *(f"- {line}" for line in found)] if found else ["Settings, code and hardware agree."]
         yield "\n".join(lines) + "\n"
+
+
+def latest(runs: Sequence[RunRecords]) -> list[RunRecords]:
+    """The run of each row and seed that was begun last: a suite whose settings were changed leaves one of each."""
+    last = {(run.row, run.seed): run.id for run in sorted(runs, key=lambda run: run.line["time"])}  # type: ignore[typeddict-item]
+    return [run for run in runs if last[run.row, run.seed] == run.id]
 
 
 def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from analysis.comparison import ComparisonError, Side, compare, comparison, differences
+from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
 from analysis.study import Study
 from benchmark.jobs import results
 from benchmark.jobs.results import ResultsError
@@ -57,6 +57,18 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))
     shown = " to ".join(f"{100 * math.expm1(one):+.1f}%".replace("-", "−") for one in (low, high))
     assert cells["ER"][5] == shown
+
+
+def test_of_each_row_and_seed_the_last_run_counts(sides: tuple[Path, Path]) -> None:
+    """Oracle: the runs of B, begun later in the same folder: both together are B, and of three seeds."""
+    a, b = (load_runs(side, "demo") for side in sides)
+    for number, run in enumerate(b):
+        run.line |= {"id": f"later-{number}", "time": 1.8e9}  # type: ignore[typeddict-item]
+    both = [*a, *b]
+    assert latest(both) == [*[run for run in a if run.row == "ELLE"], *b] and latest(a) == a
+    said = list(compare(Side("both", {"demo": both}), Side("b", {"demo": b})))
+    assert said[2] == "A has 6 runs more, of other settings: the one begun last counts.\n"
+    assert "| Naive | CS | 3 |" in said[1] and "options" not in said[3]
 
 
 def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
