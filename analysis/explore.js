@@ -27,9 +27,11 @@ const rows = make("fieldset", { class: "rows" }, make("legend", {}, "Rows "));
 const all = make("button", { type: "button" }, "all");
 const none = make("button", { type: "button" }, "none");
 rows.firstChild.append(all, none);
-for (const { row, colour } of data.rows) {
+for (const { row, colour, dash, shape } of data.rows) {
+  const swatch = make("span", { class: "swatch" });
+  swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="${colour}" stroke-width="1.5" stroke-dasharray="${dash}"/><path d="${shape}" transform="scale(4)" fill="${colour}"/></svg>`;
   const box = make("input", { type: "checkbox", name: "row", value: row, checked: "" });
-  rows.append(make("label", {}, box, make("span", { class: "swatch", style: `background:${colour}` }), row));
+  rows.append(make("label", {}, box, swatch, row));
 }
 form.append(rows);
 for (const [button, on] of [[all, true], [none, false]]) {
@@ -68,7 +70,7 @@ const specification = () => {
       {
         params: [{ name: "near", select: { type: "point", on: "pointerover", nearest: true, clear: "pointerout" } }],
         mark: { type: "point", filled: true, size: 30 },
-        encoding: { y: { ...y, field: metric, title }, tooltip, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.35 } },
+        encoding: { y: { ...y, field: metric, title }, tooltip, shape: { field: "row", type: "nominal", scale: range("shape"), legend: null }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
       },
     ],
     config: { view: { stroke: null } },

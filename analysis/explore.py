@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.markers import MarkerStyle
 
 from analysis.study import Study
 from analysis.styles import styles
+from analysis.tables import number
 from benchmark.settings.units import UNITS, recorded
 
 _FOLDER = Path(__file__).parent
@@ -38,7 +41,10 @@ def data(study: Study) -> Markup:
     others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
     content = {
         "suites": study.suites,
-        "rows": [{"row": row, "colour": style["color"], "dash": dashes[row]} for row, style in style_of.items()],
+        "rows": [
+            {"row": row, "colour": style["color"], "dash": dashes[row], "shape": _shape(style["marker"])}
+            for row, style in style_of.items()
+        ],
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),
@@ -46,6 +52,14 @@ def data(study: Study) -> Markup:
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+@cache
+def _shape(marker: str) -> str:
+    """The outline of a marker of matplotlib's as an SVG path, from -1 to 1."""
+    drawn = MarkerStyle(marker)
+    outlines = map(np.asarray, drawn.get_path().transformed(drawn.get_transform()).to_polygons())
+    return "".join(f"M{'L'.join(f'{2 * x:.2f},{-2 * y:.2f}' for x, y in outline)}Z" for outline in outlines)
 
 
 def _points(study: Study) -> list[dict[str, Any]]:
@@ -98,7 +112,7 @@ def _runs(study: Study) -> list[dict[str, Any]]:
                 "seed": run.seed,
                 "state": state,
                 **{
-                    name: float(f"{value:.5g}") if whole and math.isfinite(value) else None
+                    name: number(value, 2) if whole and math.isfinite(value) else None
                     for name, value in zip(METRICS, values, strict=True)
                 },
                 "record": f"suites/{run.suite}/{run.id}.jsonl",

@@ -81,7 +81,8 @@ def _progress(study: Study) -> str:
     failed = sum(run.failure is not None for run in study.runs)
     rows = len({(run.suite, run.row) for run in study.runs})
     seeds = len({run.seed for run in study.runs})
-    text = f"{len(study.runs)} runs ({rows} rows, {seeds} seeds), {done} done"
+    counted = ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in ((rows, "row"), (seeds, "seed")))
+    text = f"{len(study.runs)} runs ({counted}), {done} done"
     return text + (f", {failed} failed." if failed else ".")
 
 

@@ -239,7 +239,8 @@ def hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
     machine = provenance["hardware"]
     device = machine["cpu"] if machine["device"].lower() == "cpu" else f"{machine['count']} × {machine['device']}"
-    threads = f", {provenance['threads']} threads" if machine["device"].lower() == "cpu" else ""
+    count = provenance["threads"]
+    threads = f", {count} thread{'s' * (count != 1)}" if machine["device"].lower() == "cpu" else ""
     processes = f", {provenance['world_size']} processes" if provenance["world_size"] > 1 else ""
     return f"{device}{threads}{processes}, {provenance['precision']}"
 

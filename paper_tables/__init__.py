@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import gc
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,10 +104,24 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tun
     written = render(study, [load(table) for table in tables], catalogue(), out / study.name, view)
     for path in written:
         if path.suffix == ".md":
-            print(path.read_text(encoding="utf-8"))
+            show(path.read_text(encoding="utf-8"))
     pages = [path for path in written if path.suffix == ".html"]
     opened = f"; open {pages[0]} in a browser" if pages else ""
     print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")
+
+
+def show(text: str) -> None:
+    """Print Markdown: drawn on a terminal where its columns fit, else as it is."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console()
+        with console.capture() as drawn:
+            console.print(Markdown(text))
+        if "…" not in drawn.get():
+            text = drawn.get()
+    print(text)
 
 
 def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:

@@ -10,6 +10,7 @@ import pytest
 import paper_tables
 from analysis.render import render
 from analysis.study import Study
+from analysis.tables import number
 from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
 from benchmark.settings.suite_files import load_suite
@@ -137,7 +138,7 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (500, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
 def test_a_browser_draws_all_figures_without_complaint(report, browser, width, scheme):
     """Oracle: Chromium: nothing on the console, every image decoded, no sideways scrolling, the asked colour scheme,
     nothing asked for but the page itself and what it holds; printed it is light, and without what can be chosen."""
@@ -172,6 +173,8 @@ def test_curves_follow_the_keyboard_and_the_mouse(report, browser):
     browser.wait(f"{points} === {2 * 5 * 4}")
     axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(one => one.textContent).join()"
     assert browser.run(axes) == "Train wall time (s),AP (log)"
+    shapes = "[...document.querySelectorAll('#explore-chart .mark-symbol path')].map(one => one.getAttribute('d'))"
+    assert len(set(browser.run(shapes))) == 2, "a marker a row, as in the figures"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
     browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")
@@ -208,7 +211,11 @@ def test_tables_sort_and_cells_open_their_runs(report, browser):
     browser.press("Enter")
     assert browser.run("document.querySelector('dialog').open")
     text = browser.run("document.querySelector('dialog').textContent")
-    [run, _] = [run for run in load_runs(report.parent / "runs", "demo") if run.row == "ER"]
+    runs = [run for run in load_runs(report.parent / "runs", "demo") if run.row == "ER"]
+    shown = browser.run("[...document.querySelectorAll('dialog tbody tr')].map(one => one.cells[4].textContent)")
+    ends = Study("demo", runs).ends.query("stage == 4").sort_values("seed")
+    assert shown == [number(value, 2) for value in ends["ap_plus"]], "as tables have it"
+    run = runs[0]
     assert f"suites/demo/{run.id}.jsonl" in text and "python run_all.py run demo --methods er --seeds 0" in text
     assert (
         all(f"stages/{key}/records.jsonl" in text for key in run.line["stages"]) and '"learning_rate": 0.0005' in text
@@ -226,3 +233,16 @@ def test_a_page_of_a_hundred_runs_is_small(tmp_path):
     assert len(runs) > 100
     synthetic.report("demo", runs, ["main_pretraining", "trend_main", "stage_domain_matrix"], tmp_path)
     assert (tmp_path / "index.html").stat().st_size < 3_000_000
+
+
+@pytest.mark.parametrize(("width", "drawn"), [(80, True), (20, False)])
+def test_a_terminal_gets_tables_drawn_where_they_fit(capsys, monkeypatch, width, drawn):
+    """Oracle: no cell is cut: what does not fit, and what goes to a file, is Markdown as it is in the report."""
+    table = "| Method | AP |\n| :-- | --: |\n| ELLE\\_x | **1234567890.25** |\n"
+    paper_tables.show(table)
+    assert capsys.readouterr().out == f"{table}\n"
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    paper_tables.show(table)
+    said = capsys.readouterr().out
+    assert ("|" not in said and "ELLE_x" in said and "1234567890.25" in said) if drawn else said == f"{table}\n"
