@@ -24,13 +24,24 @@ GROUPS = (
 
 
 EVERY = 2
+SECRET, SECRETS = "hunter2-hunter2", ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("malformed")
-    making.fill(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SECRETS:
+            patch.setenv(name, SECRET)
+        making.fill(folder)
     return folder
+
+
+def test_no_secret_of_the_environment_is_written(place) -> None:
+    """Oracle: the bytes of all that a suite has left that was trained and reported: records, logs, models, reports."""
+    files = [path for path in place.rglob("*") if path.is_file()]
+    assert len(files) > 30 and any(path.suffix == ".html" for path in files)
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
