@@ -236,7 +236,7 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
     hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, **machine}}
     for row, its in hardware.items():
         one = lab.config(row)
-        run = {"kind": "run", **one.description(), "stages": [row], "unigram": {}}
+        run = {"kind": "run", **one.description(), "stages": [row, f"{row}2"], "unigram": {}}
         records.append(Store(lab.runs).run_file(one), run)
         stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": its}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
