@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from rich.console import Console
 import methods
 from benchmark.jobs.local.board import Board, table
 from benchmark.jobs.states import FinishedStage, RunState, Trained
+from benchmark.jobs.status import table as status_table
 from benchmark.jobs.survey import Survey
+from benchmark.jobs.survey import _finished as stage_of
 from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line
 from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
@@ -59,6 +62,22 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     )
     # ELLE and ER are at 2 s a step each by their own first stage, two at a time
     assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) * 1.5 / 2)
+
+
+def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None:
+    """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s; 30 steps are
+    left of two seconds each."""
+    last: dict[str, Any] = {
+        "stage": {"time": 100.0, "phases": [{"share": 1.0}]},
+        "resumed": {"time": 3700.0, "charged": {"seconds": 2.0}},
+        "evaluation": {"perplexity": {"python": 50.0}},
+        "done": {"time": 3727.0, "charged": {"seconds": 20.0}},
+    }
+    [one] = states(ER=("running", 0.0, []))
+    stage = stage_of(one.config, 0, last)
+    assert stage and seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 * 27 / 18)
+    anew = stage_of(one.config, 0, {**last, "stage": {**last["stage"], "time": 3707.0}})  # its checkpoint was lost
+    assert anew and (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
 
 
 def test_nothing_is_said_of_what_nobody_knows() -> None:
@@ -124,6 +143,7 @@ def test_a_terminal_gets_a_table(survey: Survey) -> None:
     with Board(survey.states, out) as board:
         assert board.isatty()
         board.write("\rER  stage 1/2  40%  0:09 left of the stage")
+        board.write("ELLE  stage 1/2  60%  0:06 left of the stage\n")  # a whole line, as from a run beside others
         board.write("\rER  done: AP 12.3")
         board.write("\n")
     text = out.getvalue()
@@ -149,6 +169,17 @@ def test_the_table_fits_its_terminal(width: int, height: int) -> None:
     figures = [f"{ap:,.1f}" for ap in aps[:7]] + ["40%", "running"]
     assert len(running) > 2 and running[1:] == figures[1 - len(running) :]
     assert [line.split()[:-1] for line in drawn(runs, 200, 50)[-1:]] == [["ER", *figures[:-1]]]
+
+
+def test_watch_fits_its_screen() -> None:
+    """Oracle: lines are counted and measured; how far the sweep is stands on top, and what runs is among the runs."""
+    [waits, runs] = states(ER=("todo", 0.0, []), ELLE=("running", 0.4, []))
+    runs = replace(runs, detail="stage 2 of 3: SciPy, adapt, 40%, 41,177 tokens/s")
+    shown = status_table(load_suite("demo"), [waits] * 40 + [runs], ["! " + "x" * 79], "", os.terminal_size((50, 12)))
+    lines = shown.splitlines()
+    assert len(lines) == 11 and max(map(len, lines)) <= 50 and lines[0].startswith("demo: ")
+    assert [line.split()[:2] for line in lines if "running" in line][-1] == ["elle-s0", "running"]
+    assert f"and {41 - len([line for line in lines if '-s0' in line])} runs more: " in shown
 
 
 def drawn(runs: list[RunState], width: int, height: int) -> list[str]:

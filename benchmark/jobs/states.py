@@ -68,8 +68,9 @@ class FinishedStage:
 
     ap: float  # over the domains so far
     seconds: float  # of train time
-    wall: float  # from its beginning to its end, evaluations and interruptions included
+    wall: float  # from where it was last started to its end, evaluations included
     share: float = 1.0  # of its budget, that its phases were given
+    before: float = 0.0  # seconds of train time before it was last started
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +13,7 @@ from typing import get_args
 
 from benchmark.jobs.states import RunState, StateName
 from benchmark.jobs.survey import Survey
-from benchmark.jobs.sweep import sweep_line
+from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import duration
@@ -35,8 +38,9 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
     """
     pause, before = PAUSE, ""
     while True:
-        told, code, then = tell(survey)
-        if sys.stdout.isatty():
+        screen = shutil.get_terminal_size() if sys.stdout.isatty() else None
+        told, code, then = tell(survey, screen)
+        if screen:
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
         print(told, flush=True)
         if not survey.under_way():
@@ -48,12 +52,12 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
         sleep(pause)
 
 
-def tell(survey: Survey) -> tuple[str, int, str]:
-    """The text of `status`, its exit status, and what to do next."""
+def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, int, str]:
+    """The text of `status`, shortened to a screen if one is given, its exit status, and what to do next."""
     states = survey.states()
     found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
     code = FAILED if "failed" in found else UNKNOWN if "unknown" in found else 0
-    told = table(survey.suite, states, notes(survey, states), summary_of_others(survey))
+    told = table(survey.suite, states, notes(survey, states), summary_of_others(survey), screen)
     return told, code, next_step(survey, {state.state for state in states})
 
 
@@ -75,11 +79,30 @@ def summary_of_others(survey: Survey) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def table(suite: Suite, states: Sequence[RunState], lines_below: Sequence[str] = (), others: str = "") -> str:
+def table(
+    suite: Suite,
+    states: Sequence[RunState],
+    lines_below: Sequence[str] = (),
+    others: str = "",
+    screen: os.terminal_size | None = None,
+) -> str:
     """How far the sweep is, and how many `others` are how; a line for each run, and other lines.
 
-    The column `ap` is AP after the last domain that a run has finished.
+    The column `ap` is AP after the last domain that a run has finished. On a screen lines end at its edge, and of more
+    runs than it has lines those are shown that say most.
     """
+    summary = f"{suite.name}: {suite.title}: {sweep_line(states)}" + (f"; other jobs: {others}" if others else "")
+    if not screen:
+        return "\n".join([summary, *_lines(states), *lines_below])
+    above = textwrap.wrap(summary, screen.columns)
+    below = [part for line in lines_below for part in textwrap.wrap(line, screen.columns)]
+    kept, more = to_show(states, screen.lines - len(above) - len(below) - 2)  # a line of titles, and the cursor's
+    lines = [line if len(line) <= screen.columns else f"{line[: screen.columns - 1]}…" for line in _lines(kept)]
+    return "\n".join([*above, *lines, *filter(None, [more]), *below])
+
+
+def _lines(states: Sequence[RunState]) -> list[str]:
+    """A line of titles, and one for each run."""
     rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
     for one in states:
         detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
@@ -89,9 +112,7 @@ def table(suite: Suite, states: Sequence[RunState], lines_below: Sequence[str] =
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
-    lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    summary = sweep_line(states) + (f"; other jobs: {others}" if others else "")
-    return "\n".join([f"{suite.name}: {suite.title}: {summary}", *lines, *lines_below])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
 def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:

@@ -155,7 +155,7 @@ class Survey:
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""
         if key not in self._lines:
-            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation")
+            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed")
         return self._lines[key]
 
     def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
@@ -183,9 +183,12 @@ def _finished(config: RunConfig, stage: int, last: dict[str, records.Record]) ->
         return None
     found = [last["evaluation"]["perplexity"].get(domain.name) for domain in config.domains[: stage + 1]]
     ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
-    wall = last["done"]["time"] - last["stage"]["time"]
+    begun = max((last[kind] for kind in ("stage", "resumed") if kind in last), key=lambda line: float(line["time"]))
+    before = float(begun.get("charged", {}).get("seconds", 0.0))  # a stage that begins has spent nothing
     share = sum(phase["share"] for phase in last["stage"]["phases"])
-    return FinishedStage(ap, float(last["done"]["charged"]["seconds"]), wall, share)
+    return FinishedStage(
+        ap, float(last["done"]["charged"]["seconds"]), last["done"]["time"] - begun["time"], share, before
+    )
 
 
 def _join(*parts: str) -> str:

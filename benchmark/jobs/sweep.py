@@ -11,6 +11,7 @@ from benchmark.settings.config import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
+LAST = ("done", "todo")  # states of which a user wants to know after all others
 
 
 def sweep_line(states: Sequence[RunState]) -> str:
@@ -46,7 +47,8 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
     so.
     """
     paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
-    beside = [stage.wall / stage.seconds for one in states for stage in one.trained.finished if stage.seconds]
+    ran = [(stage.wall, stage.seconds - stage.before) for one in states for stage in one.trained.finished]
+    beside = [wall / seconds for wall, seconds in ran if seconds > 0]
     for one in states:
         for (_, amount, _), stage in zip(_stages(one), one.trained.finished, strict=False):
             for row in (one.config.row, ""):
@@ -85,6 +87,20 @@ def best_row(states: Sequence[RunState]) -> str:
     means = {row: statistics.geometric_mean(aps) for row, aps in rows.items()}
     row = min(means, key=means.__getitem__)
     return f"{row}, AP {means[row]:,.1f} after {states[0].config.domains[furthest - 1].label}"
+
+
+def to_show(states: Sequence[RunState], lines: int) -> tuple[list[RunState], str]:
+    """The runs to show in so many lines, and how the others are, which takes one of them.
+
+    What runs or failed comes before what is done, and that before what has not begun; their order stays.
+    """
+    if len(states) <= lines:
+        return list(states), ""
+    order = sorted(range(len(states)), key=lambda i: LAST.index(one) if (one := states[i].state) in LAST else -1)
+    kept, left = order[: max(1, lines - 1)], order[max(1, lines - 1) :]
+    others = Counter(states[i].state for i in left)
+    more = ", ".join(f"{count} {state}" for state, count in others.items())
+    return [states[i] for i in sorted(kept)], f"and {len(left)} runs more: {more}"
 
 
 def _stages(one: RunState) -> list[tuple[str, float, float]]:

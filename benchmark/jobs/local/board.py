@@ -6,7 +6,6 @@ import contextlib
 import io
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -17,12 +16,11 @@ from rich.text import Text
 
 from benchmark.jobs.plan import StatesNow
 from benchmark.jobs.states import RunState
-from benchmark.jobs.sweep import sweep_line
+from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.training.progress import IN_PROGRESS
 
 EVERY = 2.0  # seconds between two looks at the records, on a terminal
 STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
-LAST = ("done", "todo")  # states of which a user wants to know after all others
 STATE, GAP = 11, 2  # letters of the longest state, and between two columns
 
 
@@ -100,10 +98,7 @@ def table(states: Sequence[RunState], width: int, height: int | None = None) -> 
     Of more domains than fit into `width` letters it shows those that running ones are at; of more runs than fit into
     `height` lines those that run or have failed and then those that are done, and how many others are how.
     """
-    lines = len(states) if height is None or len(states) < height else max(1, height - 2)
-    order = sorted(range(len(states)), key=lambda i: LAST.index(one) if (one := states[i].state) in LAST else -1)
-    kept = [states[i] for i in sorted(order[:lines])]
-    others = Counter(states[i].state for i in order[lines:])
+    kept, more = to_show(states, len(states) if height is None else height - 1)
     labels = [domain.label for domain in max((one.config.domains for one in states), key=len)]
     cells = [_cells(one) for one in kept]
     several = len({one.config.seed for one in states}) > 1
@@ -124,8 +119,7 @@ def table(states: Sequence[RunState], width: int, height: int | None = None) -> 
     for name, line, one in zip(names, cells, kept, strict=True):
         aps = [*line, *[""] * (end - len(line))][end - room : end]
         shown.add_row(name, *aps, one.state, style=STYLES.get(one.state, ""))
-    more = ", ".join(f"{count} {state}" for state, count in others.items())
-    return [shown, Text(f"and {others.total()} runs more: {more}", style="dim")] if others else [shown]
+    return [shown, Text(more, style="dim")] if more else [shown]
 
 
 def _cells(one: RunState) -> list[str]:
