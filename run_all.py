@@ -73,9 +73,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
     """All of them as they are written, whichever runs the command line is about."""
     import methods
-    from benchmark.settings.suite_files import load_suite, suites_in
+    from benchmark.settings.suite_files import load_study
 
-    return [(suite, methods.runs(suite)) for suite in map(load_suite, map(str, suites_in(options.study)))]
+    return [(suite, methods.runs(suite)) for suite in load_study(options.study)]
 
 
 def say(lines: Iterable[str]) -> int:

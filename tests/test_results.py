@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from benchmark.models.weights import weights_hash
 from benchmark.settings.config import Suites
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store, recorded_stages
-from paper_tables import write_report
-from run_all import main
+from paper_tables import study_of, write_report
+from run_all import main, suites_of_study
 from tests.support.tiny_suite import write
 
 ROOT = Path(__file__).parent.parent
@@ -215,6 +216,14 @@ def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> Non
     (study / ARCHIVE).write_bytes(b"no gzip")
     with pytest.raises(ResultsError, match="damaged about here .*restore it from a copy"):
         check(study)
+
+
+def test_the_commands_of_a_report_name_the_suite_where_it_lies(study: Path, monkeypatch) -> None:
+    """Oracle: results/README.md; wherever the folder is called from, so that the report stays the same."""
+    monkeypatch.chdir(study)
+    for folder in (study, Path(".")):
+        [(suite, _)] = suites_of_study(argparse.Namespace(study=folder))
+        assert study_of([(suite, [])], study).run_command("tiny") == "python run_all.py run results/study/tiny.toml"
 
 
 @pytest.mark.parametrize("study", sorted((ROOT / "results").glob("*/records")), ids=lambda path: path.parent.name)

@@ -146,12 +146,16 @@ def parse_methods(text: str) -> tuple[str, ...]:
     return names
 
 
-def suites_in(study: Path) -> list[Path]:
-    """The suite files in a study's folder. Raises ConfigError where there are none."""
+def load_study(study: Path) -> list[Suite]:
+    """The suites in a study's folder. Raises ConfigError where there are none.
+
+    Messages call them by their place in the project: who reads a committed report can paste its commands.
+    """
     found = sorted(study.glob("*.toml"))
     if not found:
         raise ConfigError(f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md")
-    return found
+    place = Path("results", study.resolve().name)
+    return [load_suite(str(file)).called_by([(place / file.name).as_posix()]) for file in found]
 
 
 def refuse_files(folders: Mapping[str, Path | None]) -> None:
