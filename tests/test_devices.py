@@ -28,7 +28,7 @@ from tests.support.thorough import these_of
 
 Waited = dict[str, int]  # for what, how often
 # those whose steps, networks, weights or optimizers are not another's
-OWN_STEP = {"naive", "ewc", "agem", "pnn", "elle"}
+OWN_STEP = {"naive", "agem", "pnn", "elle"}
 TRIED = these_of(OWN_STEP, methods.names())
 
 
