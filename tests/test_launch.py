@@ -238,7 +238,16 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
         one = lab.config(row)
         run = {"kind": "run", **one.description(), "stages": [row, f"{row}2"], "unigram": {}}
         records.append(Store(lab.runs).run_file(one), run)
-        stage = {"kind": "stage", **dict.fromkeys(records.FIELDS["stage"]), "provenance": {"hardware": its}}
+        counts = dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), 0)
+        told_of = {
+            "key": row,
+            "domain": "wood",
+            "phases": [],
+            "budget": {},
+            "data": {},
+            "provenance": {"hardware": its},
+        }
+        stage = {"kind": "stage", **counts, **told_of}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
     told = different_hardware(list(lab.states().values()))
     flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
