@@ -21,6 +21,7 @@ done
 job id key name run after needs log exclusive
 released
 started node
+begun key
 ended state
 score key stage_key task task_key domain prompt seed metric dev test seconds
 baseline task task_key domain name metric test

@@ -19,8 +19,8 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs.local import work
-from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import LaunchOptions
+from benchmark.jobs.slots import slots_for
 from benchmark.lease import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget

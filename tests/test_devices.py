@@ -14,7 +14,7 @@ import torch
 
 import methods
 from benchmark.instruments.lab import Lab
-from benchmark.jobs.local import slots
+from benchmark.jobs import slots
 from benchmark.models import LanguageModel, devices, load
 from benchmark.settings.config import Budget, ConfigError, Training
 from benchmark.training import own_code

@@ -49,6 +49,16 @@ def test_what_a_node_says(wrong: dict[str, Any], line: str) -> None:
     assert not wrong or re.match(line, bad[0])
 
 
+@pytest.mark.parametrize(("cores", "kind"), [(4, "ok "), (3, "look ")])
+def test_cores_for_the_runs_of_a_job(cores: int, kind: str) -> None:
+    """Oracle: counted by hand: four runs at a time need a core each; a job of one run asks for nothing."""
+    bundle = Slurm(runs_per_job=8, ntasks_per_node=4)
+    [found] = doctor.of_bundles(bundle, {"node": "n1", "cores": cores})
+    assert str(found).startswith(kind) and f"n1: {cores} cores for 4 runs at a time" in str(found)
+    assert not list(doctor.of_bundles(Slurm(ntasks_per_node=4), {"node": "n1", "cores": cores}))
+    assert "#SBATCH --cpus-per-task=4\n" in doctor.script(bundle, Path("/x"))
+
+
 def test_the_folder_of_the_runs(tmp_path: Path, monkeypatch) -> None:
     """Oracle: the disk's own figures, and a file system that knows no locks."""
     free, locked = doctor.of_folder(tmp_path)

@@ -14,12 +14,18 @@ import pytest
 
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.jobs.slurm import job, snapshot
+from benchmark.jobs import side_by_side
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import PlannedJob
+from benchmark.jobs.slots import physical_cores
+from benchmark.jobs.slurm import bundle, job, job_files, snapshot
+from benchmark.jobs.slurm.bundle import TrainBundle, own_slots
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
+from tests.support.slurm_lab import Lab
 
 ROOT = Path(__file__).parent.parent
 
@@ -181,6 +187,56 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
     done, failed = [line for line in place.said() if line["kind"] == "ended"]
     assert done["state"] == "done"
     assert failed["error"] == "ArithmeticError: too large" and "in fails" in failed["traceback"]
+
+
+def test_a_bundle_stops_and_goes_on_with_what_had_not_ended(place: Place, monkeypatch) -> None:
+    """Oracle: its file: what failed or is done is not done again; the signal before a limit stops it, once all have."""
+    slots, given = own_slots(2, timed=False), list[list[str]]()
+    assert {slot.threads for slot in slots} == {max(1, len(physical_cores()) // 2)}
+
+    def train(segments, shares, asked_to_stop, tell) -> bool:
+        given.append([segment.key for segment in segments])
+        assert [share.slot for share in shares] == slots and shares[0].exclusive is True
+        for segment, event in zip(segments, ("done", "failed"), strict=False):
+            tell(segment, "begun", "")
+            tell(segment, event, "why" if event == "failed" else "")
+        if len(given) == 1:
+            os.kill(os.getpid(), PREEMPTION)
+        return asked_to_stop()
+
+    monkeypatch.setattr(side_by_side, "train_side_by_side", train)
+    [config] = Lab(place.folder / "lab", place.folder).write('{ method = "naive" }').configs()
+    jobs = [PlannedJob(key, "train", key, TrainRun(config, None, place.folder), ("data",)) for key in "abcd"]  # type: ignore[arg-type]
+    line: dict[str, Any] = {
+        "id": "7",
+        "name": "x",
+        "run": None,
+        "after": [],
+        "needs": [],
+        "log": "",
+        "exclusive": False,
+        "serves": [],
+    }
+    for one in jobs:
+        records.append(place.folder / "7.jsonl", {"kind": "job", "key": one.key, **line, "bundled": True})
+    with pytest.raises(SystemExit):
+        place.run(TrainBundle(tuple(jobs), 2))
+    place.run(TrainBundle(tuple(jobs), 2))
+    assert given == [["a", "b", "c", "d"], ["c", "d"]] and place.calls == [PREEMPTION]
+    ends = [one.end and one.end["state"] for one in job_files.read_one(place.folder / "7.jsonl")]
+    assert ends == ["done", "failed", "done", "failed"]
+
+
+def test_cores_of_a_job(monkeypatch) -> None:
+    """Oracle: by hand: eight cores to divide; where a job has four of eight, others may be on each of them."""
+    monkeypatch.setattr(bundle, "physical_cores", lambda: [(core,) for core in range(8)])
+    monkeypatch.setattr(bundle, "visible_gpus", list)
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
+    assert [slot.cores for slot in own_slots(2, timed=True)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    with pytest.raises(UserError, match="slurm.ntasks_per_node 9: under a budget in seconds each run needs its own"):
+        own_slots(9, timed=True)
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    assert [(slot.cores, slot.threads) for slot in own_slots(2, timed=False)] == [((), 2)] * 2
 
 
 def test_changed_code_is_refused(place: Place) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from typing import Any
 
 import pytest
 
 import methods
 import run_all
+from benchmark import records
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands, job_files
@@ -132,6 +134,43 @@ def test_a_wait_for_another_suites_stage_is_told(lab: Lab, monkeypatch, capsys) 
     assert told in capsys.readouterr().out
     (stage / "lock.1").write_text(json.dumps({**owner, "job": "c/7"}))
     assert lab.call("status") == 0 and "waits for" not in capsys.readouterr().out
+
+
+def test_the_runs_of_a_bundle_have_states_of_their_own(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: what its file says of each: one failed, one is trained; one that was not begun waits for its turn.
+
+    Queued again, what had failed is not done again; killed, only what was begun has failed. Cancelled is all or none.
+    """
+    lab.write(NAIVE, ER, '{ method = "mas" }')
+    ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")})
+    failing, trained = lab.config("Naive").id, lab.config("ER").id
+    for row in ("Naive", "ER", "MAS"):
+        write_job(lab, row, bundled=True)
+    file = job_files.folder_of(lab.runs, "tiny") / "7.jsonl"
+
+    def say(*lines: dict[str, Any]) -> dict[str, str]:
+        for line in lines:
+            records.append(file, line)
+        return {row: found.state for row, found in lab.states().items()}
+
+    begun = [{"kind": "begun", "key": key} for key in (failing, trained)]
+    found = say(STARTED, *begun, {"kind": "ended", "state": "failed", "error": "why", "key": failing})
+    assert found == {"Naive": "failed", "ER": "running", "MAS": "waiting"}
+    assert "its job trains others first" in lab.states()["MAS"].detail
+    ended: list[list[str]] = []
+    monkeypatch.setattr(commands, "cancel", lambda ids: ended.append([*ids]) if ids else None)
+    assert lab.call("cancel", "--methods", "er") == 0 and ended == []
+    assert "7 goes on: it trains other runs too" in capsys.readouterr().out
+    assert lab.call("cancel", "--methods", "er,mas") == 0 and set(ended.pop()) == {"7"}
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, "OUT_OF_MEMORY"))
+    assert say() == {"Naive": "failed", "ER": "failed", "MAS": "interrupted"}
+    ask(monkeypatch, {"7": commands.Queued("PENDING", "BeginTime", "")})
+    assert say() == {"Naive": "failed", "ER": "waiting", "MAS": "waiting"}
+    ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")})
+    found = say(STARTED, {"kind": "begun", "key": trained})
+    assert found == {"Naive": "failed", "ER": "running", "MAS": "waiting"}
+    assert [lab.states()[row].restarts for row in ("Naive", "ER", "MAS")] == [0, 1, 1]
 
 
 def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:

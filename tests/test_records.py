@@ -248,4 +248,4 @@ def test_types_of_lines_have_what_no_line_lacks(kind: str) -> None:
 
 def test_every_kind_that_tables_read_has_a_type() -> None:
     """Oracle: all kinds that are written; the rest are the jobs' own, and baselines of an older version."""
-    assert records.FIELDS.keys() - LINES.keys() == {"job", "released", "started", "ended", "reference"}
+    assert records.FIELDS.keys() - LINES.keys() == {"job", "released", "started", "begun", "ended", "reference"}

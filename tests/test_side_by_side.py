@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmark.jobs.local import side_by_side, slots
-from benchmark.jobs.local.slots import slots_for
+from benchmark.jobs import side_by_side, slots
+from benchmark.jobs.slots import slots_for
+from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError
 from benchmark.store import Store
 from tests.support import processes
@@ -37,7 +41,7 @@ def lab(tmp_path) -> Lab:
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
     cores = [(core, core + 8) for core in range(8)]
-    found = slots._slots(count, cores, [])
+    found = slots.equal_slots(count, cores, [])
     taken = [core for slot in found for core in slot.cores]
     assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in found}) == 1
     assert [slot.threads for slot in found] == [8 // count] * count
@@ -46,7 +50,7 @@ def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
 
 def test_more_runs_than_cores_take_turns() -> None:
     """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
-    found = slots._slots(5, [(0,), (1,)], ["2", "7"])
+    found = slots.equal_slots(5, [(0,), (1,)], ["2", "7"])
     assert [slot.cores for slot in found] == [(0,), (1,), (0,), (1,), (0,)]
     assert [slot.gpu for slot in found] == ["2", "7", "2", "7", "2"]
     assert {slot.gpu_share for slot in found} == {1 / 3}
@@ -140,15 +144,43 @@ def hashes(lab: Lab) -> dict[str, str]:
     }
 
 
+@contextlib.contextmanager
+def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
+    """Hold the locks of stages, as another process does that trains them, until a row is done."""
+    for stage in stages:
+        stage.mkdir(parents=True)
+    locks = [Lease(stage / "lock") for stage in stages]
+
+    def let_go() -> None:
+        try:
+            wait_until(lambda: lab.count(row, "done"))
+        finally:
+            for lock in locks:
+                lock.release()
+
+    for lock in locks:
+        lock.acquire()
+    watching = threading.Thread(target=let_go)
+    watching.start()
+    yield
+    watching.join()
+
+
 def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
-    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained once."""
+    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained once.
+
+    Others have two of three runs: both processes go on to the third, and take these when they are free.
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = Lab(lab.folder / "alone", lab.texts)
     alone.file.write_text(lab.file.read_text())
     assert alone.call("run", "--parallel", "1") == 0
     capfd.readouterr()
-    assert lab.call("run", "--parallel", "2") == 0
+    monkeypatch.setattr(side_by_side, "AGAIN", 2.0)
+    with held_until_done("MAS", lab, [Store(lab.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]):
+        assert lab.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
+    assert said.count("another process trains a stage of it: its turn comes later") == 2
     assert hashes(lab) == hashes(alone) and len(set(hashes(lab).values())) == 3
     assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
     machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]

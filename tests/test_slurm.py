@@ -165,15 +165,22 @@ def test_what_is_done_is_not_submitted(sweep: Lab, capsys) -> None:
     assert sweep.count("trips", "stage", index=0) == 1
 
 
-def test_preemption_and_changed_code(lab: Lab) -> None:
-    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: an undisturbed run.
+def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
+    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: undisturbed runs.
 
-    Before, Slurm suspends it for four seconds, which its records tell, less what may be the system's own.
+    The job trains three runs, two at a time; one that fails ends no other, and is not tried again. Before, Slurm
+    suspends it for four seconds, which its records tell, less what may be the system's own.
     """
-    lab.write("x", slurm='partition = "preemptible"\ncpus_per_task = 4').tell("x", "slow")
+    bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
+    lab.write("x", "y", "trips", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
+    for row in ("x", "y"):
+        lab.tell(row, "slow")
     lab.submit()
-    lab.wait_for_mid_stage("x")
+    lab.wait_for_mid_stage("x", "y")
     job = lab.job("x").id
+    assert {found.id for found in lab.jobs() if found.submitted["bundled"]} == {job}, "the shared stage is in it too"
+    waits = lab.states()["trips"]
+    assert (waits.state, waits.job.id) == ("waiting", job) and "its job trains others first" in waits.detail
     scontrol("suspend", job)
     time.sleep(4)
     assert commands.queue()[job].state == "SUSPENDED" and lab.states()["x"].state == "running"
@@ -182,11 +189,19 @@ def test_preemption_and_changed_code(lab: Lab) -> None:
     subprocess.run(urgent, check=True, capture_output=True)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
     lab.let_go("x")
+    lab.let_go("y")
     (lab.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
-    state = lab.wait_for("x", "done")
-    assert (state.job.id, state.restarts) == (job, 1)
-    assert lab.stage("x")[-1]["cores"]["stood_still"] > 3
-    assert_as_if_undisturbed(lab, "x", resumed=1)
+    for row in ("x", "y"):
+        state = lab.wait_for(row, "done")
+        assert (state.job.id, state.restarts) == (job, 1)
+        assert_as_if_undisturbed(lab, row, resumed=1)
+        assert lab.stage(row)[-1]["cores"]["stood_still"] > 3
+        hardware = lab.stage(row)[0]["provenance"]["hardware"]
+        assert (hardware["side_by_side"], hardware["threads"]) == (2, 1)
+    assert "tripped" in lab.wait_for("trips", "failed").detail
+    assert len([line for line in lab.run_lines("trips") if line["kind"] == "failed"]) == 1
+    wait_until(lambda: job not in commands.queue())
+    assert commands.endings([job]) == {job: "COMPLETED"}
 
 
 def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.bundle import bundled
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
@@ -60,6 +63,70 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     assert kinds == ["afterany"] * 5 + ["aftercorr"] * 3
     lab.submit("--seeds", SEEDS)
     assert "nothing to submit" in capsys.readouterr().out and len(slurm.arrays) == 10
+
+
+BUNDLE = "runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\narray_parallelism = 7"
+
+
+def test_bundles(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: by hand: a seed is a shared stage and two runs, so three seeds are two jobs; `--dry-run` says the same.
+
+    A job is one process with the cores of two, and scores wait for the job of their run.
+    """
+    lab.write('{ method = "naive" }', '{ method = "er" }', slurm=BUNDLE, tasks=write_task(lab.folder))
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--seeds", "0,1,2", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "10 jobs to submit: 1 to prepare, 2 to train, 6 to score, 1 to report; 4 runs a job, 2 at a time" in told
+    assert "    tiny:naive-s0+3 after tiny:prepare\n    tiny:naive-s2+1 after tiny:prepare" in told
+    assert lab.submit("--seeds", "0,1,2") == 0
+    assert "10 jobs submitted" in capsys.readouterr().out
+    members: dict[str, list[str]] = {}
+    for job in lab.jobs():
+        assert after(lab, slurm, job.id) >= {*job.submitted["after"], *job.submitted["needs"]}, job
+        members.setdefault(job.id, []).append(job.name)
+    shared = "tiny:wood-of-2-s{}", "tiny:naive-s{}", "tiny:er-s{}"
+    seeds = [[name.format(seed) for name in shared] for seed in range(3)]
+    assert [names for names in members.values() if len(names) > 1] == [seeds[0] + seeds[1], seeds[2]]
+    [script] = [one.text for one in slurm.arrays.values() if "cpus-per-task=6" in one.text]
+    assert "#SBATCH --ntasks-per-node=1\n" in script and "srun" in script and "--array=0-1%7" in script
+    lab.submit("--seeds", "0,1,2")
+    assert "nothing to submit" in capsys.readouterr().out
+
+
+def test_what_goes_into_a_bundle(tmp_path) -> None:
+    """Oracle: by hand: a tree of more runs than fit is cut behind its shared stage; others are put together."""
+
+    def job(name: str, parent: str = "") -> PlannedJob:
+        run = TrainRun(config=None, build=None, runs=tmp_path)  # type: ignore[arg-type]
+        serves = () if name.isupper() else (name,)
+        return PlannedJob(name, "train", f"t:{name}", run, ("data", *parent.split()), serves=serves)
+
+    large = [job("A"), *(job(name, "A") for name in "abc")]
+    small = [job("B"), *(job(name, "B") for name in "de")]
+    found = bundled([*large, *small, job("f")], 2, 1)
+    assert [" ".join(one.key for one in bundle.members) for bundle in found] == ["A", "B d e", "f", "a b", "c"]
+    assert [bundle.after for bundle in found] == [("data",)] * 3 + [("A", "data")] * 2
+    assert [bundle.name for bundle in found] == ["t:A", "t:d+1", "t:f", "t:a+1", "t:c"]
+    assert [bundle.serves for bundle in found] == [(), ("d", "e"), ("f",), ("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("slurm", "message"),
+    [
+        ("runs_per_job = 2\nnodes = 2", "runs that share a job are on one node"),
+        (
+            "runs_per_job = 2\nntasks_per_node = 2\nexclusive = false",
+            "2 runs at a time of a job need cores",
+        ),
+    ],
+)
+def test_bundles_that_cannot_be(lab: Lab, tmp_path, monkeypatch, capsys, slurm: str, message: str) -> None:
+    """Oracle: the rule of `run --parallel`: under a budget in seconds equal, disjoint cores."""
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    lab.write('{ method = "naive" }', slurm=slurm)
+    assert lab.submit("--set", "budget.unit=seconds") == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_container_and_a_work_key(lab: Lab, tmp_path, monkeypatch) -> None:

@@ -15,14 +15,18 @@ from benchmark.store import Store
 def cancel(suite: Suite, store: Store, runs: Sequence[RunConfig] | None, dry_run: bool) -> Iterator[str]:
     """End the jobs of these runs, None for all jobs of the suite, or only say which they are; a line for each.
 
-    A job that serves other runs too goes on. Raises UserError where nobody knows which jobs there are.
+    A job that serves other runs too goes on, and is told where it is a bundle. Raises UserError where nobody knows
+    which jobs there are.
     """
     labels = None if runs is None else {run.label for run in runs}
     count = 0
     for executor in executors.of(suite, store):
-        under_way = [job for job in executor.jobs() if job.under_way and _is_of(job, labels)]
-        found = [job for job in under_way if not job.history.elsewhere]
-        if elsewhere := len(under_way) - len(found):
+        known = [job for job in executor.jobs() if job.under_way]
+        kept = {job.id for job in known if not _is_of(job, labels)}
+        wanted = [job for job in known if _is_of(job, labels)]
+        # a bundle has the id of all its jobs
+        found = [job for job in wanted if job.id not in kept and not job.history.elsewhere]
+        if elsewhere := sum(job.history.elsewhere for job in wanted):
             yield f"{elsewhere} jobs of another cluster or user go on: the same command there ends them"
         if any(job.state == "unknown" for job in found):
             raise UserError(f"nothing is ended: {found[0].detail}; try again once Slurm answers")
@@ -30,7 +34,9 @@ def cancel(suite: Suite, store: Store, runs: Sequence[RunConfig] | None, dry_run
             yield f"{job.id}  {job.name}  {job.state}"
         if not dry_run:
             executor.cancel(found)
-        count += len(found)
+        for id in dict.fromkeys(job.id for job in wanted if job.id in kept):
+            yield f"{id} goes on: it trains other runs too"
+        count += len({job.id for job in found})
     if not count:
         yield "no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"
     elif dry_run:

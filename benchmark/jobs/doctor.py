@@ -38,7 +38,10 @@ LEASES = (
     "leases stand in, and a stage whose process died elsewhere waits for 90 s; `mount -o flock` (Lustre) lets it go at "
     "once"
 )
-OPTIONS = ("partition", "account", "qos", "constraint", "gpus_per_node", "gres", "nodelist", "exclude", "wckey", "mem")
+OPTIONS = (
+    *("partition", "account", "qos", "constraint", "gpus_per_node", "gres", "cpus_per_task"),
+    *("nodelist", "exclude", "wckey", "mem"),
+)
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
                 return
             answer = json.loads((folder / "answer.json").read_text())
             yield from of_answer(answer, began, seen, bool(slurm.gpus))
+            yield from of_bundles(slurm.of("train"), answer)
             yield _requeued(job, folder, answer["node"])
         finally:
             if job in commands.queue():
@@ -145,6 +149,8 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
 def script(slurm: Slurm, folder: Path) -> str:
     """A batch script with the options of the suite's training jobs, as far as they choose the node."""
     own = slurm.of("train")
+    if own.runs_per_job > 1:
+        own = own.as_one_process(bool(own.exclusive))
     given = {name.replace("_", "-"): value for name in OPTIONS if (value := getattr(own, name)) is not None}
     given |= {"ntasks": 1, "time": 5, "job-name": "doctor", "output": folder / "log", "open-mode": "append"}
     flags = [f"#SBATCH --{name}={value}" for name, value in (given | dict(own.additional_parameters)).items()]
@@ -172,6 +178,15 @@ def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) 
     off = max(began - answer["time"], answer["time"] - seen, 0.0)
     cure = "let both follow one time server: times of jobs and records are compared" if off > SKEW else ""
     yield Finding(f"{node}: its clock is {f'{off:.0f} s off' if off > SKEW else 'right'}", cure)
+
+
+def of_bundles(slurm: Slurm, answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the runs that go side by side in a job have the cores for it."""
+    if slurm.runs_per_job > 1:
+        count, cores = slurm.processes, answer["cores"]
+        said = f"{answer['node']}: {cores} cores for {count} runs at a time"
+        cure = "they would take turns: set slurm.cpus_per_task, or fewer slurm.ntasks_per_node"
+        yield Finding(said, cure if cores < count else "", serious=False)
 
 
 def _requeued(job: str, folder: Path, node: str) -> Finding:

@@ -36,7 +36,7 @@ def describe(plan: Plan, executor: Executor) -> str:
     return "\n".join(lines)
 
 
-def _amounts(plan: Plan, gpus: int) -> tuple[str, str, str]:
+def _amounts(plan: Plan, gpus: float) -> tuple[str, str, str]:
     """What the runs still need by themselves, with shared stages counted once, and the difference; unit by unit."""
     apart, shared, saved = [], [], []
     for name in dict.fromkeys(one.config.budget.unit for one in plan.states):

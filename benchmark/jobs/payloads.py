@@ -45,6 +45,7 @@ class TrainRun:
 
     Raises Stopped after a checkpoint when asked to stop, and whatever went wrong; both can be continued by another
     call. Errors are in the run's records. `scratch`: read copies of tokens there, see `benchmark.jobs.slurm.staging`.
+    One that does not wait raises Taken where another process trains a stage.
     """
 
     config: RunConfig
@@ -52,12 +53,13 @@ class TrainRun:
     runs: Path
     last_stage: int | None = None
     scratch: str | None = None
+    waits: bool = True
     polls: ClassVar[bool] = True
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         from benchmark.training.progress import ProgressLine, Silent
         from benchmark.training.run import Run
-        from benchmark.training.stage import Stopped
+        from benchmark.training.stage import Stopped, Taken
 
         config, store = self.config, Store(self.runs)
         name = f"{config.suite}: {config.row}, seed {config.seed}"
@@ -68,12 +70,14 @@ class TrainRun:
 
                 store = staged(config, store, self.scratch)
             method = lambda: self.build(config.method, config.options)  # noqa: E731
-            run = Run(config, method, store, world, line, asked_to_stop)
+            run = Run(config, method, store, world, line, asked_to_stop, self.waits)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
             if done:
                 line.finish(f"done before{run.outcome()}")
                 return
             run.train(self.last_stage)
+        except Taken:
+            raise
         except Stopped:
             line.finish("stopped; goes on from its checkpoint")
             raise

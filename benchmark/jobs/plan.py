@@ -44,6 +44,17 @@ class PlannedJob:
     serves: tuple[str, ...] = ()  # ids of the runs that it is for; none where it is for all
 
     @property
+    def members(self) -> tuple[PlannedJob, ...]:
+        """The jobs that an executor has made this one of; none where it has not."""
+        jobs: tuple[PlannedJob, ...] = getattr(self.payload, "jobs", ())
+        return jobs
+
+    @property
+    def each(self) -> tuple[PlannedJob, ...]:
+        """The jobs that it is made of, or itself."""
+        return self.members or (self,)
+
+    @property
     def run(self) -> str | None:
         """The id of the run that it trains to its end, which is its key, if it does."""
         return self.key if self.key in self.serves else None

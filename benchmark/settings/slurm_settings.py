@@ -62,6 +62,9 @@ class Slurm(Settings):
     array_parallelism: int = Field(
         256, gt=0, le=MOST, description="at most so many training jobs of the suite run at a time"
     )
+    runs_per_job: int = Field(
+        1, gt=0, le=MOST, description="runs that a training job trains, each process by itself the next that nobody has"
+    )
     setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
     mail_type: str | None = Field(None, description='when Slurm writes a mail, e.g. "FAIL"')
@@ -96,6 +99,15 @@ class Slurm(Settings):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _runs_within_nodes(self) -> Slurm:
+        if self.runs_per_job > 1 and self.nodes > 1:
+            raise ValueError(
+                f"runs_per_job {self.runs_per_job} and nodes {self.nodes}: runs that share a job are on one node; "
+                "leave one of them out"
+            )
+        return self
+
     @property
     def processes_per_node(self) -> int:
         return self.ntasks_per_node or self.gpus_on_node or 1
@@ -116,6 +128,11 @@ class Slurm(Settings):
         """How many GPUs a training job has, as far as these settings tell."""
         return self.nodes * (self.gpus_on_node or (self.gpus_per_task or 0) * self.processes_per_node)
 
+    @property
+    def gpus_of_a_run(self) -> float:
+        """How many GPUs a run has: a share of its job's where that trains several at a time."""
+        return self.gpus / self.processes if self.runs_per_job > 1 else self.gpus
+
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""
         return any(UNITS[unit].is_wall_time for unit in units) if self.exclusive is None else self.exclusive
@@ -126,12 +143,25 @@ class Slurm(Settings):
 
     def for_training(self, *units: str) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
-        own = self.of("train")
+        own, exclusive = self.of("train"), self.takes_whole_nodes(*units)
+        if own.runs_per_job > 1:
+            own = own.as_one_process(bool(exclusive))
         given = own._given()
         given["ntasks_per_node"] = own.processes_per_node
-        if exclusive := self.takes_whole_nodes(*units):
+        if exclusive:
             given["exclusive"] = exclusive
         return given
+
+    def as_one_process(self, whole_nodes: bool) -> Slurm:
+        """These settings with the cores and GPUs of all processes in one, which starts the others itself."""
+        count = self.processes_per_node
+        cores = self.cpus_per_task or (None if whole_nodes or self.cpus_per_gpu or count == 1 else 1)
+        changes = {
+            "ntasks_per_node": 1,
+            "cpus_per_task": cores and cores * count,
+            "gpus_per_task": self.gpus_per_task and self.gpus_per_task * count,
+        }
+        return self.model_copy(update=changes)
 
     def for_one_process(self, kind: str = "report") -> dict[str, Any]:
         """Parameters for a job of one process: it scores models on a GPU, or prepares data or renders tables."""
@@ -145,7 +175,8 @@ class Slurm(Settings):
 
     def _given(self) -> dict[str, Any]:
         given = self.model_dump(
-            exclude_none=True, exclude={"exclusive", "max_num_timeout", "python", "scratch", *KINDS}
+            exclude_none=True,
+            exclude={"exclusive", "max_num_timeout", "python", "scratch", "runs_per_job", *KINDS},
         )
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []

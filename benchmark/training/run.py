@@ -41,7 +41,7 @@ from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
-from benchmark.training.stage import Progress, StageRun, Stopped
+from benchmark.training.stage import Progress, StageRun, Stopped, Taken
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.stream import Stream
@@ -65,7 +65,10 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
 
 
 class Run:
-    """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`)."""
+    """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`).
+
+    A stage that another process trains is waited for, or, where the run `waits` for none, Taken is raised.
+    """
 
     def __init__(
         self,
@@ -75,9 +78,10 @@ class Run:
         world: World,
         progress: Progress,
         asked_to_stop: Callable[[], bool] = lambda: False,
+        waits: bool = True,
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
-        self.progress, self.asked_to_stop = progress, asked_to_stop
+        self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
         self._began = time.time()
         self.corpus = corpus_of(config, store, check=world.leads)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
@@ -141,8 +145,7 @@ class Run:
             path = self.store.start_file(self._start_key)
             path.parent.mkdir(parents=True, exist_ok=True)
             lease = Lease(path.with_suffix(".lock"))
-            if not self.world.acquire(lease, self.asked_to_stop, partial(_say_who, lease)):
-                raise Stopped
+            self._acquire(lease)
             try:
                 precision = precision_of(self.config.training, self.world)
                 model = lambda: load_start(start.folder, self.corpus.vocabulary)  # noqa: E731
@@ -165,8 +168,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Whoever else wants the same stage waits here and finds it done.
         lease = Lease(folder / "lock")
-        if not self.world.acquire(lease, self.asked_to_stop, partial(_say_who, lease)):
-            raise Stopped
+        self._acquire(lease)
         try:
             # The first process decides: on a network file system the others may see files late.
             [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
@@ -182,6 +184,17 @@ class Run:
         finally:
             lease.release()
         return True
+
+    def _acquire(self, lease: Lease) -> None:
+        """Take a lease. Raises Stopped when asked to stop before, Taken where another has it and none waits."""
+
+        def somebody_has_it() -> None:
+            if not self.waits:
+                raise Taken
+            _say_who(lease)
+
+        if not self.world.acquire(lease, self.asked_to_stop, somebody_has_it):
+            raise Stopped
 
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.

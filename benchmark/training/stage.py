@@ -39,6 +39,10 @@ class Stopped(Exception):
     """The run was asked to stop; its state is in a checkpoint."""
 
 
+class Taken(Stopped):
+    """Another process trains a stage of the run, and this one was not to wait for it."""
+
+
 class NonFiniteLoss(ArithmeticError):
     """Training diverged: a loss or a weight is not finite. The last checkpoint is from before."""
 

@@ -1,50 +1,81 @@
-"""The demo suite through a throw-away Slurm cluster, with one preemption on the way: `make slurm-demo`."""
+"""A short demo suite through a throw-away Slurm cluster, with a preemption on the way: `make slurm-demo`, minutes.
+
+All runs are one job, which trains two at a time. What is said is what one reads: the rest is in the logs.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from benchmark.jobs.slurm import job_files
+from benchmark.jobs.slots import physical_cores
+from benchmark.jobs.slurm import commands, job_files
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import wait_until
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "runs" / "slurm-demo"
-SETTINGS = ["--runs", str(RUNS), "--set", "slurm.partition=preemptible"]
-OUT = ["--out", str(ROOT / "report" / "slurm-demo")]
+RUNS, OUT = ROOT / "runs" / "slurm-demo", ROOT / "report" / "slurm-demo"
+SHORT = {
+    "budget.amount": "[10, 5, 5, 5, 5]",
+    "tasks": "[]",  # each would be fine-tuned on every model
+    "tables": '["main_pretraining"]',
+    "slurm.partition": "preemptible",
+    "slurm.runs_per_job": 100,
+    "slurm.ntasks_per_node": min(2, len(physical_cores())),
+}
 
 
-def run_all(command: str, *more: str) -> None:
-    print(f"\n$ run_all.py {command} demo {' '.join(more)}", flush=True)
-    # what is given to this script goes to each command, e.g. --set budget.amount=3
-    arguments = [sys.executable, "run_all.py", command, "demo", *more, *SETTINGS, *sys.argv[1:]]
-    subprocess.run(arguments, cwd=ROOT, check=False)
+def run_all(command: str, *more: str) -> list[str]:
+    """What a command says. What is given to this script goes to each, e.g. --set budget.amount=3."""
+    settings = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
+    arguments = [sys.executable, "run_all.py", command, "demo", *more, "--runs", str(RUNS), *settings, *sys.argv[1:]]
+    said = subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True).stdout
+    return [line for line in said.splitlines() if not line.startswith("next: ")]
 
 
-def running() -> job_files.Job | None:
-    """A run that trains: it has said how far it is."""
+def say(*lines: str) -> None:
+    print(*(line[:160] for line in lines), sep="\n", flush=True)
+
+
+def job() -> job_files.Job | None:
+    """The job that trains, as one of its runs that says how far it is."""
     found = job_files.read(job_files.folder_of(RUNS, "demo"))
-    return next((job for job in found if job.run and job.starts and not job.end and heartbeat(job).exists()), None)
+    return next((job for job in found if job.run and job.begun and not job.end and heartbeat(job).exists()), None)
 
 
 def heartbeat(job: job_files.Job) -> Path:
     return RUNS / "suites" / "demo" / f"{job.run}.json"
 
 
+def state() -> str:
+    """How far the sweep is, in a line."""
+    return run_all("status")[0]
+
+
 def main() -> None:
-    # One node: its budgets are in seconds, so runs go one at a time.
-    with tempfile.TemporaryDirectory() as folder, SlurmCluster(Path(folder) / "c", nodes=1, cpus=os.cpu_count() or 1):
-        run_all("run", "--executor", "slurm", "--dry-run", *OUT)
-        run_all("run", "--executor", "slurm", *OUT)
-        wait_until(running, patience=600)
-        print("\nan urgent job takes the node", flush=True)
-        subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True)
-        run_all("status", "--watch")
-    run_all("report", *OUT)
+    began = time.monotonic()
+    for folder in (RUNS, OUT):
+        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as place, SlurmCluster(Path(place) / "c", nodes=1, cpus=os.cpu_count() or 1):
+        say("$ run_all.py run demo --executor slurm   (short budgets, all runs in one job)")
+        say(*run_all("run", "--executor", "slurm", "--out", str(OUT)))
+        wait_until(job, patience=600)
+        say(state())
+        trains = job()
+        assert trains
+        subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
+        wait_until(lambda: commands.queue()[trains.id].waits)
+        say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", state())
+        wait_until(lambda: not commands.queue(), patience=600)
+        say(state())
+    say(f"{time.monotonic() - began:.0f} s; the report is in {OUT.relative_to(ROOT)}:", "")
+    [table] = OUT.rglob("main_pretraining.md")
+    print(table.read_text())
 
 
 if __name__ == "__main__":

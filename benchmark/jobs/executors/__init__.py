@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Executor(Protocol):
     """Does the jobs of one suite, and knows how they are."""
 
-    gpus: int  # of a training job, for GPU-hours; 0 where they are not counted
+    gpus: float  # that a run has while it trains, for GPU-hours; 0 where they are not counted
 
     def __init__(self, suite: Suite, store: Store) -> None: ...
 

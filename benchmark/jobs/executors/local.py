@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmark.jobs.local.slots import slots_for
 from benchmark.jobs.plan import Plan
+from benchmark.jobs.slots import slots_for
 from benchmark.jobs.states import JobState
 from benchmark.settings.config import Suite
 from benchmark.store import Store

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
+from benchmark.jobs.slurm.bundle import bundled
 from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.job_files import Ended, Job
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.states import History, JobState, StateName
 from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError, Suite
+from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.units import UNITS
 from benchmark.store import Store
 
 if TYPE_CHECKING:
@@ -41,19 +44,21 @@ class SlurmExecutor:
     def __init__(self, suite: Suite, store: Store) -> None:
         self.suite, self._runs = suite, store.root.absolute()
         self.folder = job_files.folder_of(store.root.absolute(), suite.name)
-        self.gpus = suite.slurm.of("train").gpus
+        self.gpus = suite.slurm.of("train").gpus_of_a_run
 
     def describe(self, plan: Plan) -> list[str]:
         """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
         self._check(plan)
         known = job_files.read(self.folder)
         queue = self._queue(known) if any(not job.end for job in known) else {}
-        held = [job.id for job in known if self._is_begun(job, queue)]
-        jobs = plan.jobs(self._states(known, queue))
+        held = list(dict.fromkeys(job.id for job in known if self._is_begun(job, queue)))
+        jobs = self._jobs(plan, known, queue)
         if not jobs and not held:
             return []
         kinds = Counter(job.kind for job in jobs)
         counts = ", ".join(f"{count} to {kind}" for kind, count in kinds.items())
+        if any(job.members for job in jobs):
+            counts += f"; {self._training.runs_per_job} runs a job, {self._training.processes} at a time"
         lines = [f"  {len(jobs)} jobs to submit: {counts}"] if jobs else []
         if held:
             lines.append(f"  {len(held)} held jobs of a submission that died to let go: {', '.join(held[:SHOWN])}")
@@ -61,7 +66,7 @@ class SlurmExecutor:
             asked = self._parameters("train", plan)
             shown = (f"{key} {value}" for key, value in asked.items() if value and key not in HIDDEN)
             lines.append(f"  jobs: {', '.join(shown)}")
-        names = {job.key: job.name for job in jobs}
+        names = {one.key: job.name for job in jobs for one in job.each}
         for job in jobs:
             last = [names[key] for key in (*job.after, *job.needs) if key in names][-1:]
             after = " after all of these" if job.kind == "report" else f" after {last[0]}" if last else ""
@@ -76,10 +81,20 @@ class SlurmExecutor:
             known = job_files.read(self.folder)
             queue = self._queue(known)
             self._finish_what_was_begun(known, queue)
-            ids = {job.key: job.id for job in known if job.id in queue and self._is_here(job)}
-            jobs = plan.jobs(self._states(known, queue))
+            under_way = [job for job in known if job.id in queue and self._is_here(job) and not job.is_over]
+            ids = {job.key: job.id for job in under_way}
+            jobs = self._jobs(plan, known, queue)
             done = self._submit(jobs, plan, ids) if jobs else None
         return self._told(jobs, done)
+
+    def _jobs(self, plan: Plan, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[PlannedJob]:
+        """The jobs to submit; several runs in one where the suite says so."""
+        jobs, train = plan.jobs(self._states(known, queue)), self._training
+        if train.runs_per_job == 1:
+            return jobs
+        first = [job for job in jobs if job.kind == "prepare"]
+        bundles = bundled([job for job in jobs if job.kind == "train"], train.runs_per_job, train.processes)
+        return [*first, *bundles, *(job for job in jobs if job.kind not in ("prepare", "train"))]
 
     def _submit(self, jobs: Sequence[PlannedJob], plan: Plan, ids: Mapping[str, str]) -> Submission:
         """Submit jobs, and let go what was submitted, also where Slurm refuses the rest."""
@@ -97,7 +112,8 @@ class SlurmExecutor:
         if submission.refusal and not submission.sent:
             raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
         new = {job.key for job in jobs} & set(submission.ids)
-        self._let_go([job_files.read_one(submission.file(submission.ids[job.key])) for job in jobs if job.key in new])
+        files = [submission.file(submission.ids[job.key]) for job in jobs if job.key in new]
+        self._let_go([job for file in files for job in job_files.read_one(file)])
         return submission
 
     def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:
@@ -198,22 +214,34 @@ class SlurmExecutor:
 
     def _check(self, plan: Plan) -> None:
         """Raises ConfigError for what cannot be submitted."""
+        train, units = self._training, {state.config.budget.unit for state in plan.wanted}
         if plan.options.parallel is not None:
             raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
         if plan.options.share_machine:
             raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
-        asked = self.suite.slurm.of("train")
-        processes = asked.processes
-        for config in (state.config for state in plan.wanted):
-            if config.training.batch_size % processes:
+        if train.runs_per_job > 1:
+            timed = any(UNITS[unit].is_wall_time for unit in units)
+            if timed and train.processes > 1 and not train.takes_whole_nodes(*units):
                 raise ConfigError(
-                    f"training.batch_size {config.training.batch_size} cannot be split over {processes} processes "
-                    f"({asked.nodes} nodes of {asked.processes_per_node}): change one of them"
+                    f"slurm.exclusive = false: under a budget in seconds the {train.processes} runs at a time of a "
+                    "job need cores of their own: leave slurm.exclusive out, or set slurm.ntasks_per_node = 1"
+                )
+            return
+        for config in (state.config for state in plan.wanted):
+            if config.training.batch_size % train.processes:
+                raise ConfigError(
+                    f"training.batch_size {config.training.batch_size} cannot be split over {train.processes} "
+                    f"processes ({train.nodes} nodes of {train.processes_per_node}): change one of them"
                 )
 
-    def _let_go(self, new: Sequence[Job | None]) -> None:
+    @property
+    def _training(self) -> Slurm:
+        """What training jobs ask for."""
+        return self.suite.slurm.of("train")
+
+    def _let_go(self, new: Sequence[Job]) -> None:
         """Say what single tasks wait for, and release them."""
-        noted = [job for job in new if job]
+        noted = list({job.id: job for job in new}.values())  # those of a bundle wait for the same
         if not noted:
             return
         unwired = [job for job in noted if not job.submitted["wired"]]
@@ -225,7 +253,7 @@ class SlurmExecutor:
             commands.wire([job.id for job in alike], after, needs)
         # not their arrays: these may have tasks that nobody noted and wired
         commands.release([job.id for job in noted])
-        job_files.append_each({job.file: {"kind": "released"} for job in noted})
+        job_files.append_each({job.file: [{"kind": "released"}] for job in noted})
 
     def _finish_what_was_begun(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> None:
         """Let go what a call that died left held."""
@@ -242,11 +270,14 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
 
 
 def _state_of(job: Job, queued: Queued | None, ending: str) -> JobState:
-    if queued:
-        return _state(job, "waiting" if queued.waits else "running", queued.reason if queued.waits else "")
-    if job.end:
+    if job.end and (job.is_over or not queued):
         return _ended(job, job.end)
-    return _state(job, "failed" if ending in FAILURES else "interrupted", f"ended without a word ({ending})")
+    if queued:
+        if job.bundled and not job.begun and not queued.waits:
+            return _state(job, "waiting", "its job trains others first")
+        return _state(job, "waiting" if queued.waits else "running", queued.reason if queued.waits else "")
+    failed = ending in FAILURES and (job.begun or not job.bundled)
+    return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
 
 
 def _ended(job: Job, end: Ended) -> JobState:

@@ -1,1 +1,1 @@
-"""What the local executor is made of: slots of this machine, and runs in turns or side by side."""
+"""What the local executor is made of: the work of a plan, and what is shown of it."""

@@ -17,11 +17,12 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream.scoring import load_tasks, score_runs
 from benchmark.errors import UserError
 from benchmark.jobs.local.board import board
-from benchmark.jobs.local.side_by_side import train_side_by_side
-from benchmark.jobs.local.slots import Slot, slots_for
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
+from benchmark.jobs.side_by_side import WorkerShare, train_side_by_side
+from benchmark.jobs.slots import Slot, slots_for
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.jobs.training_graph import Segment
 from benchmark.lease import Lock
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
@@ -87,7 +88,25 @@ def _train(plan: Plan, slots: Sequence[Slot], machine: Lock) -> list[RunConfig]:
             _take(alone, World(0, 1, torch.device("cpu")), asked_to_stop)
     for config in {data_key(config): config for config in wanted}.values():  # else all would wait for one
         corpus_of(config, plan.store, lambda text: print(text, file=sys.stderr))
-    return train_side_by_side(plan.segments, plan.build, runs, slots)
+    return train_in(slots, plan.segments, plan.build, runs)
+
+
+def train_in(slots: Sequence[Slot], segments: Sequence[Segment], build: Build, runs: Path) -> list[RunConfig]:
+    """Train segments side by side. Returns the runs that failed; the others go on.
+
+    Raises KeyboardInterrupt when asked to stop, after checkpoints; a second Ctrl-C kills the processes.
+    """
+    failed = []
+
+    def tell(segment: Segment, outcome: str, _: str) -> None:
+        if outcome == "failed" and segment.last_stage is None:  # else those that share it will say
+            failed.append(segment.config)
+
+    shares = [WorkerShare(slot, len(slots), build, runs) for slot in slots]
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+        if train_side_by_side(segments, shares, asked_to_stop, tell):
+            raise KeyboardInterrupt
+    return failed
 
 
 def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lock | None = None) -> list[RunConfig]:

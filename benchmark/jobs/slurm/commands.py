@@ -134,7 +134,7 @@ def shortened(jobs: Sequence[str]) -> list[str]:
     for job in jobs:
         array, _, task = job.partition("_")
         tasks.setdefault(array, []).extend([int(task)] if task else [])
-    return [f"{array}_[{ranges(sorted(found))}]" if found else array for array, found in tasks.items()]
+    return [f"{array}_[{ranges(sorted(set(found)))}]" if found else array for array, found in tasks.items()]
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.jobs.payloads import Payload
 from benchmark.jobs.slurm import commands, snapshot
+from benchmark.jobs.slurm.bundle import TrainBundle
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.sharing import for_the_user_alone
@@ -52,14 +53,17 @@ class SlurmJob:
         if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
             torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
         file = self.folder / f"{submitit.JobEnvironment().job_id}.jsonl"
-        signals = StopSignals(PREEMPTION, signal.SIGTERM, at_once=not self.payload.polls)
+        work = self.payload
+        if isinstance(work, TrainBundle):
+            work = dataclasses.replace(work, file=file)
+        signals = StopSignals(PREEMPTION, signal.SIGTERM, at_once=not work.polls)
         try:
             with signals, _deliver(PREEMPTION):
                 if place.rank == 0:
                     self._start(file)
                 self._check()
                 with join() as world:
-                    self.payload(dataclasses.replace(world, exclusive=self.exclusive), signals)
+                    work(dataclasses.replace(world, exclusive=self.exclusive), signals)
         except Stopped:
             self._leave(file, signals, place.rank)
         except Exception as error:

@@ -7,13 +7,16 @@ by the job itself:
     job       what was submitted, see Submitted
     released  (its name and dependencies are set)
     started   at each start, so that a second one means that it was queued again, see Started
+    begun     of a bundle: which of its jobs it does now
     ended     why it ended, see Ended
+
+A bundle does several jobs of the plan: each has a line `job`, and `key` says of which one a line is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +46,7 @@ class Submitted(TypedDict):
     wired: bool  # whether the submission itself said what it waits for
     user: int | None  # who submitted it; None in older files
     cluster: str  # where; empty in older files
+    bundled: bool  # whether it is in a bundle
     time: float
 
 
@@ -57,6 +61,7 @@ class _Error(TypedDict, total=False):
     error: str
     traceback: str
     rank: int
+    key: str
 
 
 class Ended(_Error):
@@ -66,11 +71,12 @@ class Ended(_Error):
 
 @dataclass
 class Job:
-    """One job that was submitted, and what it has said."""
+    """One job that was submitted, and what it has said. Those of a bundle have the same id."""
 
     file: Path
     submitted: Submitted
     released: bool = False
+    begun: bool = False  # of a bundle, since its last start
     starts: list[Started] = field(default_factory=list)
     end: Ended | None = None  # why it ended, as it said itself since its last start
 
@@ -89,6 +95,15 @@ class Job:
     @property
     def run(self) -> str | None:
         return self.submitted["run"]
+
+    @property
+    def bundled(self) -> bool:
+        return self.submitted["bundled"]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its bundle will not do it again, however often that is queued again."""
+        return self.bundled and self.end is not None and self.end["state"] != "stopped"
 
     @property
     def array(self) -> str:
@@ -119,34 +134,48 @@ def file_of(folder: Path, job: str) -> Path:
 
 def read(folder: Path) -> list[Job]:
     """The jobs of a suite in the order of submission."""
-    found = filter(None, map(read_one, (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl"))))
+    found = [job for path in (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl")) for job in read_one(path)]
     return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
 
 
-def read_one(path: Path) -> Job | None:
-    """The job of one file; None if whoever submitted it was killed before saying so, and only the job itself wrote."""
+def read_one(path: Path) -> list[Job]:
+    """The jobs of one file; none if whoever submitted it was killed before saying so, and only the job itself wrote."""
     lines = records.read(path)
-    first = next((line for line in lines if line["kind"] == "job"), None)
-    if first is None:
-        return None
-    older = {"serves": [first["run"]] if first["run"] else [], "wired": False, "user": None, "cluster": ""}
-    job = Job(path, cast(Submitted, {**older, **_fields(first)}))
+    jobs: dict[str, Job] = {}
     for line in lines:
-        if line["kind"] == "released":
-            job.released = True
-        elif line["kind"] == "started":
-            job.starts.append(cast(Started, _fields(line)))
-            job.end = None
-        # the first process that fails is the cause, the others follow from it
-        elif line["kind"] == "ended" and job.end is None:
-            job.end = cast(Ended, _fields(line))
-    return job
+        if line["kind"] == "job":
+            older = {"serves": [line["run"]] if line["run"] else [], "wired": False, "user": None, "cluster": ""}
+            job = Job(path, cast(Submitted, {**older, "bundled": False, **_fields(line)}))
+            jobs.setdefault(job.key, job)
+    for line in lines:
+        for job in jobs.values() if line["kind"] != "job" else ():
+            if line.get("key", job.key) == job.key and not job.is_over:
+                _apply(line, job)
+    return list(jobs.values())
 
 
-def append_each(lines: Mapping[Path, records.Record]) -> None:
-    """Append one line to each of many files, so that waiting for the disk costs once and not for every file."""
+def _apply(line: records.Record, job: Job) -> None:
+    if line["kind"] == "released":
+        job.released = True
+    elif line["kind"] == "started":
+        job.starts.append(cast(Started, _fields(line)))
+        job.end, job.begun = None, False
+    elif line["kind"] == "begun":
+        job.begun = True
+    # the first process that fails is the cause, the others follow from it
+    elif line["kind"] == "ended" and job.end is None:
+        job.end = cast(Ended, _fields(line))
+
+
+def append_each(lines: Mapping[Path, Sequence[records.Record]]) -> None:
+    """Append lines to each of many files, so that waiting for the disk costs once and not for every file."""
+
+    def append(file: Path) -> None:
+        for line in lines[file]:
+            records.append(file, line)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(records.append, lines, lines.values()))
+        list(pool.map(append, lines))
 
 
 def _fields(line: records.Record) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def main(folder: Path) -> None:
         "node": socket.gethostname(),
         "time": time.time(),
         "locks": locks,
+        "cores": len(os.sched_getaffinity(0)),
         "temporary": shutil.disk_usage(os.environ.get("TMPDIR", "/tmp")).free,
         **of_torch(),
     }

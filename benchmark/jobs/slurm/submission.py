@@ -158,7 +158,7 @@ class Submission:
             return
         ids = [array if batch.tasks is None else f"{array}_{task}" for task in batch.tasks or [0]]
         self.sent += [array]
-        self.ids |= {job.key: id for job, id in zip(batch.jobs, ids, strict=True)}
+        self.ids |= {one.key: id for job, id in zip(batch.jobs, ids, strict=True) for one in job.each}
         self._dump(batch, ids)
         self.note(batch, ids)
 
@@ -166,7 +166,6 @@ class Submission:
         """Write down what was submitted."""
         lines = {}
         for job, id in zip(batch.jobs, ids, strict=True):
-            what = {"id": id, "key": job.key, "name": job.name, "run": job.run, "serves": job.serves}
             # what is not under way has ended
             after = [self.ids[key] for key in job.after if key in self.ids]
             waits = {
@@ -175,8 +174,12 @@ class Submission:
                 "wired": job.key not in batch.unwired,
             }
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
-            where = {"user": os.getuid(), "cluster": self.destination.cluster}
-            lines[self.file(id)] = {"kind": "job", **what, **waits, **how, **where}
+            where = {"user": os.getuid(), "cluster": self.destination.cluster, "bundled": bool(job.members)}
+            lines[self.file(id)] = [
+                {"kind": "job", "id": id, "key": one.key, "name": one.name, "run": one.run, "serves": one.serves}
+                | {**waits, **how, **where}
+                for one in job.each
+            ]
         job_files.append_each(lines)
 
     def file(self, id: str) -> Path:

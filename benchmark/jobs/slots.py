@@ -52,11 +52,11 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     if parallel is None:
         parallel = 1 if timed else _fitting(runs, len(cores), len(gpus))
     elif timed and parallel > 1:
-        _check_apart(parallel, len(cores), len(gpus))
-    return _slots(max(1, min(parallel, len(runs))), cores, gpus)
+        check_apart(parallel, len(cores), len(gpus), f"--parallel {parallel}")
+    return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
 
 
-def _slots(count: int, cores: Sequence[tuple[int, ...]], gpus: Sequence[str]) -> list[Slot]:
+def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: Sequence[str]) -> list[Slot]:
     """Equal slots: what does not divide is left idle."""
     each, pinned = len(cores) // count, hasattr(os, "sched_setaffinity")
     share = 1 / -(-count // len(gpus)) if gpus else 1.0
@@ -71,16 +71,20 @@ def _slots(count: int, cores: Sequence[tuple[int, ...]], gpus: Sequence[str]) ->
     return found
 
 
-def _check_apart(parallel: int, cores: int, gpus: int) -> None:
+def check_apart(count: int, cores: int, gpus: int, asked: str) -> None:
+    """Raises ConfigError where so many runs cannot have a physical core each, and a GPU where there are some.
+
+    `asked` is the option or the key that wants them.
+    """
     if not hasattr(os, "sched_setaffinity"):
         raise ConfigError(
-            f"--parallel {parallel}: this system cannot give a process its own cores, which a budget in seconds needs; "
-            "leave --parallel out, or use another budget.unit"
+            f"{asked}: this system cannot give a process its own cores, which a budget in seconds needs; "
+            "let runs go one at a time, or use another budget.unit"
         )
-    for what, there in (("physical cores", cores), ("GPUs", gpus or parallel)):
-        if parallel > there:
+    for what, there in (("physical cores", cores), ("GPUs", gpus or count)):
+        if count > there:
             raise ConfigError(
-                f"--parallel {parallel}: under a budget in seconds each run needs its own, and this machine has "
+                f"{asked}: under a budget in seconds each run needs its own, and this machine has "
                 f"{there} {what}: give at most {there}, or use another budget.unit"
             )
 

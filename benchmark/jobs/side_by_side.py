@@ -1,4 +1,4 @@
-"""Runs side by side on this machine: one process a slot, which takes the next segment that nobody has."""
+"""Runs side by side on one machine: one process a slot, which takes the next segment that nobody has."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -20,18 +21,19 @@ from typing import Literal
 
 import torch
 
-from benchmark.jobs.local.slots import Slot
 from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.slots import Slot
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
-from benchmark.settings.config import RunConfig
 from benchmark.training.method import Build
 from benchmark.training.processes import join
-from benchmark.training.stage import Stopped
+from benchmark.training.stage import Stopped, Taken
 
-Outcome = Literal["done", "failed", "stopped"]
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Outcome = Literal["done", "failed", "stopped", "taken"]
+Tell = Callable[[Segment, Literal["begun", "done", "failed"], str], None]  # what has become of it, and of what it died
+HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # from workers: the parent is asked to stop
 PATIENCE = 0.5  # seconds until a signal is noticed
+AGAIN = 10.0  # seconds after which a segment is tried again that another process had
 
 
 @dataclass(frozen=True)
@@ -42,45 +44,71 @@ class WorkerShare:
     slots: int
     build: Build
     runs: Path
+    scratch: str | None = None  # see TrainRun
+    exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
+    # a fork need not import torch again, but threads and devices do not survive it
+    start: Literal["spawn", "fork"] = "spawn"
 
 
-def train_side_by_side(segments: Sequence[Segment], build: Build, runs: Path, slots: Sequence[Slot]) -> list[RunConfig]:
-    """Train segments, each after the one that it needs has ended. Returns the runs that failed; the others go on.
+def train_side_by_side(
+    segments: Sequence[Segment], shares: Sequence[WorkerShare], asked_to_stop: Callable[[], bool], tell: Tell
+) -> bool:
+    """Train segments, each after the one that it needs has ended; where one fails the others go on.
 
-    When asked to stop, all processes stop after a checkpoint, and it raises KeyboardInterrupt; so it does when one of
-    them was told to stop by a signal of its own. A second Ctrl-C kills them.
+    What another process trains is left until nothing else is to do, and then tried every ten seconds. Returns whether
+    all of them stopped after a checkpoint: when asked to, or because one was told so by a signal of its own.
     """
-    left, failed, stopping = list(segments), [], False
-    shares = [WorkerShare(slot, len(slots), build, runs) for slot in slots]
-    with StopSignals(*SIGNALS) as asked_to_stop, _workers(shares) as workers:
+    queue, stopping = _Queue(segments), False
+    with _workers(shares[: len(segments)]) as workers:
         while True:
-            if asked_to_stop():
-                stopping = True
+            stopping |= asked_to_stop()
             for worker in workers:
                 if stopping:
                     worker.ask_to_stop()
-                elif not worker.segment and (segment := _next(left, workers)):
-                    left.remove(segment)
+                elif not worker.segment and (segment := queue.take()):
                     worker.train(segment)
+                    tell(segment, "begun", "")
             busy = {worker.connection: worker for worker in workers if worker.segment}
-            if not busy:
-                break
+            if not busy and (stopping or not queue.left):
+                return stopping
             sys.stderr.flush()  # a board draws then
             for connection in wait(list(busy), PATIENCE):
                 worker = busy[connection]  # type: ignore[index]
-                segment, outcome = worker.segment, worker.receive()
+                segment, (outcome, why) = worker.segment, worker.receive()
+                if not outcome or not segment:
+                    continue
                 stopping |= outcome == "stopped"
-                if outcome == "failed" and segment and segment.last_stage is None:  # else those that share it will say
-                    failed.append(segment.config)
-    if stopping:
-        raise KeyboardInterrupt
-    return failed
+                queue.give_back(segment, outcome)
+                if outcome in ("done", "failed"):
+                    tell(segment, outcome, why)
 
 
-def _next(left: Sequence[Segment], workers: Sequence[Worker]) -> Segment | None:
-    """The first segment that waits for no other."""
-    unfinished = {one.key for one in left} | {worker.segment.key for worker in workers if worker.segment}
-    return next((segment for segment in left if segment.after not in unfinished), None)
+class _Queue:
+    """Segments that are still to be trained, each after the one that it needs."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.left = list(segments)
+        self._unfinished = {segment.key for segment in segments}
+        self._not_before: dict[str, float] = {}
+
+    def take(self) -> Segment | None:
+        """The first that waits for no other, and that no other process had a moment ago."""
+        now = time.monotonic()
+        for segment in self.left:
+            if segment.after not in self._unfinished and self._not_before.get(segment.key, 0.0) <= now:
+                self.left.remove(segment)
+                return segment
+        return None
+
+    def give_back(self, segment: Segment, outcome: Outcome) -> None:
+        """Say how it has ended."""
+        if outcome != "taken":
+            self._unfinished.discard(segment.key)
+            return
+        if segment.key not in self._not_before:
+            print(f"{segment.name}  another process trains a stage of it: its turn comes later", file=sys.stderr)
+        self._not_before[segment.key] = time.monotonic() + AGAIN
+        self.left.append(segment)
 
 
 class Worker:
@@ -103,32 +131,36 @@ class Worker:
             with contextlib.suppress(OSError):  # it has died
                 self.connection.send(None)
 
-    def receive(self) -> Outcome | None:
-        """Print the line that it said; or return how its segment has ended, if it has."""
+    def receive(self) -> tuple[Outcome | None, str]:
+        """Print the line that it said; or return how its segment has ended, if it has, and why."""
         assert self.segment
         try:
-            line, outcome = self.connection.recv()
+            said, outcome = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
-            line = f"{self.segment.name}  its process died, exit status {self.process.exitcode}; `run` goes on\n"
-            outcome = "failed"
+            said, outcome = f"its process died, exit status {self.process.exitcode}", "failed"
+            print(f"{self.segment.name}  {said}; `run` goes on", file=sys.stderr, flush=True)
             if not self._asked:
                 self._start()
-        print(line, end="", file=sys.stderr, flush=True)
         if outcome:
             self.segment = None
-        return outcome  # type: ignore[no-any-return]
+        else:
+            print(said, end="", file=sys.stderr, flush=True)
+        return outcome, said
 
     def close(self, kill: bool) -> None:
         if kill:
             self.process.kill()
+        self.ask_to_stop()  # forks after it have this end of the connection too: that it is closed here ends nothing
         self.connection.close()
         self.process.join()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        context = multiprocessing.get_context(self.share.start)
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.share), daemon=True)
+        # a fork has the parent's end, too, and would never see it close
+        ours = self.connection if self.share.start == "fork" else None
+        self.process = context.Process(target=_serve, args=(theirs, self.share, ours), daemon=True)  # type: ignore[attr-defined]
         with _in(self.share.slot):
             self.process.start()
         theirs.close()
@@ -154,7 +186,7 @@ def _in(slot: Slot) -> Iterator[None]:
     cores = os.sched_getaffinity(0) if slot.cores else None
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     resource_tracker.ensure_running()  # else it starts with the first process, and lets the signals through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
     if slot.gpu is not None:
@@ -171,29 +203,36 @@ def _in(slot: Slot) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _serve(connection: Connection, share: WorkerShare) -> None:
+def _serve(connection: Connection, share: WorkerShare, ours: Connection | None) -> None:
     """A worker's life: segments come, lines and outcomes go. Ctrl-C is the parent's business, and stays held back.
 
     Anything that comes while it trains asks it to stop, and so does the end of the connection, if the parent died.
     """
+    if ours:
+        ours.close()
     sys.stderr = Lines(connection)
     torch.set_num_threads(min(torch.get_num_threads(), share.slot.threads))
     if share.slot.gpu is not None:
         torch.cuda.set_per_process_memory_fraction(share.slot.gpu_share)
     with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(EOFError, OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        world = dataclasses.replace(world, side_by_side=share.slots)
+        world = dataclasses.replace(world, side_by_side=share.slots, exclusive=share.exclusive)
         while segment := connection.recv():
             outcome: Outcome = "done"
+            why = ""
             try:
-                train = TrainRun(segment.config, share.build, share.runs, segment.last_stage)
+                train = TrainRun(
+                    segment.config, share.build, share.runs, segment.last_stage, share.scratch, waits=False
+                )
                 train(world, lambda: signals() or connection.poll())
+            except Taken:
+                outcome = "taken"
             except Stopped:
                 outcome = "stopped"
-            except Exception:  # it is in the run's records, and said in its line
+            except Exception as error:  # it is in the run's records, and said in its line
                 logging.debug(traceback.format_exc())
-                outcome = "failed"
-            connection.send(("", outcome))
+                outcome, why = "failed", f"{type(error).__name__}: {error}"
+            connection.send((why, outcome))
 
 
 class Lines(io.TextIOBase):

@@ -1,0 +1,134 @@
+"""Several runs in one job, `slurm.runs_per_job`: which go together, and what such a job does. No torch at the top."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from benchmark import records
+from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import PlannedJob
+from benchmark.jobs.slots import Slot, check_apart, equal_slots, physical_cores, visible_gpus
+from benchmark.jobs.slurm import job_files
+from benchmark.jobs.training_graph import Segment
+from benchmark.settings.units import UNITS
+
+if TYPE_CHECKING:
+    from benchmark.training.processes import World
+
+
+def bundled(jobs: Sequence[PlannedJob], most: int, side_by_side: int) -> list[PlannedJob]:
+    """Training jobs as bundles of at most `most` runs that wait for the same others.
+
+    A shared stage goes with the runs that need it if one job takes them all, and else before them.
+    """
+    new = {job.key for job in jobs}
+    children: dict[str | None, list[PlannedJob]] = defaultdict(list)
+    for job in jobs:
+        children[next((key for key in job.after if key in new), None)].append(job)
+    alike: dict[tuple[str, ...], list[list[PlannedJob]]] = defaultdict(list)  # by what they wait for
+
+    def place(job: PlannedJob) -> None:
+        members = _tree(job, children)
+        together = _runs(members) <= most
+        members = members if together else [job]
+        bundles = alike[_outside(members)]
+        if bundles and _runs(bundles[-1]) + _runs(members) <= most:
+            bundles[-1] += members
+        else:
+            bundles.append(members)
+        for child in () if together else children[job.key]:
+            place(child)
+
+    for job in children[None]:
+        place(job)
+    found = [members for bundles in alike.values() for members in bundles]
+    owner = {member.key: members[0].key for members in found for member in members}
+    return [_bundle(members, owner, side_by_side) for members in found]
+
+
+def _tree(job: PlannedJob, children: dict[str | None, list[PlannedJob]]) -> list[PlannedJob]:
+    return [job, *(one for child in children[job.key] for one in _tree(child, children))]
+
+
+def _runs(members: Sequence[PlannedJob]) -> int:
+    """How many runs they end; a shared stage without them counts as one."""
+    ends = sum(member.run is not None for member in members)
+    inner = {key for member in members for key in member.after}
+    return ends + sum(member.run is None and member.key not in inner for member in members)
+
+
+def _outside(members: Sequence[PlannedJob]) -> tuple[str, ...]:
+    inner = {member.key for member in members}
+    return tuple(sorted({key for member in members for key in member.after} - inner))
+
+
+def _bundle(members: Sequence[PlannedJob], owner: dict[str, str], side_by_side: int) -> PlannedJob:
+    runs = [member.name for member in members if member.run] or [member.name for member in members]
+    name = runs[0] + (f"+{len(runs) - 1}" if len(runs) > 1 else "")
+    after = tuple(dict.fromkeys(owner.get(key, key) for key in _outside(members)))
+    serves = tuple(dict.fromkeys(run for member in members for run in member.serves))
+    payload = TrainBundle(tuple(members), side_by_side)
+    return PlannedJob(members[0].key, "train", name, payload, after, serves=serves)
+
+
+@dataclass(frozen=True)
+class TrainBundle:
+    """Train several runs in one job, `side_by_side` at a time: each process takes the next that nobody has.
+
+    It notes in the job's file which were begun and how they ended; one that fails ends no other, and the job succeeds.
+    Queued again, it goes on with those that had not ended.
+    """
+
+    jobs: tuple[PlannedJob, ...]
+    side_by_side: int
+    file: Path | None = None  # the job's, which knows it when it runs
+    polls: ClassVar[bool] = True
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        from benchmark.jobs.side_by_side import WorkerShare, train_side_by_side  # torch
+        from benchmark.training.stage import Stopped
+
+        file, payload = self.file, self.jobs[0].payload
+        assert file and isinstance(payload, TrainRun)
+        over = {job.key for job in job_files.read_one(file) if job.is_over}
+        segments = [_segment(job) for job in self.jobs if job.key not in over]
+        timed = any(UNITS[segment.config.budget.unit].is_wall_time for segment in segments)
+
+        def tell(segment: Segment, event: str, why: str) -> None:
+            line = {"kind": "begun"} if event == "begun" else {"kind": "ended", "state": event, "error": why}
+            records.append(file, {**line, "key": segment.key})
+
+        slots = own_slots(self.side_by_side, timed)
+        start: Literal["spawn", "fork"] = "spawn" if slots[0].gpu else "fork"
+        same = (len(slots), payload.build, payload.runs, payload.scratch, world.exclusive, start)
+        shares = [WorkerShare(slot, *same) for slot in slots]
+        if train_side_by_side(segments, shares, asked_to_stop, tell):
+            raise Stopped
+
+
+def own_slots(count: int, timed: bool) -> list[Slot]:
+    """Equal shares of the cores and GPUs that Slurm gave this job.
+
+    They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same. Under
+    a budget of wall time each needs its own. Raises ConfigError where it cannot have that.
+    """
+    cores, gpus = physical_cores(), visible_gpus()
+    if timed and count > 1:
+        check_apart(count, len(cores), len(gpus), f"slurm.ntasks_per_node {count}")
+    slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
+    if not given or sum(map(len, cores)) <= given:
+        return slots
+    return [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
+
+
+def _segment(job: PlannedJob) -> Segment:
+    """What a training job trains. It waits for what is trained in the same bundle, and for nothing else."""
+    assert isinstance(job.payload, TrainRun)
+    after = job.after[-1] if job.after else None
+    return Segment(job.key, job.name, job.payload.config, job.payload.last_stage, after)
