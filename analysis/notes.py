@@ -13,6 +13,7 @@ from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
+NAMED = 6  # rows in a note, of which some tables have many
 
 
 def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None) -> list[str]:
@@ -94,8 +95,12 @@ def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
         typical = charged.median()
         off = charged[(charged / typical - 1).abs() > TOLERANCE]
         if len(off):
-            who = ", ".join(f"{row} {amount:.4g}" for (_, _, row), amount in off.items())
-            found.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {unit}, but {who}.")
+            name = "s" if UNITS[unit].in_seconds else unit
+            who = [
+                f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
+            ]
+            shown = ", ".join(who[:NAMED]) + (f" and {len(who) - NAMED} other rows" if len(who) > NAMED else "")
+            found.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
     if done["unit"].nunique() > 1:
         found.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return found
