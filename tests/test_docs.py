@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from pathlib import Path
@@ -26,6 +27,21 @@ WALK = (ROOT / "docs" / "starting_from_a_model.md").read_text(encoding="utf-8")
 def test_commands_are_understood(page: str, line: str) -> None:
     """Oracle: the parser of the command line."""
     command_line("", ["local", "slurm"]).parse_args(shlex.split(line, comments=True))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/study.md"])
+def test_the_studys_table_is_that_of_its_report(page: str) -> None:
+    """Oracle: the committed report, which is rendered from the records."""
+    report = ROOT / "results" / "when_growing_pays" / "report" / "small" / "main_pretraining.csv"
+    expected: dict[str, list[str]] = {}
+    for cell in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
+        if cell["group"] == "CS" and cell["sd"] and cell["table"] == "main_pretraining":
+            text = f"{float(cell['mean']):.2f} ± {float(cell['sd']):.2f}".replace("-", "−")
+            expected[cell["Method"]] = [*expected.get(cell["Method"], [cell["n"]]), text]
+    expected = {row: numbers for row, numbers in expected.items() if not row.startswith("Unigram")}
+    [table] = re.findall(r"^\| Method \| AP after CS .*\n\|.*\n((?:\|.*\n)+)", (ROOT / page).read_text("utf-8"), re.M)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert {name: [n, *filter(None, numbers)] for name, *numbers, n in rows} == expected
 
 
 @pytest.mark.parametrize("name", ["base", "mine"])
