@@ -210,6 +210,8 @@ class Lease(Lock):
 
     def is_taken(self) -> bool:
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
+        if not self.path.exists():  # nobody ever had it; who only asks creates nothing
+            return False
         file = self._locked()
         if file is None:
             return True

@@ -72,6 +72,7 @@ CALLS |= {"tofile", "extractall", "symlink_to", "shutil.copy", "os.replace", "os
 SCENARIOS = "what tests/support/disk_scenarios.py lets go wrong at each operation"
 WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
 ALONE = "a file of its own, which nobody reads before it is whole"
+LEASED = "what is half written names no owner, and ends like one that is silent"
 WRITERS = {
     SCENARIOS: {"atomic.whole_file", "atomic.whole_folder", "data.tokens._once", "records.append"}
     | {"training.checkpoint.save", "training.progress.show", "data.tokens._tokenise", "data.tokens._write_ids"},
@@ -79,10 +80,11 @@ WRITERS = {
     | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save"}
     | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive", "transformer")}
     | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")}
-    | {"analysis.figures.to_files"},
+    | {"analysis.figures.to_files", "jobs.slurm.staging.staged"},
     ALONE: {"jobs.results.unpack", "jobs.results._of_commit", "instruments.lab.run", "instruments.rekey._move"}
     | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
-    | {"jobs.slurm.snapshot.take", "jobs.slurm.submission._submit"},
+    | {"jobs.slurm.snapshot._take", "jobs.slurm.submission._submit"},
+    LEASED: {"lease._claim", "lease.release"},
 }
 
 

@@ -29,7 +29,7 @@ from tests.support.job_lines import STARTED, write_job
 from tests.support.slurm_lab import Lab, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
-OURS = {"max_num_timeout", "python", "scratch", *KINDS}
+OURS = {"max_num_timeout", "python", "runs_per_job", "scratch", *KINDS}
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
 
 

@@ -71,6 +71,13 @@ def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
     assert not mine.is_taken() and mine.owner() is None
 
 
+def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
+    """Oracle: the disk. `status` asks of stages that were never begun, whose folders are not there."""
+    lease = Lease(tmp_path / "stages" / "key" / "lock")
+    assert not lease.is_taken() and lease.owner() is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the rule: after 90 s of watching without a sign of life, and one sign is enough to keep it.
 

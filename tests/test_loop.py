@@ -283,7 +283,8 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     for key, weights in zip(run.keys, expected, strict=True):
         actual = load(run.store.stage(key) / "model").state_dict()
         assert all(torch.equal(weights[name], actual[name]) for name in weights)
-        files = [sorted(path.name for path in one.store.stage(key).rglob("*")) for one in (run, whole)]
+        left = [one.store.stage(key).rglob("*") for one in (run, whole)]
+        files = [sorted(path.name for path in found if not path.suffix[1:].isdigit()) for found in left]  # less leases
         assert files[0] == files[1]
         seen = [records.read_stage(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
         evaluations = [

@@ -131,7 +131,7 @@ def test_two_processes_at_once(tmp_path) -> None:
     begun = [first.stdout.readline(), first.stdout.readline()]
     second = child(domains, tmp_path / "data")
     assert second.stdout is not None
-    assert second.stdout.readline().startswith("waiting for another process")
+    assert second.stdout.readline().startswith(f"waiting for process {first.pid} of ")
     output, errors = first.communicate("go\n", timeout=100)
     rest, more_errors = second.communicate(timeout=100)
     alone = prepare(domains, SMALL, DATA, tmp_path / "alone")

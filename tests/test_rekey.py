@@ -51,6 +51,8 @@ def as_that_version_left_it(run: Run) -> list[str]:
         lines = records.read(folder / "records.jsonl")
         for line in lines:
             line.pop("texts", None)
+            if line["kind"] == "stage":
+                line["key"] = before
         (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         os.replace(folder, run.store.stage(before))
     line = records.read(run.store.run_file(config))[0]

@@ -239,6 +239,8 @@ class Kills:
             name = path.relative_to(self.folder).as_posix()
             if not path.is_file() or not name.startswith(("runs/", "report/")) or path.suffix in (".lock", ".part"):
                 continue
+            if path.suffix[1:].isdigit():
+                continue  # a lease: its number counts who had it
             if path.name.startswith(".") and not name.startswith(("runs/stages/", "runs/data/")):
                 continue  # what a killed report leaves is removed by one that comes an hour later
             if path.suffix == ".jsonl":
