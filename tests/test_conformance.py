@@ -29,7 +29,7 @@ ALONE = [check for check in CHECKS if check is not conformance.two_processes_equ
 # Of the paper's eight those that differ most. What methods say by phases, sources, schedules, rates, the optimizer and
 # averages `everything` says at once, below; what they compute, networks with adapters or experts too, has tests of its
 # own. `run_all.py check NAME` and `make test-thorough` try each method in all checks.
-TRIED = {"ewc", "pnn", "elle"}
+TRIED = {"pnn", "elle"}
 # These look into a network or change it; all others only train it, so that one architecture more tells nothing of them.
 LOOK_INTO_NETWORKS = {"elle"}
 # These have a loss or a network of their own; what is compiled of all others is what is compiled of one of these.

@@ -24,6 +24,7 @@ from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.submission import Submission
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
 from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_task, write_texts
+from tests.support.thorough import only_thorough
 
 missing = missing_programs()
 pytestmark = [
@@ -204,6 +205,7 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     assert commands.endings([job]) == {job: "COMPLETED"}
 
 
+@only_thorough
 def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
     """It dies with all that runs on it; Slurm starts the run elsewhere. Oracle: an undisturbed run."""
     lab.write("x").tell("x", "slow")
