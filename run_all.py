@@ -20,7 +20,7 @@ from benchmark.errors import UserError, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.jobs.doctor import doctor
-from benchmark.settings.command_line import command_line, words_again
+from benchmark.settings.command_line import command_line, interrupted, words_again
 from benchmark.store import Store
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped; the next run goes on from the last checkpoint", file=sys.stderr)
+        print(f"\n{interrupted(options)}", file=sys.stderr)
         return 130
 
 

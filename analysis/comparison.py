@@ -126,7 +126,7 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
 
 
 def _less(values: Sequence[str], others: Sequence[str]) -> str:
-    return "; ".join(value for value in values if value not in others) or "the same, and less"
+    return "; ".join(value for value in values if value not in others) or "nothing that the other lacks"
 
 
 def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:

@@ -213,3 +213,23 @@ def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
 def test_mistakes_are_one_message(arguments, message, capsys) -> None:
     assert run_all.main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["run", "demo"], "stopped; the next run goes on"),
+        (["run", "demo", "--executor", "slurm", "--wait"], "ended; jobs that are submitted go on"),
+        (["status", "demo", "--watch"], "status was ended; nothing else is"),
+        (["check", "er"], "check was ended; nothing else is"),
+    ],
+)
+def test_ctrl_c_says_what_it_ended(command: list[str], said: str, monkeypatch, capsys) -> None:
+    """Oracle: the contract: who ends a look at a sweep must not read that the sweep has stopped."""
+
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(run_all.COMMANDS, command[0], interrupted)
+    assert run_all.main(command) == 130
+    assert capsys.readouterr().err.strip().startswith(said)

@@ -41,6 +41,15 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
     return whole
 
 
+def interrupted(options: argparse.Namespace) -> str:
+    """What a command says that Ctrl-C has ended: only what trains here stops training."""
+    if options.command not in ("run", "tune"):
+        return f"{options.command} was ended; nothing else is: what trains goes on"
+    if options.executor != "local":
+        return "ended; jobs that are submitted go on: `status` shows them, `cancel` ends them"
+    return "stopped; the next run goes on from the last checkpoint"
+
+
 def words_again(options: argparse.Namespace, suite: str) -> list[str]:
     """What another command must be given to be about the same runs of a suite."""
     given = [("--runs", str(options.runs)), ("--methods", options.methods), ("--seeds", options.seeds)]
