@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -63,7 +64,9 @@ class RegimesFigure(Exhibit):
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         every = cells(study, self.contenders)
         found = [cell for cell in every if math.isfinite(cell.relative_size)]
-        titles = {run.line["method"]: run.line["title"] for run in study.runs}
+        rows = {(run.line["method"], run.line["title"]) for run in study.runs}
+        named = Counter(method for method, _ in rows)  # rows that say their cell are called by their method
+        titles = {method: title for method, title in rows if named[method] == 1}
         with figures.style():
             grid = figures.panels(1, 2, width=3.5, height=2.6)
             left, right = grid.flat
@@ -106,7 +109,8 @@ class RegimesFigure(Exhibit):
             )
             percent = f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
             text = percent if isinstance(place, MapCell) else f"{place.name}, {percent}"
-            offset = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+            above = 10 if isinstance(place, MapCell) else -16
+            offset = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
             axis.annotate(text, (place.tokens_per_parameter, place.relative_size), **offset)  # type: ignore[arg-type]
         bar = axis.figure.colorbar(drawn, cax=axis.inset_axes((1.02, 0.0, 0.03, 1.0)))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{math.expm1(value):+.0%}".replace("-", "−"))

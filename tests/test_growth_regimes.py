@@ -75,6 +75,21 @@ def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said(monkeypatch):
     assert paper_tables.load("growth_regimes").render(Study("s", unknown))["csv"].count(b"\n") == 1
 
 
+def test_rows_that_say_their_cell_are_called_by_their_method(monkeypatch):
+    """Oracle: the contract: the legend is of methods, and no cell's row may stand for all."""
+    said: list[list[str]] = []
+
+    def legend(grid: figures.Panels, text: str = "") -> dict[str, bytes]:
+        said.append(grid.flat[1].get_legend_handles_labels()[1])
+        return {}
+
+    monkeypatch.setattr(figures, "finish", legend)
+    runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64)]
+    runs[2].line["title"] = "ELLE, x4"
+    paper_tables.load("growth_regimes").render(Study("s", runs))
+    assert said[0][:2] == ["ER", "elle"]
+
+
 def test_of_two_rows_of_a_method_the_first_one_counts():
     """Oracle: an ablation of ELLE further down in the same suite has other numbers."""
     runs = [run("elle", 5.0, row=2), run("er", 20.0, row=0), run("elle", 10.0, row=1)]
