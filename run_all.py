@@ -99,9 +99,8 @@ def run(options: argparse.Namespace) -> int:
     from benchmark.settings.suite_files import report_folder
 
     survey = survey_of(options)
-    out = report_folder(options.out, options.set)
-    tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, out)
-    return execute(survey, tables, options)
+    out = report_folder(options.out, survey.suite, options.set)
+    return execute(survey, Tables(paper_tables.measures(survey.suite), paper_tables.write_report, out), options)
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -136,7 +135,8 @@ def report(options: argparse.Namespace) -> int:
 
     suites = [read_suite(options, name) for name in options.suites]
     tuned = [] if options.options else [one for suite in suites for one in tuning.both_ways(*suite, options.out)]
-    paper_tables.write_report(suites, options.runs, report_folder(options.out, options.set), options.view, tuned)
+    out = report_folder(options.out, suites[0][0], options.set)
+    paper_tables.write_report(suites, options.runs, out, options.view, tuned)
     return 0
 
 

@@ -13,7 +13,7 @@ from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
-NAMED = 6  # rows in a note, of which some tables have many
+NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
 def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None) -> list[str]:
@@ -99,11 +99,17 @@ def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
             who = [
                 f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
             ]
-            shown = ", ".join(who[:NAMED]) + (f" and {len(who) - NAMED} other rows" if len(who) > NAMED else "")
+            shown = _some(who, ", ", "rows")
             found.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
     if done["unit"].nunique() > 1:
         found.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return found
+
+
+def _some(parts: Sequence[str], between: str, what: str) -> str:
+    """The first NAMED of them, and how many others there are."""
+    others = len(parts) - NAMED
+    return between.join(parts[:NAMED]) + (f" and {others} other {what}" if others > 0 else "")
 
 
 def unequal_hardware(stages: pd.DataFrame) -> list[str]:
@@ -116,14 +122,15 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
-    """Stages under a budget of wall time to which other programs left less than ENOUGH_CORES of their cores."""
+    """Stages under a budget of wall time that had less than ENOUGH_CORES of their cores, those that had least first."""
     timed = np.array([UNITS[unit].is_wall_time for unit in stages["unit"]], bool)
-    slowed = stages[timed & (stages["cores"] < ENOUGH_CORES)]
-    where = (
+    slowed = stages[timed & (stages["cores"] < ENOUGH_CORES)].sort_values("cores", kind="stable")
+    where = [
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
-    )
-    return [f"Other programs took cores, so wall times do not compare: {'; '.join(where)}."] if len(slowed) else []
+    ]
+    told = _some(where, "; ", "stages")
+    return [f"Other programs took cores, so wall times do not compare: {told}."] if where else []
 
 
 def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -297,21 +298,24 @@ def test_a_path_that_is_meant_from_elsewhere_is_told_how_to_be_written(tmp_path,
         methods.runs(load_suite("suites/s.toml"))
 
 
-@pytest.mark.parametrize(
-    ("given", "folder"),
-    [
-        ([], "report"),
-        (["slurm.nodes=2"], "report"),
-        (["budget.amount=30", "slurm.nodes=2"], "report/budget.amount=30"),
-        (["b=1", "a=[1, 2]"], "report/a=_1,_2_,b=1"),
-        (["tokenizer.folder=../../x"], "report/tokenizer.folder=.._.._x"),
-    ],
-)
-def test_what_set_changes_has_a_report_of_its_own(given: list[str], folder: str) -> None:
-    """Oracle: the folders' names by hand; one in a folder, whatever is set; long ones differ by a hash."""
-    assert report_folder(Path("report"), given) == Path(folder)
-    long = [report_folder(Path("report"), [f"title={'x' * 300}{end}"]) for end in "ab"]
-    assert long[0] != long[1] and all(len(one.name) < 80 and one.parent == Path("report") for one in long)
+def test_what_set_changes_has_a_report_of_its_own() -> None:
+    """Oracle: the folders' names by hand; one folder in `report` for equal settings, another for any others."""
+
+    def folder(*given: str) -> str:
+        suite = load_suite("demo", dict(map(parse_set, given)))
+        found = report_folder(Path("report"), suite, given)
+        assert found.parent == Path("report") or found == Path("report")
+        return found.name
+
+    assert folder() == folder("slurm.nodes=2") == "report"
+    assert re.fullmatch(r"budget\.amount=30-[0-9a-f]{6}", folder("budget.amount=30", "slurm.nodes=2"))
+    assert folder("budget.amount=30") == folder("budget.amount=30.0") == folder("budget.amount=5", "budget.amount=30")
+    assert folder("seeds=[1, 2]", "title=x").startswith("seeds=_1,_2_,title=x-")
+    assert folder("seeds=[1, 2]", "title=x") == folder("title=x", "seeds=[1,2]")
+    whole, part = "budget={unit = 'steps', amount = 5}", "budget.amount=3"
+    alike = [("title=../../x",), ("title=.. .. x",), (f"title={'x' * 300}a",), (f"title={'x' * 300}b",)]
+    names = [folder(*given) for given in (*alike, (whole, part), (part, whole))]
+    assert len(set(names)) == len(names) and max(map(len, names)) < 80 and names[0].startswith("title=.._.._x-")
 
 
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:

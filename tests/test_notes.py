@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.notes import unequal_budgets
+from analysis.notes import contended, unequal_budgets
 
 
 def test_a_note_on_budgets_names_six_rows_in_their_unit():
@@ -22,3 +22,16 @@ def test_a_note_on_budgets_names_six_rows_in_their_unit():
     assert unequal_budgets(stages, ["WB"]) == [note]
     late = stages[~stages["row"].str.startswith("other")]
     assert unequal_budgets(late, ["WB"]) == ["Budgets differ in stage WB: typically 40 s, but all at once 0."]
+
+
+def test_a_note_on_cores_names_the_six_worst_stages():
+    """Oracle: by hand: of eight stages that lacked cores the two that lacked least are counted."""
+    stages = pd.DataFrame(
+        [
+            {"row": "ER", "seed": seed, "stage": 0, "unit": "seconds", "cores": 0.9 - seed / 100 if seed < 8 else 0.99}
+            for seed in range(9)
+        ]
+    )
+    worst = "; ".join(f"ER, seed {seed}, in stage WB ({90 - seed}%)" for seed in (7, 6, 5, 4, 3, 2))
+    note = f"Other programs took cores, so wall times do not compare: {worst} and 2 other stages."
+    assert contended(stages, ["WB"]) == [note]

@@ -70,7 +70,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE/",
+        help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/",
     )
     common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
     common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
@@ -30,7 +31,7 @@ else:
     import tomli as tomllib
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
-LONGEST_NAME = 60  # characters of a folder that is named after `--set`
+LONGEST_NAME = 60  # characters of a folder that is named after `--set`, before the hash
 SECRET = {
     "token",
     "tokens",
@@ -178,16 +179,27 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {key}: {value[:40]!r}... is no value: {error}") from None
 
 
-def report_folder(out: Path, assignments: Sequence[str]) -> Path:
+def report_folder(out: Path, suite: Suite, assignments: Sequence[str]) -> Path:
     """Where reports of a suite go that was read with these `--set`: what they change is another comparison.
 
-    What jobs ask of a cluster changes none.
+    The folder is named after the keys and what the suite has there now, in alphabetical order, and ends in a hash of
+    them, since not every letter can stand in a name. What jobs ask of a cluster changes none.
     """
-    changes = sorted(one for one in assignments if not one.startswith("slurm."))
-    name = re.sub(r"[^\w.,=+-]+", "_", ",".join(changes)).strip("_")
-    if len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME]}-{digest(changes)}"
-    return out / name if name else out
+    keys = sorted({parse_set(one)[0] for one in assignments if not one.startswith("slurm.")})
+    if not keys:
+        return out
+    changes = {key: _at(suite, key) for key in keys}
+    told = ",".join(f"{key}={f'{value:g}' if isinstance(value, float) else value}" for key, value in changes.items())
+    name = re.sub(r"[^\w.,=+-]+", "_", told)[:LONGEST_NAME].strip("_")
+    return out / f"{name}-{digest(changes)[:6]}"
+
+
+def _at(suite: Suite, path: str) -> Any:
+    """The value of a key that `--set` can name, as JSON has it."""
+    found: Any = suite
+    for part in path.split("."):
+        found = found[part] if isinstance(found, Mapping) else getattr(found, part)
+    return to_jsonable_python(found)
 
 
 def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
