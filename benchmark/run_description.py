@@ -109,6 +109,7 @@ class RunLine(RunDescription):
     start: str  # key of the start model, empty where there is none
 
 
+@cache
 def row_slug(row: str) -> str:
     """A row's name as file names have it."""
     return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict, cast
@@ -55,14 +56,22 @@ class Store:
         return self.tokens or self.root / "data"
 
     def stage(self, key: str) -> Path:
-        return self.root / "stages" / key
+        return self.root.joinpath("stages", key)
 
     def start_file(self, key: str) -> Path:
         """What was measured of a start model before anything was trained."""
         return self.root / "starts" / f"{key}.jsonl"
 
     def run_file(self, config: NamedRun) -> Path:
-        return self.root / "suites" / config.suite / f"{config.id}.jsonl"
+        return self.root.joinpath("suites", config.suite, f"{config.id}.jsonl")
+
+    def begun_runs(self, suite: str) -> set[str]:
+        """The names of the files of a suite's runs: one question, where asking for each is many."""
+        return _names(self.root / "suites" / suite)
+
+    def begun_stages(self) -> set[str]:
+        """The keys of stages that have a folder."""
+        return _names(self.root / "stages")
 
     def heartbeat(self, config: NamedRun) -> Path:
         """The file of the run's Heartbeat."""
@@ -79,6 +88,10 @@ class Store:
     def stage_done(self, key: str) -> bool:
         """Whether the stage is trained. Raises RecordsError where the records of another stage lie."""
         return "done" in self.last_of_stage(key, "done")
+
+
+def _names(folder: Path) -> set[str]:
+    return set(os.listdir(folder)) if folder.is_dir() else set()
 
 
 def run_line(path: Path) -> RunLine | None:

@@ -33,6 +33,7 @@ READS_A_CLOCK = {
     "benchmark.training.standstill": "notices that the process was stopped",
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.jobs.local.board": "how often a table is drawn",
+    "benchmark.training.step_times": "whether a table was changed since it was read",
     "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
     "benchmark.lease": "how long an owner has given no sign of life",

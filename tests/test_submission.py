@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmark import records
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands
@@ -63,6 +66,37 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     assert kinds == ["afterany"] * 5 + ["aftercorr"] * 3
     lab.submit("--seeds", SEEDS)
     assert "nothing to submit" in capsys.readouterr().out and len(slurm.arrays) == 10
+
+
+def test_asking_for_many_runs_looks_once(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: counted by hand. The 92 jobs of 60 runs are 92 files, which a process opens once and asks again only
+    whether they have changed; no file is looked for of a run or a stage that has not begun."""
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    lab.submit("--seeds", SEEDS)
+    asked: Counter[str] = Counter()
+    read, stat = records.read, os.stat
+
+    def asked_stat(path: Any, **how: Any) -> Any:
+        asked[
+            next(
+                (name for name in ("suites", "stages") if f"/{name}/" in str(path) and str(path).endswith(".jsonl")), ""
+            )
+        ] += 1
+        return stat(path, **how)
+
+    monkeypatch.setattr(records, "read", lambda path: asked.update(["read"]) or read(path))
+    monkeypatch.setattr(os, "stat", asked_stat)
+    lab.call("status", "--seeds", SEEDS)
+    assert "60 runs, 60 waiting" in capsys.readouterr().out
+    assert (asked["read"], asked["suites"], asked["stages"]) == (92, 92, 0)
+    asked.clear()
+    lab.submit("--seeds", SEEDS, "--dry-run")
+    assert "To train: 0 of 60 runs" in capsys.readouterr().out
+    assert (asked["read"], asked["suites"], asked["stages"]) == (0, 2 * 92, 0), "for states, and for what to submit"
+    records.append(lab.jobs()[5].file, {"kind": "started", "node": "n1", "gpus": None, "restarts": 0})
+    asked.clear()
+    lab.call("status", "--seeds", SEEDS)
+    assert asked["read"] == 1
 
 
 BUNDLE = "runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\narray_parallelism = 7"

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -102,7 +103,7 @@ class Corpus:
         """The layout for a model that has met all domains."""
         return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special)
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """A hash for each domain, of its tokens and of the tokenizer that made them."""
         return [domain.key for domain in self.domains]

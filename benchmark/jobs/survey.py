@@ -44,6 +44,8 @@ class Survey:
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._lines: dict[str, dict[str, records.Record]] = {}
+        self._begun: set[str] = set()
+        self._begun_stages: set[str] = set()
         self._method = once(build)
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
@@ -54,6 +56,7 @@ class Survey:
     def states(self) -> list[RunState]:
         """The state of each run now."""
         self._lines = {}
+        self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
         known = [job for executor in executors.of(self.suite, self.store) for job in executor.jobs()]
         self.jobs = {job.key: job for job in known}
         self._starts = {}
@@ -91,8 +94,8 @@ class Survey:
         return [job for job in self.jobs.values() if job.under_way and job.serves and all(map(is_stale, job.serves))]
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
-        path = self.store.run_file(config)
-        run, lines = path.stem, records.read(path) if path.exists() else []  # its id, which takes long to compute
+        run, path = config.id, self.store.run_file(config)
+        lines = records.read(path) if path.name in self._begun else []
         told = next((line for line in reversed(lines) if line["kind"] == "run"), None)
         if told and (wrong := flaw_of_run(told, run)):
             raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
@@ -111,8 +114,8 @@ class Survey:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
-        restarts = max(0, self._starts.get(run, 0) - 1)
-        return dataclasses.replace(found, restarts=restarts, stages=self._timed(config, recorded))
+        restarts, timed = max(0, self._starts.get(run, 0) - 1), self._timed(config, recorded)
+        return dataclasses.replace(found, restarts=restarts, stages=timed) if restarts or timed else found
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
@@ -155,7 +158,8 @@ class Survey:
     def _last(self, key: str) -> dict[str, records.Record]:
         """The last lines of a stage by kind; runs that share it ask once."""
         if key not in self._lines:
-            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed")
+            is_there = key in self._begun_stages
+            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed") if is_there else {}
         return self._lines[key]
 
     def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:

@@ -105,11 +105,7 @@ def to_show(states: Sequence[RunState], lines: int) -> tuple[list[RunState], str
 
 def _stages(one: RunState) -> list[tuple[str, float, float]]:
     """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
-    count, known = len(one.config.domains), one.trained.keys
+    count, known, done = len(one.config.domains), one.trained.keys, one.trained.stages
     keys = known if len(known) == count else [f"{one.config.label}-{stage}" for stage in range(count)]
-    shares = [1.0] * one.trained.stages + [one.trained.fraction]
-    amounts = (per_stage(one.config.budget.amount, stage) for stage in range(count))
-    return [
-        (key, amount, shares[i] if i < len(shares) else 0.0)
-        for i, (key, amount) in enumerate(zip(keys, amounts, strict=True))
-    ]
+    shares = [*[1.0] * done, one.trained.fraction, *[0.0] * count][:count]
+    return [(key, per_stage(one.config.budget.amount, i), shares[i]) for i, key in enumerate(keys)]

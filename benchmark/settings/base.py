@@ -20,6 +20,7 @@ PATH: JsonDict = {"path": "always"}
 PATH_OR_NAME: JsonDict = {"path": "or name"}
 Called = TypeVar("Called", bound="OnCommandLine")
 T = TypeVar("T")
+ROWS = 1000  # whose answers are kept at a time
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
@@ -112,24 +113,41 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
 
 
 def of_a_row(function: Callable[..., T]) -> Callable[..., T]:
-    """Keeps a function's last answer: the runs of a row follow each other, and share their settings.
+    """Keeps a function's answers: the runs of a row share their settings.
 
     These are the same if they are one object: equal ones may be written in two ways, 1 and 1.0.
     """
-    last: list[tuple[tuple[Any, ...], T]] = []
+    answers: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
     def known(*settings: Any) -> T:
-        for before, answer in last:
-            if all(one is other for one, other in zip(before, settings, strict=True)):
-                return answer
-        answer = function(*settings)
-        last[:] = [(settings, answer)]
-        return answer
+        ids = tuple(map(id, settings))
+        if ids not in answers:
+            if len(answers) >= ROWS:
+                answers.clear()
+            answers[ids] = settings, function(*settings)  # settings are kept: no other object gets their ids
+        return answers[ids][1]
 
     return known
 
 
+# one spelling, so that equal values have equal hashes
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def digest(value: Any) -> str:
     """A short hash of anything JSON can hold, the same on every machine."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _hash(_encode(value))
+
+
+def encoded(parts: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a mapping of identifiers as `digest` sees them: those that many mappings share are encoded once."""
+    return {name: f'"{name}":{_encode(value)}' for name, value in parts.items()}
+
+
+def digest_of_encoded(parts: Mapping[str, str]) -> str:
+    """The `digest` of a mapping, by its `encoded` parts."""
+    return _hash(f"{{{','.join(parts[name] for name in sorted(parts))}}}")
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -18,7 +18,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug
-from benchmark.settings.base import PATH, OnCommandLine, Settings
+from benchmark.settings.base import PATH, OnCommandLine, Settings, digest_of_encoded, encoded
 from benchmark.settings.base import digest as digest
 from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Moment, Rate, Seeds, ShareOfPhase, same_labels
 from benchmark.settings.model_settings import Model, Start
@@ -337,12 +337,12 @@ class RunConfig(Settings):
     @cached_property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
-        return f"{self.label}-{digest({**self._determined_by, 'seed': self.seed})}"
+        return f"{self.label}-{digest_of_encoded({**self._determined_by, **encoded({'seed': self.seed})})}"
 
     @cached_property
-    def _determined_by(self) -> dict[str, Any]:
-        """What makes the run what it is, besides its seed."""
-        return self._settings(
+    def _determined_by(self) -> dict[str, str]:
+        """What makes the run what it is, besides its seed; encoded."""
+        settings = self._settings(
             {
                 "seed": True,
                 "suite": True,
@@ -358,6 +358,7 @@ class RunConfig(Settings):
                 "start": {"folder"},
             }
         )
+        return encoded(settings)
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run with another seed."""

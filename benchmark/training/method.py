@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from benchmark.settings.base import of_a_row
 from benchmark.settings.config import ConfigError
 from benchmark.settings.model_settings import Size
 from benchmark.settings.schedules import Schedule, ScheduleName
@@ -213,7 +214,7 @@ def once(build: Build) -> Build:
             built[key] = build(name, options)
         return built[key]
 
-    return known
+    return of_a_row(known)
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:

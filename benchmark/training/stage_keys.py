@@ -8,13 +8,13 @@ made of keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from benchmark.settings.base import of_a_row
-from benchmark.settings.config import ConfigError, RunConfig, Training, digest, per_stage
-from benchmark.settings.model_settings import Model
+from benchmark.settings.base import digest_of_encoded, encoded, of_a_row
+from benchmark.settings.config import Budget, ConfigError, Data, Domain, RunConfig, Training, per_stage
+from benchmark.settings.model_settings import Model, Start
 from benchmark.settings.schedules import Schedule
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
 from benchmark.training.random_numbers import random_bits
@@ -28,26 +28,35 @@ EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each
 
 def stage_of(config: RunConfig, index: int) -> Stage:
     """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
-    domains = tuple(domain.name for domain in config.domains)
-    amounts = [per_stage(config.budget.amount, i) for i in range(len(domains))]
-    ladder = config.model.ladder
+    of_row = _planned_stages(config.domains, config.model, config.training, config.budget)
+    return replace(of_row[index], seed=_seed(config.seed, index))
+
+
+@of_a_row
+def _planned_stages(domains: Sequence[Domain], model: Model, training: Training, budget: Budget) -> list[Stage]:
+    """The stages of a row's runs, but for their seeds."""
+    names = tuple(domain.name for domain in domains)
+    amounts = [per_stage(budget.amount, i) for i in range(len(names))]
 
     def refuse(*_: object) -> NoReturn:
         raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
 
-    return Stage(
-        domains=domains[: index + 1],
-        ladder=ladder[: index + 1],
-        spent=sum(amounts[:index]),
-        budget=amounts[index],
-        unit=config.budget.unit,
-        learning_rate=per_stage(config.training.learning_rate, index),
-        seed=_seed(config.seed, index),
-        build=refuse,
-        memory_rows=refuse,
-        previous=refuse,
-        outlook=Outlook(stages=len(domains), size=ladder[-1], budget=sum(amounts)),
-    )
+    return [
+        Stage(
+            domains=names[: index + 1],
+            ladder=model.ladder[: index + 1],
+            spent=sum(amounts[:index]),
+            budget=amount,
+            unit=budget.unit,
+            learning_rate=per_stage(training.learning_rate, index),
+            seed=0,
+            build=refuse,
+            memory_rows=refuse,
+            previous=refuse,
+            outlook=Outlook(stages=len(names), size=model.ladder[-1], budget=sum(amounts)),
+        )
+        for index, amount in enumerate(amounts)
+    ]
 
 
 @cache
@@ -92,10 +101,19 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
     """
     keys: list[str] = []
-    training, made_of = _of_training(config.training), _of_model(config.model)
+    of_row = _parts_of_row(
+        config.domains,
+        config.places,
+        config.data,
+        config.model,
+        config.start,
+        config.training,
+        config.budget,
+        texts,
+    )
     keeps = False
     draws_memory = config.data.memory_seed == "run"
-    for index, text in enumerate(texts):
+    for index, parts in enumerate(of_row):
         stage = stage_of(config, index)
         times = stage_times(config, index)
         signature = method.signature(stage)
@@ -108,43 +126,55 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
             )
         if signature and method.version > 1:
             signature = {**signature, "version": method.version}
-        keys.append(
-            digest(
-                {
-                    "format": FORMAT,
-                    "previous": keys[-1] if keys else None,
-                    "signature": signature,
-                    "seed": config.seed,
-                    "domain": stage.domains[-1],
-                    **({"place": config.places[index]} if config.places else {}),
-                    "text": text,
-                    "sequence_length": config.data.sequence_length,
-                    "memory_tokens": config.data.memory_tokens if method.uses_memory(stage) else None,
-                    **({"memory_seed": "run"} if draws_memory and method.uses_memory(stage) else {}),
-                    "model": made_of,
-                    **({"start": config.start.key} if config.start and not index else {}),
-                    "ladder": [str(size) for size in stage.ladder],
-                    "training": training,
-                    "learning_rate": per_stage(config.training.learning_rate, index),
-                    "warmup": per_stage(config.training.warmup, index),
-                    "budget": [config.budget.unit, stage.budget, *([asdict(times)] if times else [])],
-                    **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
-                    **({"keeps": "optimizer"} if keeps else {}),
-                }
-            )
-        )
+        uses_memory = method.uses_memory(stage)
+        own = {
+            "previous": keys[-1] if keys else None,
+            "signature": signature,
+            "seed": config.seed,
+            "memory_tokens": config.data.memory_tokens if uses_memory else None,
+            **({"memory_seed": "run"} if draws_memory and uses_memory else {}),
+            **({"budget": [config.budget.unit, stage.budget, asdict(times)]} if times else {}),
+            **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
+            **({"keeps": "optimizer"} if keeps else {}),
+        }
+        keys.append(digest_of_encoded({**parts, **encoded(own)}))
     return keys
 
 
 @of_a_row
-def _of_training(training: Training) -> dict[str, Any]:
-    """What of it is the same in every stage and makes a difference."""
-    return training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE)
-
-
-@of_a_row
-def _of_model(model: Model) -> dict[str, Any]:
-    return model.model_dump(mode="json", include=MADE_OF)
+def _parts_of_row(
+    domains: Sequence[Domain],
+    places: Sequence[int],
+    data: Data,
+    model: Model,
+    start: Start | None,
+    training: Training,
+    budget: Budget,
+    texts: Sequence[str],
+) -> list[dict[str, str]]:
+    """What keys of a row's stages are made of that neither its seed nor its method decides, encoded; one a stage."""
+    same = {
+        "format": FORMAT,
+        "sequence_length": data.sequence_length,
+        "model": model.model_dump(mode="json", include=MADE_OF),
+        "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
+    }
+    return [
+        encoded(
+            {
+                **same,
+                "domain": domains[index].name,
+                **({"place": places[index]} if places else {}),
+                "text": text,
+                **({"start": start.key} if start and not index else {}),
+                "ladder": [str(size) for size in model.ladder[: index + 1]],
+                "learning_rate": per_stage(training.learning_rate, index),
+                "warmup": per_stage(training.warmup, index),
+                "budget": [budget.unit, per_stage(budget.amount, index)],
+            }
+        )
+        for index, text in enumerate(texts)
+    ]
 
 
 def _knows_the_stream(phases: Sequence[Phase]) -> bool:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
 
 
+@lru_cache(maxsize=4)
+def _rows(path: Path, changed: int) -> list[RowTimes]:
+    """The rows of a table, which was last changed then: thousands of runs ask for the same."""
+    return [_row(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
 def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     """What the run's table says of a stage; None under a budget of another unit.
 
@@ -64,7 +71,7 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     path = Path(config.budget.reference)
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     try:
-        rows = [_row(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+        rows = _rows(path, path.stat().st_mtime_ns)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         told = f"{type(error).__name__}: {error}"[:200]
         raise ConfigError(f"budget.reference: {path} is no table of step times ({told}); {cure}") from None

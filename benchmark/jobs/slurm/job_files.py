@@ -139,7 +139,20 @@ def read(folder: Path) -> list[Job]:
 
 
 def read_one(path: Path) -> list[Job]:
-    """The jobs of one file; none if whoever submitted it was killed before saying so, and only the job itself wrote."""
+    """The jobs of one file; none if whoever submitted it was killed before saying so, and only the job itself wrote.
+
+    A file that has not grown since this process read it is not opened again: `status --watch` asks for thousands.
+    """
+    size = os.stat(path).st_size
+    if path not in _read or _read[path][0] != size:
+        _read[path] = size, _jobs(path)
+    return _read[path][1]
+
+
+_read: dict[Path, tuple[int, list[Job]]] = {}  # the sizes of files, and what was in them
+
+
+def _jobs(path: Path) -> list[Job]:
     lines = records.read(path)
     jobs: dict[str, Job] = {}
     for line in lines:

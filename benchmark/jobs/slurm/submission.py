@@ -29,7 +29,7 @@ from benchmark.settings.slurm_settings import asks_for_gpus
 from benchmark.sharing import for_the_user_alone
 
 FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
-TASKS = 100  # tasks
+TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 # in what sbatch says of too large a submission
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
 
