@@ -4,7 +4,8 @@
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make slurm-chaos    docs/slurm.md: a real Slurm cluster on this machine
-# make chaos   docs/reliability.md: two hundred kills at random, a disk that fails at each of its operations, goodput
+# make chaos   docs/reliability.md: two hundred kills at random, two hundred runs side by side, a disk that fails at
+#              each of its operations, goodput
 PYTHON ?= python3
 VENV := .venv
 PIP_INSTALL := pip install
@@ -53,6 +54,7 @@ slurm-chaos: $(VENV)/installed
 
 chaos: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills
+	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos many
 	$(RUN) -m tests.tools.chaos disk
 	OMP_NUM_THREADS=1 $(RUN) -m tests.support.goodput 5 1
 

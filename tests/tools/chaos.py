@@ -1,11 +1,14 @@
-"""Kills of `run_all.py run` at random, and faults of its disk, each counted: `make chaos`.
+"""Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted: `make chaos`.
 
     python -m tests.tools.chaos kills [--kills 200] [--seed 0] [--methods A,B] [--seconds S] [--tally FILE]
+    python -m tests.tools.chaos many [--runs 200] [--seed 0] [--seconds S] [--folder F]
     python -m tests.tools.chaos disk [--scenarios A,B]
 
 `kills` goes through all methods in turn, four kills and a comparison each (tests/support/kills.py), until there were as
 many or the seconds are over. With a tally it writes down each run there, and goes on where it ended: a line of JSON a
-run. `disk` lets each operation of each scenario go wrong (tests/support/faulty_disk.py).
+run. `many` trains short runs side by side and kills their processes (tests/support/many_runs.py), 30 for 100 runs; in a
+folder that it is given it goes on where it ended. `disk` lets each operation of each scenario go wrong
+(tests/support/faulty_disk.py).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import methods
 from tests.support import faulty_disk
 
 TOGETHER = 4  # kills of a run before it may come to an end
+KILLED = 0.3  # of `many` runs
 IN_A_ROW = 2  # runs of a method, which share the undisturbed one
 Tally = list[dict[str, Any]]  # of each run: method, kills by kind of work, steps, and which files differ
 
@@ -75,6 +79,20 @@ def _commit() -> str:
     return subprocess.run(command, cwd=faulty_disk.ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def many(runs: int, seed: int, seconds: float, folder: Path | None) -> int:
+    from tests.support.many_runs import ManyRuns
+
+    with tempfile.TemporaryDirectory() as scratch:
+        all_of_them = ManyRuns(folder or Path(scratch) / "many", runs, KILLED, seed)
+        finished = all_of_them.disturb(seconds)
+        if not finished:
+            print("not finished: the same command with --folder goes on" if folder else "not finished: more --seconds")
+            return 1
+        found = all_of_them.found()
+    print(f"commit {_commit()}, seed {seed}: {json.dumps(found)}")
+    return int(bool(found["wrong"] or found["done"] != runs))
+
+
 def disk(scenarios: str) -> int:
     wrong = faults = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -88,16 +106,20 @@ def disk(scenarios: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kills", "disk"))
+    parser.add_argument("what", choices=("kills", "many", "disk"))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.names()))
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--tally", type=Path)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--scenarios", default="")
     given = parser.parse_args()
     if given.what == "disk":
         return disk(given.scenarios)
+    if given.what == "many":
+        return many(given.runs, given.seed, given.seconds, given.folder)
     return kills(given.kills, given.seed, given.methods.split(","), given.seconds, given.tally)
 
 

@@ -1,0 +1,148 @@
+"""Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish, each once.
+
+`run_all.py run --parallel` has a process a slot, which trains run after run. Whenever another so many stages have begun
+one of these processes is killed, a moment later; the run that it had has failed then, and the command is called again
+with --retry-failed until all are done. What they came to is held against runs that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, TypedDict
+
+import run_all
+from benchmark import records
+from benchmark.jobs.local import work
+from benchmark.jobs.side_by_side import WorkerShare
+from tests.support import tiny_suite
+
+METHODS = ("naive", "er")  # which share the first of their two stages
+SIDE_BY_SIDE = 8
+COMPARED = 5  # seeds
+MOMENT = 0.3  # seconds from the beginning of a stage in which it is killed, about what one takes
+
+
+class Found(TypedDict):
+    """What has become of all runs."""
+
+    runs: int
+    kills: int
+    calls: int  # of the command
+    done: int  # runs that say so, once
+    stages: int  # that were trained to their end, once
+    again: int  # stages that were begun again, or went on from a checkpoint
+    wrong: list[str]  # what is done twice, or came to other weights than undisturbed
+
+
+class ManyRuns:
+    """So many runs, of which a share is killed. What is in the folder already is gone on with."""
+
+    def __init__(self, folder: Path, runs: int, share: float, seed: int) -> None:
+        self.folder, self.runs = folder, folder / "runs"
+        self.seeds = runs // len(METHODS)
+        folder.mkdir(parents=True, exist_ok=True)
+        suite = tiny_suite.write(folder)
+        text = suite.read_text().replace('title = "Tiny"', 'title = "Tiny"\ntables = []')
+        suite.write_text(text.replace("batch_size = 10", "batch_size = 10\ncheckpoint_seconds = 0.05"))
+        for name in tiny_suite.WORDS:  # prepared text is known by the time of its files
+            os.utime(folder / f"{name}.jsonl", (1, 1))
+        self.suite, self._chosen = suite, random.Random(seed)
+        stages = self.seeds * (1 + len(METHODS))
+        self._at = sorted(self._chosen.sample(range(1, stages), round(share * runs)))  # stages that have begun
+        self._log = folder / "log"
+
+    def disturb(self, seconds: float) -> bool:
+        """Train and kill, for so many seconds. Returns whether all is done."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            child = self._call(self.runs, range(self.seeds))
+            self._note("call")
+            while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+                if time.monotonic() > until:
+                    os.kill(child, signal.SIGINT)
+                    os.waitpid(child, 0)
+                    return False
+                self._kill_one(child)
+                time.sleep(0.02)
+            if os.waitstatus_to_exitcode(ended[1]) == 0:
+                return True
+        return False
+
+    def found(self) -> Found:
+        """Say what has become of all, after some were trained undisturbed."""
+        alone = self.folder / "undisturbed"
+        _, status = os.waitpid(self._call(alone, range(COMPARED)), 0)
+        assert os.waitstatus_to_exitcode(status) == 0, f"see {self._log}"
+        stages = {path.parent.name: records.read(path) for path in self.runs.glob("stages/*/records.jsonl")}
+        runs = {path.stem: records.read(path) for path in self.runs.glob("suites/tiny/*.jsonl")}
+        wrong = [name for name, lines in {**runs, **stages}.items() if _count(lines)["done"] != 1]
+        for path in alone.glob("stages/*/records.jsonl"):
+            if _weights(stages[path.parent.name]) != _weights(records.read(path)):
+                wrong.append(f"{path.parent.name}: other weights than undisturbed")
+        begun = [_count(lines)["stage"] + _count(lines)["resumed"] for lines in stages.values()]
+        return {
+            "runs": len(runs),
+            "kills": self._noted("kill"),
+            "calls": self._noted("call"),
+            "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),
+            "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
+            "again": sum(times - 1 for times in begun),
+            "wrong": wrong,
+        }
+
+    def _kill_one(self, child: int) -> None:
+        """Kill one of the processes that train, if that is due."""
+        place, kills = self.runs / "stages", self._noted("kill")
+        begun = len(os.listdir(place)) if place.exists() else 0
+        if kills == len(self._at) or begun < self._at[kills]:
+            return
+        time.sleep(self._chosen.uniform(0, MOMENT))
+        if workers := _children(child):
+            os.kill(self._chosen.choice(workers), signal.SIGKILL)
+            self._note("kill")
+
+    def _call(self, runs: Path, seeds: range) -> int:
+        """A copy of this process that calls the command; its own copies train, so that none has to import torch."""
+        child = os.fork()
+        if child:
+            return child
+        status = 99
+        try:
+            log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            shares: Any = work
+            shares.WorkerShare = functools.partial(WorkerShare, start="fork")
+            places = ["--runs", str(runs), "--out", str(self.folder / "report")]
+            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(SIDE_BY_SIDE), "--retry-failed"]
+            status = run_all.main(["run", str(self.suite), *places, *more])
+        finally:
+            os._exit(status)
+
+    def _note(self, what: str) -> None:
+        with (self.folder / what).open("a") as file:
+            file.write("x")
+
+    def _noted(self, what: str) -> int:
+        return (self.folder / what).stat().st_size if (self.folder / what).exists() else 0
+
+
+def _children(process: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _count(lines: list[records.Record]) -> Counter[str]:
+    return Counter(line["kind"] for line in lines)
+
+
+def _weights(lines: list[records.Record]) -> list[str]:
+    return [line["weights"] for line in lines if line["kind"] == "done"]
