@@ -78,8 +78,11 @@ def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 
-def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
-    """Oracle: the same records in a folder of --runs, and as a commit has them after they were changed."""
+def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: the same records in a folder of --runs, and as a commit has them after they were changed.
+
+    A commit whose files are larger than records are is not unpacked.
+    """
     a, b = sides
     git = ["git", "-C", str(a), "-c", "user.name=x", "-c", "user.email=x"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
@@ -94,6 +97,9 @@ def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_pa
     for place, message in ((f"{a}@nowhere", "no such folder in that commit"), (str(tmp_path), "no records; give")):
         with pytest.raises(ResultsError, match=message), results.opened(place):
             pass
+    monkeypatch.setattr(results, "LARGEST_COMMIT", 1000)
+    with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), results.opened(f"{a}@HEAD"):
+        pass
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(before_named("x", a), Side("y", {})))
 

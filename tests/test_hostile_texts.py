@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 import methods
 import paper_tables
+from benchmark.downstream import task_data, tasks
 from benchmark.errors import UserError
-from benchmark.settings.config import Suite
+from benchmark.settings.config import Domain, Suite
 from benchmark.settings.suite_files import load_suite
+from benchmark.settings.task_settings import Task
 from tests.support import synthetic
 
 HOSTILE = "=1+1|<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
@@ -157,6 +160,23 @@ def check_report(out: Path) -> None:
         if path.suffix == ".csv":
             fields = [field for line in csv.reader(text.splitlines()) for field in line]
             assert not [field for field in fields if field[:1] in ("=", "@")], path
+
+
+def test_labels_of_a_task_reach_no_record_and_break_no_line(tmp_path) -> None:
+    """Oracle: the bytes of what is recorded of a task's examples hold no class; an error has it on one line."""
+    labels = [f"{HOSTILE}\n{name}" for name in ("yes", "no")]
+    lines = "".join(json.dumps({"text": f"{label} {i}", "label": label}) + "\n" for label in labels for i in range(3))
+    for split in SPLITS:
+        (tmp_path / f"{split}.jsonl").write_text(lines)
+    task = Task(name="t", domain="a", **{split: str(tmp_path / f"{split}.jsonl") for split in SPLITS})
+    data = task_data.load(task, [Domain(name="a", packages=("json",))], tmp_path)
+    assert data.labels == tuple(sorted(labels))
+    tasks.record_baselines([(task, data)], tmp_path / "baselines.jsonl")
+    assert HOSTILE[:5] not in (tmp_path / "baselines.jsonl").read_text()
+    (tmp_path / "test.jsonl").write_text(lines.replace("yes", "maybe"))
+    with pytest.raises(UserError) as refused:
+        task_data.load(task, [Domain(name="a", packages=("json",))], tmp_path)
+    assert "\n" not in str(refused.value) and repr(labels[0]) in str(refused.value)
 
 
 def test_no_text_is_code_in_a_batch_script(accepted, tmp_path) -> None:

@@ -18,7 +18,7 @@ from benchmark.jobs import side_by_side
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import physical_cores
-from benchmark.jobs.slurm import bundle, job, job_files, snapshot
+from benchmark.jobs.slurm import bundle, commands, job, job_files, snapshot
 from benchmark.jobs.slurm.bundle import TrainBundle, own_slots
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.process import PREEMPTION
@@ -166,6 +166,15 @@ def test_a_cancelled_job_is_not_queued_again(place: Place) -> None:
     with pytest.raises(SystemExit, match="143"):
         place.run(Signalled(place, signal.SIGTERM))
     assert place.calls == [] and place.said()[-1]["state"] == "stopped"
+
+
+def test_a_job_that_preemption_cancels_is_queued_again(place: Place, monkeypatch) -> None:
+    """Such a job gets SIGTERM alone. Oracle: what scontrol of Slurm 22.05 said of one that gave way to another."""
+    told = "   PreemptEligibleTime=2026-11-23T02:49:04 PreemptTime=2026-11-23T02:49:30\n"
+    monkeypatch.setattr(commands, "_ask", lambda command: told if command[1:] == ["show", "job", "7"] else "")
+    with pytest.raises(SystemExit):
+        place.run(Signalled(place, signal.SIGTERM))
+    assert place.calls == [PREEMPTION] and [line["kind"] for line in place.said()] == ["started"]
 
 
 def test_a_job_that_cannot_be_queued_again_says_so(place: Place) -> None:

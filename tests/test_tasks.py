@@ -113,7 +113,7 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("split", "rows", "message"),
     [
-        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has x, y"),
+        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has 'x', 'y': correct it"),
         ("dev", [row("i", "Y")], r"dev\.jsonl:1: unknown label 'Y'"),
         ("dev", [], "dev is empty"),
         ("train", [*GOOD, row("i", "z")], r"train\.jsonl:5: the only example of the class 'z'"),

@@ -82,12 +82,12 @@ def check(task: str, raw: dict[Split, Sequence[RawExample]]) -> TaskData:
     counts = Counter(_label(row) for row in raw["train"])
     labels = tuple(sorted(counts))
     if len(labels) < 2:
-        raise DataError(f"task {task!r}: all of train has the label {labels[0]!r}; there must be two classes")
+        raise DataError(f"task {task!r}: all of train has the label {labels[0]!r:.80}; there must be two classes")
     for row in raw["train"]:
         if counts[_label(row)] == 1:
             raise DataError(
-                f"task {task!r}, {row.place}: the only example of the class {_label(row)!r} in train; add examples, "
-                "or leave the class out"
+                f"task {task!r}, {row.place}: the only example of the class {_label(row)!r:.80} in train; add "
+                "examples, or leave the class out"
             )
     number = {label: index for index, label in enumerate(labels)}
     splits: dict[str, tuple[Example, ...]] = {}
@@ -95,7 +95,8 @@ def check(task: str, raw: dict[Split, Sequence[RawExample]]) -> TaskData:
         for row in raw[split]:
             if _label(row) not in number:
                 raise DataError(
-                    f"task {task!r}, {row.place}: unknown label {_label(row)!r}; train has {', '.join(labels)}"
+                    f"task {task!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {_some(labels)}: "
+                    "correct it, or leave the row out"
                 )
         splits[split] = tuple(Example(r.text, r.text_pair, number[_label(r)], r.place) for r in raw[split])
     return TaskData(labels, **splits)
@@ -122,6 +123,12 @@ def _is_torn(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def _some(labels: Sequence[str]) -> str:
+    """The first labels, each on a line whatever it holds."""
+    shown = ", ".join(f"{label!r:.80}" for label in labels[:SHOWN])
+    return shown + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
+
+
 def _label(row: RawExample) -> str:
     return str(row.label).lower() if isinstance(row.label, bool) else str(row.label)
 
@@ -145,6 +152,7 @@ def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> floa
     return metric(name, [targets[i] for i in clean], [predictions[i] for i in clean])
 
 
+SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
 
 

@@ -34,6 +34,7 @@ from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
 
 RECORDS, REPORT, PAGE = "records", "report", "index.html"
+LARGEST_COMMIT = 2**31  # bytes that a folder of records may have in a commit
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
 
 
@@ -105,16 +106,33 @@ def _of_commit(folder: str, commit: str, into: Path) -> Path:
         raise ResultsError(f"{folder}@{commit}: no commit is called so; give FOLDER@COMMIT")
     archive = ["git", "-C", folder, "archive", "--format=tar", commit, "."]
     into.mkdir()
-    try:
-        done = subprocess.run(archive, capture_output=True, check=True)
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
-            tar.extractall(into, filter="data")
-    except (OSError, subprocess.CalledProcessError) as error:
-        why = error.stderr.decode().strip() if isinstance(error, subprocess.CalledProcessError) else error
-        raise ResultsError(
-            f"{folder}@{commit}: no such folder in that commit ({why}); give FOLDER@COMMIT of one that has it"
-        ) from None
+    with tempfile.TemporaryFile() as said, subprocess.Popen(archive, stdout=subprocess.PIPE, stderr=said) as git:
+        try:
+            _unpack_at_most(LARGEST_COMMIT, cast(IO[bytes], git.stdout), into)
+        except tarfile.TarError as error:  # git says in its own words that there is no such folder
+            git.wait()
+            said.seek(0)
+            raise ResultsError(
+                f"{folder}@{commit}: no such folder in that commit ({said.read().decode().strip() or error}); give "
+                "FOLDER@COMMIT of one that has it"
+            ) from None
+        except OverflowError as error:
+            git.kill()
+            raise ResultsError(
+                f"{folder}@{commit}: {error}, which no records have: name the folder of the records alone"
+            ) from None
     return into
+
+
+def _unpack_at_most(most: int, packed: IO[bytes], into: Path) -> None:
+    """Unpack a tar file as it comes. Raises OverflowError where its files have more bytes than `most`."""
+    size = 0
+    with tarfile.open(fileobj=packed, mode="r|") as tar:
+        for member in tar:
+            size += member.size
+            if size > most:
+                raise OverflowError(f"more than {most:,} bytes")
+            tar.extract(member, into, filter="data")
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

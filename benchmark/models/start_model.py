@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import safe_open
 from transformers import AutoConfig
 
 from benchmark import checksums
@@ -39,6 +41,7 @@ def started(config: RunConfig) -> RunConfig:
         return config
     folder = _folder(model.start, model.revision)
     known = _configuration(folder)
+    _check_weights(folder)
     architecture = architectures.of(known.model_type)
     if architecture.length(known) < config.data.sequence_length:
         raise ConfigError(
@@ -147,6 +150,26 @@ def _configuration(folder: Path) -> Any:
         if not (1 <= layers <= 10_000 and 1 <= heads <= width <= 1_000_000):  # as of the sizes of a suite
             raise ValueError(f"{layers} layers, hidden size {width} and {heads} heads cannot be")
         return known
+
+
+@functools.cache
+def _check_weights(folder: Path) -> None:
+    """Raise ConfigError for weights that are missing, cut short or not what their headers say, before a job is made.
+
+    All tensors are looked at when they are read.
+    """
+    files = set(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    with naming_damage(index):
+        named = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
+    for path in sorted(files | {folder / name for name in named}):
+        with naming_damage(path), safe_open(path, framework="pt"):
+            pass
+    if not files:
+        raise ConfigError(
+            f"model.start: {folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are "
+            "not opened; save the model again with a transformers of today"
+        )
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from benchmark.jobs.slots import Slot, slots_for
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.lease import Lock
+from benchmark.models.transformer import load_network
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -43,6 +44,8 @@ def work_through(plan: Plan) -> int:
     slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
+        for folder in {one.config.start.folder for one in plan.wanted if one.config.start and not one.trained.stages}:
+            load_network(folder)
         print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
     with board(plan.states_now) if leads and plan.states_now and len(plan.states) > 1 else contextlib.nullcontext():

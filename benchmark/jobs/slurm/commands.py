@@ -109,6 +109,11 @@ def restarts(job: str) -> int:
     return int(found[1]) if found else 0
 
 
+def is_preempted(job: str) -> bool:
+    """Whether Slurm is taking a running job's nodes for another."""
+    return bool(re.search(r"\bPreemptTime=\d", _ask(["scontrol", "show", "job", job])))
+
+
 def wire(jobs: Sequence[str], after: Sequence[str], needs: Sequence[str]) -> None:
     """Let waiting jobs or tasks of arrays start when `after` have ended and `needs` succeeded."""
     wanted = [f"{kind}:{':'.join(ids)}" for kind, ids in (("afterany", after), ("afterok", needs)) if ids]

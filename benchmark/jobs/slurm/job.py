@@ -36,8 +36,9 @@ class SlurmJob:
 
     On the signal of a time limit or a preemption all processes stop after the same step, one of them having saved a
     checkpoint, and only then submitit's own handler is called, which queues the job again. (It would be called in the
-    middle of a step, and only in one process, so it is put aside.) After SIGTERM alone the job just ends: someone
-    cancelled it.
+    middle of a step, and only in one process, so it is put aside.) After SIGTERM alone Slurm is asked: where preemption
+    cancels jobs (PreemptMode=CANCEL) that is all that they get, and the job is queued again too. Else someone cancelled
+    it, and it just ends.
     """
 
     payload: Payload
@@ -95,7 +96,7 @@ class SlurmJob:
             )
 
     def _leave(self, file: Path, signals: StopSignals, rank: int) -> None:
-        if rank == 0 and signals.came[:1] == [PREEMPTION]:
+        if rank == 0 and (signals.came[:1] == [PREEMPTION] or _is_preempted()):
             try:
                 with for_the_user_alone():  # it writes the pickle anew
                     signals.before[PREEMPTION](PREEMPTION, None)
@@ -107,6 +108,13 @@ class SlurmJob:
             _end(file, "stopped", error="saved and ended by SIGTERM")
             sys.exit(128 + signal.SIGTERM)
         sys.exit(0)
+
+
+def _is_preempted() -> bool:
+    """Whether Slurm ends this job for another one; not where it cannot be asked."""
+    with contextlib.suppress(UserError):
+        return commands.is_preempted(os.environ["SLURM_JOB_ID"])
+    return False
 
 
 @contextlib.contextmanager

@@ -124,7 +124,9 @@ def _plain(make: Make) -> Make:
 
 def starts() -> Iterator[Case]:
     """Models to start from, and their tokenizers."""
-    config, tokenizer = "runs/model/config.json", "runs/model/tokenizer.json"
+    config, tokenizer, weights = (
+        f"runs/model/{name}" for name in ("config.json", "tokenizer.json", "model.safetensors")
+    )
     given = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
     for name, make in {
         "no config": lambda here: (here / config).unlink(),
@@ -143,6 +145,17 @@ def starts() -> Iterator[Case]:
         "no vocabulary": _edit("config.json", vocab_size=None),
     }.items():
         yield Case(f"start: {name}", ("prepare", SUITE, *RUNS, *given), ("runs/model",), _plain(make))
+    for name, make in {
+        "no weights": lambda here: (here / weights).unlink(),
+        "weights that are cut short": lambda here: os.truncate(here / weights, 5000),
+        "weights without a header": write(weights, b"x" * 100),
+        "an index that is text": write(f"{weights}.index.json", b"x"),
+        "an index of files that are not there": write(
+            f"{weights}.index.json", b'{"weight_map": {"a": "b.safetensors"}}'
+        ),
+    }.items():
+        yield Case(f"start: {name}", ("run", SUITE, "--dry-run", *RUNS, *given), ("runs/model",), _plain(make))
+    yield Case("start: a tensor less", ("run", SUITE, *PLACES, *given), ("runs/model",), _plain(_tensors("lacks")))
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
     evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
