@@ -202,7 +202,10 @@ class Lease(Lock):
     def refuse_if_lost(self) -> None:
         """The same by what is known, without a look at the disk."""
         if self._lost:
-            raise LeaseLost(f"{self.path}: this process gave no sign of life for too long, and {self.owner()} has it")
+            raise LeaseLost(
+                f"{self.path}: this process gave no sign of life for too long, and {self.owner()} has it: "
+                "let that one end"
+            )
 
     def owner(self) -> Owner | None:
         """Who had it last, or has it; None if it was given back, or where nothing is known."""

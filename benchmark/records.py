@@ -180,7 +180,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         raise RecordsError(f"cannot write a record of kind {kind!r} to {path}; kinds are: {', '.join(FIELDS)}")
     missing = [name for name in FIELDS[kind] if name not in record]
     if missing:
-        raise RecordsError(f"a record of kind {kind!r} for {path} lacks {', '.join(missing)}")
+        raise RecordsError(f"a record of kind {kind!r} for {path} lacks {', '.join(missing)}: give them")
     line = (_encode({"time": round(time.time(), 3), **record}) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)

@@ -66,11 +66,30 @@ def test_the_page_on_troubles_lists_every_message() -> None:
     assert page.partition(list_errors.HEADING)[1:] == list_errors.render().partition(list_errors.HEADING)[1:]
 
 
+CURES = re.compile(
+    r"\b(add|ask|begin|cancel|change|choose|collect|compare|compute|convert|copy|correct|delete|do|draws|export|fetch|"
+    r"free|give|grow|install|is made|keep|leave|let|look|lower|makes?|made by|measure|move|name|open|pass|put|raise|"
+    r"reduce|remove|rename|render|repair|restore|run|save|say|see|set|shorten|spell|submit|take|train|try|tune|use|wait|widen|write)\b"
+)
+CHOICES = re.compile(
+    r"\b(there (are|is)|it has|known are|can grow:|must|needs?|multiples of|export that|give|says why)\b", re.IGNORECASE
+)
+
+
+def test_every_message_says_what_to_do() -> None:
+    """Oracle: the words of cures, which follow what is wrong; or the choices there are. An ellipsis at the end is what
+    the place puts in, and Slurm's or a library's own words."""
+    for _, text in list_errors.messages():
+        last = re.split(r"[:;]| or ", text, maxsplit=1)[-1].lower()
+        has_cure = CURES.search(last) or CHOICES.search(text)
+        assert has_cure or text.endswith("…"), text
+
+
 def test_messages_of_every_kind_are_found() -> None:
     """Oracle: one of each kind, copied from where it is raised, an f-string, a choice of two and a setting's."""
     assert {
         ("ConfigError", "--out … exists already: name a new folder"),
-        ("ConfigError", "grow and revision go with start"),
+        ("ConfigError", "grow and revision go with start: name a model to start from, or leave them out"),
         ("DataError", "task …: train is empty; every split needs examples".replace("train", "…")),
         ("RecordsError", "… is a folder, not a file of records: move it away"),
     } <= list_errors.messages()

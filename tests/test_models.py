@@ -249,5 +249,5 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"does not fit a model with 281 text ids: the prompts would be \[280\]"):
         build("gpt", 1, 64, Vocabulary(281, ("web",)), 32).save(tmp_path / "new", tokenizer)
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
-    with pytest.raises(ConfigError, match="not written by this benchmark"):
+    with pytest.raises(ConfigError, match="that this benchmark has written"):
         load(tmp_path / "foreign")

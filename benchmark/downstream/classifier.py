@@ -54,7 +54,9 @@ class SavedModel:
             raise ConfigError(f"{folder} is no checkpoint: it has no config.json; name the folder of a model")
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         if not hasattr(self.config, "text_vocabulary"):
-            raise ConfigError(f"{folder}: config.json does not say text_vocabulary, domains and prompts; not ours")
+            raise ConfigError(
+                f"{folder}: config.json does not say text_vocabulary, domains and prompts; name one of ours"
+            )
         self.domains: list[str] = list(self.config.domains)
         self.final = final
         self.special = Special(*getattr(self.config, "special_tokens", ()))

@@ -191,7 +191,10 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
                         "; restore what the study was made with"
                     )
                 if actual != expected:
-                    raise ResultsError(f"stage {key} of {config.id} came to weights {actual}, recorded are {expected}")
+                    raise ResultsError(
+                        f"stage {key} of {config.id} came to weights {actual}, recorded are {expected}: run it with "
+                        "the code, packages and hardware that the record names, or collect what it is now"
+                    )
                 yield f"stage {key} of {config.id}: the same weights, {expected}"
                 return
     raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
@@ -233,7 +236,7 @@ def _check_run(run: RunRecords, anew: bool) -> None:
         done = [line for line in lines if line["kind"] == "done"]
         start = [line for line in lines if line["kind"] == "stage"]
         if not done or not start:
-            raise ResultsError(f"{run.id}: its stage {index} did not end")
+            raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
         _check_stage(f"{run.id}, stage {index}", start[-1], done[-1], per_stage(amounts, index))
         given += per_stage(amounts, index)
         took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in start[-1]["phases"])

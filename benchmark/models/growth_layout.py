@@ -39,7 +39,10 @@ def places(network: PreTrainedModel) -> Network[Place]:
         if id(parameter) not in known and name not in architecture.unused
     ]
     if other:
-        raise ConfigError(f"cannot grow this {type(network).__name__}: it has more than a plain one ({other[0]})")
+        raise ConfigError(
+            f"cannot grow this {type(network).__name__}: it has more than a plain one ({other[0]}): take another "
+            "method's"
+        )
     return found
 
 

@@ -81,7 +81,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
     if missing:
         names = ", ".join(sorted(parameters[parameter] for parameter in missing))
         known = ", ".join([*(kind.__name__ for kind in LAYERS), "RMSNorm"])
-        raise ConfigError(f"no gradients by row came to {names}: they come only through calls of {known}")
+        raise ConfigError(f"no gradients by row came to {names}: use these parameters in calls of {known} alone")
 
 
 def _in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:

@@ -235,14 +235,14 @@ def load(folder: Path | str) -> LanguageModel:
     if not (isinstance(getattr(config, "text_vocabulary", None), int) and isinstance(config.domains, list)):
         raise ConfigError(
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
-            "it was not written by this benchmark"
+            "name one that this benchmark has written, or begin with this one (model.start)"
         )
     special = Special(*getattr(config, "special_tokens", ()))
     vocabulary = Vocabulary(config.text_vocabulary, tuple(config.domains), special)
     if vocabulary.size != config.vocab_size:
         raise ConfigError(
             f"{folder}: {config.vocab_size} vocabulary rows, but text_vocabulary {vocabulary.text} and "
-            f"{len(vocabulary.domains)} domains make {vocabulary.size}"
+            f"{len(vocabulary.domains)} domains make {vocabulary.size}: restore config.json from a copy"
         )
     return LanguageModel(network, vocabulary, config.prompts).eval()
 
@@ -287,8 +287,8 @@ def configuration(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
-        cure = f"; name {inside}" if (inside / "config.json").is_file() else ""
-        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json{cure}")
+        named = inside if (inside / "config.json").is_file() else "a folder that has one"
+        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

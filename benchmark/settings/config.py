@@ -75,7 +75,7 @@ class Domain(Settings):
         if len(given) != 1:
             raise ValueError(f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})")
         if self.valid and not self.train:
-            raise ValueError("valid goes with train; other sources are split by a hash of each document")
+            raise ValueError("valid goes with train: leave it out, other sources are split by a hash of each document")
         return self
 
     @property

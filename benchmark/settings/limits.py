@@ -28,7 +28,7 @@ def same_labels(labels: Iterable[str]) -> list[str]:
 
 def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
-        raise ValueError("the same seed twice would count one run as two")
+        raise ValueError("the same seed twice would count one run as two: give each once")
     return seeds
 
 

@@ -67,12 +67,14 @@ class Model(Settings):
             if not self.ladder:
                 raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
             if self.grow or self.revision:
-                raise ValueError("grow and revision go with start")
+                raise ValueError("grow and revision go with start: name a model to start from, or leave them out")
         elif self.ladder and self.grow:
             raise ValueError("give a ladder or grow, not both")
         for smaller, size in pairwise(self.ladder):
             if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
-                raise ValueError(f"ladder: {size} after {smaller}: a model can grow, not shrink")
+                raise ValueError(
+                    f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes that never fall"
+                )
         if self.start:
             return self  # the heads are those of the start model
         for size in self.ladder:

@@ -255,7 +255,10 @@ def _site() -> dict[str, Any]:
     """The `[slurm]` section of the site file; nothing else may be in it, for it must not change results."""
     content = _read(str(SITE)) if SITE.exists() else {}
     if set(content) - {"slurm"}:
-        raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}")
+        raise ConfigError(
+            f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}: put it "
+            "into a suite"
+        )
     slurm: dict[str, Any] = content.get("slurm", {})
     return slurm
 
@@ -301,7 +304,9 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
 
         return re.sub(r"\$\{(\w+)\}", from_environment, value)
     if isinstance(value, int) and value.bit_length() > 63:
-        raise ConfigError(f"{place}: {key}: a whole number of {value.bit_length()} bits; at most 63 can be meant")
+        raise ConfigError(
+            f"{place}: {key}: a whole number of {value.bit_length()} bits; at most 63 can be meant; give less"
+        )
     if not isinstance(value, (int, float)):
         raise ConfigError(f"{place}: {key}: {value} is a date or a time, which no key takes; write a text or a number")
     return value
@@ -310,7 +315,9 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
 def _refuse_unreadable(text: str, place: str) -> None:
     """Raise ConfigError for a text that would tear a line of a table, of a script or of a terminal."""
     if len(text) > LONGEST_TEXT:
-        raise ConfigError(f"{place}: a text of {len(text):,} characters; at most {LONGEST_TEXT:,} can be meant")
+        raise ConfigError(
+            f"{place}: a text of {len(text):,} characters; at most {LONGEST_TEXT:,} can be meant; shorten it"
+        )
     control = next((character for character in text if unicodedata.category(character) in ("Cc", "Cs")), None)
     if control is not None:
         raise ConfigError(f"{place}: {text[:40]!r} holds the control character {control!r}: write one line of text")

@@ -60,7 +60,9 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
     """The batches of a run; its architecture says whether every token is predicted or masked ones."""
     masked = architectures.load(config.model.architecture).masked
     if masked and corpus.special.mask < 0:
-        raise ConfigError(f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs")
+        raise ConfigError(
+            f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs: take another"
+        )
     return Stream(corpus, config.data, masked, config.seed, config.places)
 
 
