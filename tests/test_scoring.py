@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,12 +77,20 @@ def test_a_second_run_scores_nothing(folder, monkeypatch):
     assert scores(folder) == before
 
 
-def test_a_lost_score_is_computed_again_the_same(folder):
-    """Oracle: the score that was there; only that cell is computed."""
+def test_a_lost_score_is_computed_again_the_same(folder, capsys):
+    """Oracle: the score that was there; only that cell is computed. The grid above has 28; a model is a line."""
     path = max((folder / "runs" / "scores").glob("*[!s].jsonl"), key=lambda path: len(path.read_text()))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:3] + lines[4:]))
+    capsys.readouterr()
+    assert run_all.main(["status", *arguments(folder)[:3]]) == 0
+    assert re.search(
+        r"100% of the budget; 27 of 28 scores; about 0:0\d left before the report", capsys.readouterr().out
+    )
     assert run_all.main(["run", *arguments(folder)]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("last_a, last_b; scores go to") == said.err.count("  scored after ") == 1
+    assert "2 done; 100% of the budget; 28 of 28 scores; best so far" in said.err and "to go" not in said.err
     after = path.read_text().splitlines(keepends=True)
     assert after[:-1] == lines[:3] + lines[4:]
     lost, found = json.loads(lines[3]), json.loads(after[-1])
@@ -102,12 +111,12 @@ def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):
         score(suite, config, *rest)
 
     monkeypatch.setattr(scoring, "score_stage", diverge)
-    monkeypatch.setattr(joblib, "Parallel", lambda n_jobs: list)
+    monkeypatch.setattr(joblib, "Parallel", lambda **_: list)
     monkeypatch.setattr(joblib, "delayed", lambda function: function)
     (folder / "report" / "scored" / "main_downstream.md").unlink()
     assert run_all.main(["run", *arguments(folder)]) == 1
     said = capsys.readouterr().err
-    assert "scored: ER, seed 0, after b: the loss is not finite" in said and "could not be scored" in said
+    assert "scored: ER, seed 0  not scored after b: the loss is not finite" in said and "could not be scored" in said
     assert (folder / "report" / "scored" / "main_downstream.md").exists()
     back = [len(records.read(path)) == len(kept[path].splitlines()) for path in before]
     assert 0 < back.count(True) < len(back)
@@ -153,10 +162,14 @@ def test_a_signal_ends_the_processes_that_fine_tune(folder):
     (folder / "endless.toml").write_text(f'{before}name = "last_b"{after}')
     options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
     command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
+    before_it = len(scores(folder))
     process: Any = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         lines = iter(process.stderr)
-        assert any("last_a" in line and "1 to go" in line for line in lines)
+        assert any("last_a, last_b; scores go to" in line for line in lines)
+        while len(scores(folder)) <= before_it:
+            assert process.poll() is None
+            time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 130
         for _ in range(600):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,11 @@ from rich.console import Console
 
 import methods
 from benchmark.jobs.local.board import Board, table
-from benchmark.jobs.states import FinishedStage, RunState, Trained
+from benchmark.jobs.states import FinishedStage, RunState, Scored, Trained
 from benchmark.jobs.status import table as status_table
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.survey import _finished as stage_of
-from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line
+from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line, time_left
 from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
@@ -49,7 +50,8 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     assert spent(found) == pytest.approx(55 / 110)
     assert seconds_left(found) == pytest.approx((15 * 2 + 40 * 2) * 1.5)
     assert sweep_line(found) == (
-        "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:45 left; best so far: Naive, AP 40.0 after SciPy"
+        "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:45 left before the report; "
+        "best so far: Naive, AP 40.0 after SciPy"
     )
     beyond = replace(two, ap=30.0, share=4 / 3)  # of 30 steps: all 40, as a reference takes
     assert best_row([*found, *states(PNN=("done", 0.0, [one, beyond]))]).startswith("Naive")
@@ -62,6 +64,21 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     )
     # ELLE and ER are at 2 s a step each by their own first stage, two at a time
     assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) * 1.5 / 2)
+
+
+def test_the_time_left_has_the_scores_in_it() -> None:
+    """Oracle: by hand: 165 s of training; two scores at once from 100 s to 104 s and one alone from 200 s to 206 s are
+    three in 10 s, of eight. What nothing has timed is named; what runs share counts once."""
+    one = FinishedStage(ap=50.0, seconds=20.0, wall=30.0)
+    two = FinishedStage(ap=40.0, seconds=60.0, wall=90.0)
+    found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
+    some = Scored("n2", 1, ((104.0, 4.0), (104.0, 3.0), (206.0, 6.0)))
+    later, none = Scored("e2", 4), Scored("n2", 4)
+    assert time_left([replace(found[0], scored=(none,)), *found[1:]]) == "about 2:45 left before scoring and the report"
+    scored = [replace(run, scored=scores) for run, scores in zip(found, [(some,), (later, some), ()], strict=True)]
+    assert time_left(scored) == "about 3:02 left before the report"  # 165 + 5 * 10 / 3 = 181.7
+    assert "; 50% of the budget; 3 of 8 scores; about 3:02 left" in sweep_line(scored)
+    assert time_left([replace(found[0], scored=(none,))]) == "4 scores to come"
 
 
 def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None:
@@ -83,7 +100,7 @@ def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None
 def test_nothing_is_said_of_what_nobody_knows() -> None:
     """Oracle: by hand; a failed run has nothing left, and seconds of a budget are their own measure."""
     found = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
-    assert seconds_left(found) is None and best_row(found) == ""
+    assert seconds_left(found) is None and time_left(found) == best_row(found) == ""
     assert sweep_line(found) == "2 runs, 1 todo, 1 failed; 0% of the budget"
     timed = [
         replace(one, config=one.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for one in found
@@ -126,15 +143,58 @@ def survey(tmp_path) -> Survey:
 
 
 def test_a_file_gets_a_line_where_something_ended(survey: Survey) -> None:
-    """Oracle: lines of progress alone, then one that ends; the same line of the sweep is not said twice."""
+    """Oracle: by hand: a stage has ended, which the first line tells, with a table; the same is not said twice."""
     out = io.StringIO()
     with Board(survey.states, out) as board:
         print("ER  stage 1/2  40%  0:09 left of the stage", file=board)
         print("ER  done: AP 12.3", file=board)
         print("a warning", file=board)
     lines = out.getvalue().splitlines()
-    assert lines[:2] == ["ER  stage 1/2  40%  0:09 left of the stage", "ER  done: AP 12.3"]
-    assert lines[2].startswith("2 runs, 2 running; 25% of the budget") and lines[3:] == ["a warning"]
+    assert lines[0] == "ER  stage 1/2  40%  0:09 left of the stage" and lines[5:] == ["ER  done: AP 12.3", "a warning"]
+    assert [line.split()[0] for line in lines[1:4]] == ["AP", "Naive", "ER"]
+    assert lines[4].startswith("2 runs, 2 running; 25% of the budget")
+
+
+def test_a_file_gets_a_table_that_fills_in(survey: Survey, monkeypatch) -> None:
+    """Oracle: by hand: of two runs of two stages of 6 steps each is a quarter of the budget. What has ended is said
+    with a line of progress once a minute is over, or with another line; a table comes with the first stage and with
+    another quarter."""
+    seconds = 0.0
+    monkeypatch.setattr("benchmark.jobs.local.board.time.monotonic", lambda: seconds)
+    first, second = survey.configs
+    ends = tuple(FinishedStage(ap=ap, seconds=1.0, wall=1.0) for ap in (12.3, 4.5))
+    waits = RunState(second, "todo", "", Trained((), 0, 0.0, False))
+    known = [waits, waits]
+    out = io.StringIO()
+    with Board(lambda: known, out) as board:
+        for seconds, state, stages, share in (
+            *((0.0, "running", 0, 0.5), (61.0, "running", 0, 0.9), (70.0, "running", 1, 0.0)),
+            *((130.0, "running", 1, 0.1), (200.0, "running", 1, 0.9), (300.0, "done", 2, 0.0)),
+        ):
+            trained = Trained((), stages, 1.0, False, ends[:stages], share)
+            known[0] = RunState(first, state, "", trained)  # type: ignore[arg-type]
+            print(f"{seconds:.0f} s  {'a warning' if seconds == 200 else 'left of the stage'}", file=board)
+    kinds = [line.split()[0] for line in out.getvalue().splitlines()]
+    assert kinds == ["0", "61", "70", "130", "AP", "Naive", "ER", "2", "200", "2", "300", "AP", "Naive", "ER", "2"]
+    rows = [line.split() for line in out.getvalue().splitlines() if line.startswith("Naive")]
+    assert rows == [["Naive", "12.3", "10%", "running"], ["Naive", "12.3", "4.5", "done"]]
+
+
+def test_a_file_is_told_of_scores_without_a_line_of_them(survey: Survey, monkeypatch) -> None:
+    """Oracle: the states: a score is there that nobody has said."""
+    monkeypatch.setattr("benchmark.jobs.local.board.PAUSE", 0.001)
+    monkeypatch.setattr("benchmark.jobs.local.board.LINE", 0.0)
+    looked = threading.Event()
+
+    class File(io.StringIO):
+        def flush(self) -> None:
+            looked.set()
+
+    out = File()
+    scored = [replace(one, scored=(Scored("m", 1, ((2.0, 1.0),)),)) for one in survey.states()]
+    with Board(lambda: scored, out) as board, board.by_itself():
+        assert looked.wait(30)
+    assert out.getvalue().splitlines()[-1].startswith("2 runs, 2 running; 25% of the budget; 1 of 2 scores; about 0:")
 
 
 def test_a_terminal_gets_a_table(survey: Survey) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import joblib
@@ -21,6 +22,7 @@ from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
 from benchmark.store import Store, recorded_stages
+from benchmark.training.progress import IN_PROGRESS, ProgressLine
 from benchmark.training.run import stream_of
 
 
@@ -28,7 +30,7 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
     """Fine-tune and score what is missing of all runs. Returns how many models diverged. Raises DataError, ConfigError.
 
     Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
-    make faster.
+    make faster. Each model is a line, when its scores are there.
     """
     store = Store(runs)
     tasks = load_tasks(suite, store)
@@ -41,24 +43,47 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
     if not wanted:
         return 0
     processes = 1 if torch.accelerator.is_available() else min(joblib.cpu_count(), len(wanted))
-    diverged = joblib.Parallel(n_jobs=processes)(
-        joblib.delayed(_diverges)(os.getpid(), suite, config, index, tasks, store) for config, index in wanted.values()
-    )
-    return sum(diverged)
+    names = ", ".join(task.name for task, _ in tasks)
+    print(f"{suite.name}: scoring {len(wanted)} models on {names}; scores go to {store.root}/scores", file=sys.stderr)
+    diverged = 0
+    for told, failed in joblib.Parallel(n_jobs=processes, return_as="generator_unordered")(
+        joblib.delayed(_outcome)(os.getpid(), suite, config, index, tasks, store, processes == 1)
+        for config, index in wanted.values()
+    ):
+        diverged += failed
+        if told:
+            print(told, file=sys.stderr)
+    return diverged
 
 
-def _diverges(
-    parent: int, suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
-) -> bool:
-    """Score a stage; say so if a fine-tuning diverges. The other models go on."""
+def _outcome(
+    parent: int,
+    suite: Suite,
+    config: RunConfig,
+    index: int,
+    tasks: Sequence[tuple[Task, TaskData]],
+    store: Store,
+    speaks: bool,
+) -> tuple[str, bool]:
+    """Score a stage. Returns a line about it, and whether a fine-tuning diverges: the other models go on.
+
+    Where it `speaks` it has said all itself; several at once would tear each other's lines.
+    """
     end_with(parent)
+    line, failed = ProgressLine(name_of(suite, config)), False
     try:
-        score_stage(suite, config, index, tasks, store)
+        told = score_stage(suite, config, index, tasks, store, line.passing if speaks else lambda _: None)
     except FloatingPointError as error:
-        place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-        print(f"{place}: {error}", file=sys.stderr)
-        return True
-    return False
+        told, failed = f"not scored after {config.domains[index].name}: {error}", True
+    if not speaks:
+        return f"{line.name}  {told}", failed
+    line.finish(told)
+    return "", failed
+
+
+def name_of(suite: Suite, config: RunConfig) -> str:
+    """What lines about a run begin with."""
+    return f"{suite.name}: {config.row}, seed {config.seed}"
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
@@ -69,27 +94,41 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
 
 
 def score_stage(
-    suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
-) -> None:
-    """Fine-tune what is still to be scored of the model after a stage, if that is finished."""
-    key = _to_score(suite, config, index, tasks, store)
+    suite: Suite,
+    config: RunConfig,
+    index: int,
+    tasks: Sequence[tuple[Task, TaskData]],
+    store: Store,
+    progress: Callable[[str], None],
+) -> str:
+    """Fine-tune what is still to be scored of the model after a stage, if that is finished; say what it came to.
+
+    `progress` gets a text after each score.
+    """
+    place, key = config.domains[index].name, _to_score(suite, config, index, tasks, store)
     if not key:
-        return
+        return f"nothing to score after {place}"
     folder, final = store.stage(key) / "model", index == len(config.domains) - 1
 
     def say(found: Score, left: int) -> None:
         score = f"{found['task']}, prompt {found['prompt']}, seed {found['seed']}: {found['test']:.1%}"
-        print(f"{place}: {score}, {left} to go", file=sys.stderr)
+        progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
-    place = f"{suite.name}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-    checkpoint = SavedModel(folder, final)
+    checkpoint, told = SavedModel(folder, final), ""
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))
         accuracy = discriminator.create(folder, stream, index + 1).accuracy
-        print(
-            f"{place}: domains told apart: " + ", ".join(f"{k} {v:.1%}" for k, v in accuracy.items()), file=sys.stderr
-        )
+        told = "; domains told apart: " + ", ".join(f"{rule} {share:.1%}" for rule, share in accuracy.items())
     score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say)
+    return f"scored after {place}: {_means(store, key, tasks, suite, checkpoint)}{told}"
+
+
+def _means(store: Store, key: str, tasks: Sequence[tuple[Task, TaskData]], suite: Suite, checkpoint: SavedModel) -> str:
+    """The mean test score of each task over its seeds, with the prompt that comes first."""
+    [prompt, *_] = checkpoint.prompts(suite.finetuning.prompts)
+    lines = [line for line in records.read(_scores(store, key)) if line["kind"] == "score" and line["prompt"] == prompt]
+    found = {task.name: [line["test"] for line in lines if line["task"] == task.name] for task, _ in tasks}
+    return ", ".join(f"{task} {statistics.fmean(tests):.1%}" for task, tests in found.items() if tests)
 
 
 def _to_score(

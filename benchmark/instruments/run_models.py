@@ -85,9 +85,9 @@ def record(
     """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
 
     A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
-    same time waits and finds it.
+    same time waits and finds it. A run of which something is computed is a line.
     """
-    models = RunModels(config, store)
+    models, said = RunModels(config, store), False
     for index, stage_key in list(enumerate(models.keys))[first:]:
         path = path_of(store, stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
@@ -95,8 +95,11 @@ def record(
         with Lease(path.with_suffix(".lock")) as lease:
             if path.exists() and any(line["key"] == key for line in records.read(path)):
                 continue
-            place = f"{config.suite}: {config.row}, seed {config.seed}, after {config.domains[index].name}"
-            print(f"{place}: {kind}", file=sys.stderr)
+            if not said:
+                print(
+                    f"{config.suite}: {config.row}, seed {config.seed}  measuring {kind} of its models", file=sys.stderr
+                )
+            said = True
             domain = config.domains[index].name
             found = compute(models, index)
             lease.check()

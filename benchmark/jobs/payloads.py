@@ -111,10 +111,12 @@ class ScoreModel:
     polls: ClassVar[bool] = False
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
-        from benchmark.downstream.scoring import load_tasks, score_stage
+        from benchmark.downstream.scoring import load_tasks, name_of, score_stage
+        from benchmark.training.progress import ProgressLine
 
-        store = Store(self.runs)
-        score_stage(self.suite, self.config, self.stage, load_tasks(self.suite, store), store)
+        store, line = Store(self.runs), ProgressLine(name_of(self.suite, self.config))
+        tasks = load_tasks(self.suite, store)
+        line.finish(score_stage(self.suite, self.config, self.stage, tasks, store, line.passing))
 
 
 @dataclass(frozen=True)

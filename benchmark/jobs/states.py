@@ -86,6 +86,15 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """How far a model's fine-tuning on the suite's tasks is."""
+
+    model: str  # the key of its stage, or a name as long as that is not known
+    missing: int  # scores that are still to come
+    ran: tuple[tuple[float, float], ...] = ()  # of each that is there: when it was recorded, and its seconds
+
+
+@dataclass(frozen=True)
 class RecordedStage:
     """What a wall time of a stage depends on."""
 
@@ -103,4 +112,5 @@ class RunState:
     trained: Trained
     job: JobState | None = None  # the last one
     stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
+    scored: tuple[Scored, ...] = ()  # of a suite with tasks: each of its models that they are for
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

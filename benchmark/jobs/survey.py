@@ -14,6 +14,7 @@ from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
+from benchmark.jobs.scored import scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run
@@ -115,7 +116,9 @@ class Survey:
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
         restarts, timed = max(0, self._starts.get(run, 0) - 1), self._timed(config, recorded)
-        return dataclasses.replace(found, restarts=restarts, stages=timed) if restarts or timed else found
+        scores = scored(self.suite, found, self.store) if self.suite.tasks else ()
+        more = restarts or timed or scores
+        return dataclasses.replace(found, restarts=restarts, stages=timed, scored=scores) if more else found
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None

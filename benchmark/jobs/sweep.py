@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from benchmark.jobs.states import RunState
+from benchmark.jobs.states import RunState, Scored
 from benchmark.settings.config import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
@@ -18,11 +19,41 @@ def sweep_line(states: Sequence[RunState]) -> str:
     """Runs by state, the share of the budget that is spent, the time left as what ran tells, and the best row."""
     counts = Counter(one.state for one in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
-    parts = [runs, f"{spent(states):.0%} of the budget"]
+    there = sum(len(one.ran) for one in _scored(states))
+    scores = f"{there:,} of {there + sum(one.missing for one in _scored(states)):,} scores" if there else ""
+    best = best_row(states)
+    parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left(states), best and f"best so far: {best}"]
+    return "; ".join(filter(None, parts))
+
+
+def time_left(states: Sequence[RunState]) -> str:
+    """How long training and scoring still take; what nothing has timed yet is named, and so is what is not counted.
+
+    Measuring what tables need and rendering them, which is the report's, are not.
+    """
     left = seconds_left(states)
-    parts += [f"about {duration(left)} left"] if left else []
-    parts += [f"best so far: {best}"] if (best := best_row(states)) else []
-    return "; ".join(parts)
+    missing = sum(one.missing for one in _scored(states))
+    pace = seconds_per_score(states)
+    if left is None or not (left or missing):
+        return ""
+    if not missing or pace:
+        return f"about {duration(left + missing * (pace or 0.0))} left before the report"
+    return f"about {duration(left)} left before scoring and the report" if left else f"{missing:,} scores to come"
+
+
+def seconds_per_score(states: Sequence[RunState]) -> float | None:
+    """The time after which one more score was there, however many were computed at once; None where there is none."""
+    spans = sorted((ended - seconds, ended) for one in _scored(states) for ended, seconds in one.ran)
+    covered, last = 0.0, -math.inf
+    for begun, ended in spans:
+        covered += max(0.0, ended - max(begun, last))
+        last = max(last, ended)
+    return covered / len(spans) if spans else None
+
+
+def _scored(states: Sequence[RunState]) -> list[Scored]:
+    """The models that are or will be scored, shared ones once."""
+    return list({one.model: one for state in states for one in state.scored}.values())
 
 
 def spent(states: Sequence[RunState]) -> float:
@@ -43,8 +74,7 @@ def spent(states: Sequence[RunState]) -> float:
 def seconds_left(states: Sequence[RunState]) -> float | None:
     """How long the rest takes at the pace of finished stages, of the same row if there are some.
 
-    None where nothing is left, or nothing is known yet of a unit of budget. What was trained beside other runs goes on
-    so.
+    None where nothing is known yet of a unit of budget. What was trained beside other runs goes on so.
     """
     paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
     ran = [(stage.wall, stage.seconds - stage.before) for one in states for stage in one.trained.finished]
@@ -65,8 +95,6 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
         if amount and not pace:
             return None
         seconds += amount * statistics.fmean(pace) if amount else 0.0
-    if not seconds:
-        return None
     at_once = max(1, sum(one.state == "running" for one in states))
     return seconds * (statistics.median(beside) if beside else 1.0) / at_once
 

@@ -42,8 +42,8 @@ class ProgressLine:
         rate = clock.charged()["tokens"] / clock.seconds if clock.seconds else 0.0
         fraction = clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
-        self._show(
-            f"{self.name}  stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "
+        self.passing(
+            f"stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
             + (f"loss {loss:,.3f}  " if loss is not None else "")
             + f"{duration(left)} {IN_PROGRESS}"
@@ -62,6 +62,10 @@ class ProgressLine:
             with naming(self._heartbeat):
                 beside.write_text(json.dumps(heartbeat), encoding="utf-8")
                 os.replace(beside, self._heartbeat)
+
+    def passing(self, text: str) -> None:
+        """Show a text that is soon replaced; elsewhere than on a terminal one a minute."""
+        self._show(f"{self.name}  {text}")
 
     def finish(self, text: str) -> None:
         self._print(f"{self.name}  {text}")

@@ -1,10 +1,11 @@
-"""What a local sweep shows while it runs: a live table on a terminal, and elsewhere a line when something has ended."""
+"""What a local sweep shows while it runs: a live table on a terminal; elsewhere lines, and now and then the table."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
@@ -16,10 +17,12 @@ from rich.text import Text
 
 from benchmark.jobs.plan import StatesNow
 from benchmark.jobs.states import RunState
-from benchmark.jobs.sweep import sweep_line, to_show
+from benchmark.jobs.sweep import spent, sweep_line, to_show
 from benchmark.training.progress import IN_PROGRESS
 
-EVERY = 2.0  # seconds between two looks at the records, on a terminal
+EVERY, LINE = 2.0, 60.0  # seconds between two looks at the records: on a terminal, and in a file where nothing ends
+PAUSE = 0.5  # seconds between two thoughts of that
+WIDTH, HEIGHT = 100, 24  # of the table in a file
 STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
 STATE, GAP = 11, 2  # letters of the longest state, and between two columns
 
@@ -33,30 +36,55 @@ class Board(io.TextIOBase):
 
     def __init__(self, states_now: StatesNow, out: TextIO) -> None:
         self._states_now, self._out, self._said, self._now = states_now, out, "", ""
-        self._next = 0.0
+        self._next, self._ended, self._quarters = 0.0, 0, 0
+        self._lock = threading.RLock()
         self._terminal = Live(console=Console(file=out), auto_refresh=False, transient=True) if out.isatty() else None
 
     def isatty(self) -> bool:
         return self._terminal is not None
 
     def write(self, text: str) -> int:
-        *lines, rest = text.rpartition("\n")[0::2]
-        for line in "".join(lines).splitlines():
-            self._line(line.rpartition("\r")[2] or self._now)
-        if rest:
-            self._now = rest.lstrip("\r").rstrip()
-        elif lines == [""]:  # a line break alone ends the last line
-            self._line(self._now)
-        self.flush()
+        with self._lock:
+            *lines, rest = text.rpartition("\n")[0::2]
+            for line in "".join(lines).splitlines():
+                self._line(line.rpartition("\r")[2] or self._now)
+            if rest:
+                self._now = rest.lstrip("\r").rstrip()
+            elif lines == [""]:  # a line break alone ends the last line
+                self._line(self._now)
+            self.flush()
         return len(text)
 
     def flush(self) -> None:
-        if self._terminal and time.monotonic() >= self._next:
+        with self._lock:
+            if time.monotonic() < self._next:
+                return
+            if not self._terminal:
+                if not self._now:  # else in the middle of a line
+                    self._tell(self._states_now())
+                return
             self._next = time.monotonic() + EVERY
             console, states = self._terminal.console, self._states_now()
             below = [Text(sweep_line(states)), Text(self._now, style="dim")]
             height = console.height - sum(len(text.wrap(console, console.width)) for text in below) - 1
             self._terminal.update(Group(*table(states, console.width, height), *below), refresh=True)
+
+    @contextlib.contextmanager
+    def by_itself(self) -> Iterator[None]:
+        """Draw without being written to, too: for what follows training, where no clock of a stage runs."""
+        over = threading.Event()
+
+        def draw() -> None:
+            while not over.wait(PAUSE):
+                self.flush()
+
+        drawing = threading.Thread(target=draw, daemon=True)
+        drawing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            drawing.join()
 
     def _line(self, line: str) -> None:
         """A line that ends: progress is in the table, or passed on; after all else the sweep has changed."""
@@ -68,10 +96,26 @@ class Board(io.TextIOBase):
             return
         self._out.write(f"{line}\n")
         if IN_PROGRESS not in line:
-            said = sweep_line(self._states_now())
-            self._out.write(f"{said}\n" if said != self._said else "")
-            self._said = said
+            self._tell(self._states_now(), ended=True)
         self._out.flush()
+
+    def _tell(self, states: Sequence[RunState], ended: bool = False) -> None:
+        """In a file: the line of the sweep if it is another one, where something has `ended`, or else a stage or score.
+
+        Before it the table, with the first stage that is there, and whenever another quarter of the budget is spent.
+        """
+        self._next = time.monotonic() + LINE
+        stages = sum(len(one.trained.finished) for one in states)
+        now = stages + sum(len(model.ran) for one in states for model in one.scored)
+        said = sweep_line(states)
+        if said == self._said or not (ended or now > self._ended):
+            return
+        quarters = 1 + int(4 * spent(states)) if stages else 0
+        if quarters > self._quarters:
+            Console(file=self._out, width=WIDTH).print(*table(states, WIDTH, HEIGHT))
+        self._out.write(f"{said}\n")
+        self._out.flush()
+        self._said, self._ended, self._quarters = said, now, max(quarters, self._quarters)
 
     def __enter__(self) -> Board:
         if self._terminal:
@@ -86,10 +130,10 @@ class Board(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def board(states_now: StatesNow) -> Iterator[None]:
+def board(states_now: StatesNow) -> Iterator[Board]:
     """Show the sweep in place of standard error."""
     with Board(states_now, sys.stderr) as shown, contextlib.redirect_stderr(shown):
-        yield
+        yield shown
 
 
 def table(states: Sequence[RunState], width: int, height: int | None = None) -> list[Table | Text]:

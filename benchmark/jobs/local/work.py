@@ -48,14 +48,12 @@ def work_through(plan: Plan) -> int:
             load_network(folder)
         print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
-    with board(plan.states_now) if leads and plan.states_now and len(plan.states) > 1 else contextlib.nullcontext():
+    states_now = plan.states_now if leads and len(plan.states) > 1 else None
+    with board(states_now) if states_now else contextlib.nullcontext() as shown:
         failed = _train(plan, slots, lock)
-    unscored = 0
+        with shown.by_itself() if shown else contextlib.nullcontext():
+            unscored = _score_and_measure(plan) if leads else 0
     if leads:
-        unscored = score_runs(suite, plan.configs, store.root)
-        for config in plan.configs:
-            for measure in plan.tables.measures:
-                measure(config, store)
         plan.tables.render([(suite, plan.configs)], store.root, plan.tables.out)
     lock.release()
     if failed:
@@ -67,6 +65,15 @@ def work_through(plan: Plan) -> int:
     if unscored:
         print(f"{unscored} models could not be scored, see above; the same command tries them again", file=sys.stderr)
     return int(bool(failed or plan.left_out or unscored))
+
+
+def _score_and_measure(plan: Plan) -> int:
+    """What tables need besides training. Returns how many models could not be scored."""
+    unscored = score_runs(plan.suite, plan.configs, plan.store.root)
+    for config in plan.configs:
+        for measure in plan.tables.measures:
+            measure(config, plan.store)
+    return unscored
 
 
 def _beginning(plan: Plan) -> str:

@@ -1,0 +1,45 @@
+"""How far the scores of a run's models are, by what is recorded; the tasks themselves are not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from benchmark import records
+from benchmark.downstream.tasks import scored_stages
+from benchmark.jobs.states import RunState, Scored
+from benchmark.settings.config import Suite
+from benchmark.store import Store
+
+
+def scored(suite: Suite, run: RunState, store: Store) -> tuple[Scored, ...]:
+    """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
+
+    Until its first stage is trained a run is taken for one without prompts, which is scored in one way only.
+    """
+    config, keys, trained = run.config, run.trained.keys, run.trained.stages
+    stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
+    prompts = bool(stages) and _has_prompts(keys[:trained], store)
+    found = []
+    for stage in stages:
+        final = stage == len(config.domains) - 1
+        ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
+        seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
+        if stage >= trained:
+            name = keys[stage] if stage < len(keys) else f"{config.label}-{stage}"
+            found.append(Scored(name, len(ways) * sum(map(len, seeds.values()))))
+            continue
+        wanted = {(task, way, seed) for task, of in seeds.items() for seed in of for way in ways}
+        path = store.root / "scores" / f"{keys[stage]}.jsonl"
+        lines = [line for line in records.read(path) if line["kind"] == "score"] if path.exists() else []
+        there = {(line["task"], line["prompt"], line["seed"]): (line["time"], line["seconds"]) for line in lines}
+        ran = tuple(there[cell] for cell in sorted(wanted & there.keys()))
+        trains = (store.stage(keys[stage]) / "model").exists()  # a method may leave stages out
+        found.append(Scored(keys[stage], len(wanted) - len(ran) if trains else 0, ran))
+    return tuple(found)
+
+
+def _has_prompts(keys: Sequence[str], store: Store) -> bool:
+    """Whether the last of these stages ended with a model that has domain prompts."""
+    path = store.stage(keys[-1]) / "model" / "config.json" if keys else None
+    return bool(path and path.exists() and json.loads(path.read_bytes()).get("prompts"))
