@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,13 @@ from benchmark.settings.suite_files import load_suite
 from tests.support.texts import DATA, SMALL, sentences
 from tests.support.texts import write as write_text
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGE = Path(__file__).parent.parent / "docs" / "your_own_text.md"
+
 
 @pytest.fixture
 def texts(tmp_path) -> Path:
@@ -25,9 +34,9 @@ def texts(tmp_path) -> Path:
     lines = [json.dumps({"id": "x", "body": text}) for text in sentences(1)]
     (tmp_path / "texts" / "My Letters").mkdir(parents=True)
     (tmp_path / "texts" / "My Letters" / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    for name, words in (("news", ["late", "early"]), ("2024", ["one", "two"])):
+    for name, words, count in (("news", ["late", "early"], 300), ("2024", ["one", "two"], 100)):
         (tmp_path / "texts" / name).mkdir()
-        for number, text in enumerate(sentences(2, 300, words)):
+        for number, text in enumerate(sentences(2, count, words)):
             (tmp_path / "texts" / name / f"{number}.txt").write_text(f"{text} {number}")
     return tmp_path / "texts"
 
@@ -44,11 +53,39 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
     assert "python run_all.py prepare suites/mine " in said[-3]
     arguments = ["suites/mine", "--runs", "runs"]
     assert run_all.main(["prepare", *arguments]) == 0
-    assert "`python run_all.py run suites/mine --dry-run`" in capsys.readouterr().out.splitlines()[-1]
+    told = capsys.readouterr().out
+    assert "`python run_all.py run suites/mine --dry-run`" in told.splitlines()[-1]
+    assert "\n!" not in told, "what it has chosen itself is nothing to warn of"
+    written = Path("suites/mine.toml").read_text()
+    assert len([line for line in written.splitlines() if not line.startswith("#")]) < 16 > len(tomllib.loads(written))
     assert run_all.main(["run", *arguments, "--dry-run"]) == 0
     assert f"To train: {len(suite.methods)} of {len(methods.runs(suite))} runs" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="there already"):
         new_suite("suites/mine", [Path("texts")], 5e10)
+
+
+def test_the_page_shows_what_is_written(texts: Path, monkeypatch) -> None:
+    """Oracle: the keys of a file that was written; the page's own suite is held against the rules of suites."""
+    monkeypatch.chdir(texts.parent)
+    new_suite("mine", [Path("texts")], 5e10)
+    [shown] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (texts.parent / "shown.toml").write_text(shown)
+    assert load_suite("shown").budget.amount == 600 / 4 / 3
+    page, file = tomllib.loads(shown), tomllib.loads(Path("mine.toml").read_text())
+    assert {key: [*of] if isinstance(of, dict) else 0 for key, of in page.items()} == {
+        key: [*of] if isinstance(of, dict) else 0 for key, of in file.items()
+    }
+
+
+def test_few_documents_are_told_at_once(texts: Path, monkeypatch) -> None:
+    """Oracle: 30 of 330 documents in a folder of their own: half of them are fewer than 20, a tenth is held out."""
+    monkeypatch.chdir(texts.parent)
+    (texts / "few").mkdir()
+    for number, text in enumerate(sentences(3, 30, ["few", "words"])):
+        (texts / "few" / f"{number}.txt").write_text(f"{text} {number}")
+    said = new_suite("mine", [texts / "news", texts / "few"], 5e10)
+    assert "so few documents that `prepare` warns" in said[2] and "so few" not in said[1]
+    assert load_suite("mine").data.valid_share <= 0.3
 
 
 def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:

@@ -12,6 +12,8 @@ from benchmark.errors import UserError
 
 LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
 
+FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
+
 
 class DataError(UserError):
     """Text that cannot be used as it is. The message says which, where and the cure."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmark.atomic import whole_file
 from benchmark.data import corpus, files
-from benchmark.data.documents import DataError
+from benchmark.data.documents import FEW_DOCUMENTS, DataError
 from benchmark.settings.config import ConfigError, Domain
 from benchmark.settings.model_settings import Size
 
@@ -23,7 +23,6 @@ LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
 PACKED = 4.0  # bytes of text in a byte of an archive, roughly
 BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabulary, on English text
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
-ENOUGH_DOCUMENTS = 20  # for validation
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
 SWEEP = 600.0  # seconds of train time of all runs together
@@ -48,6 +47,11 @@ class Text:
         held = [size for size, hashed in zip(self.sizes, self.hashes, strict=True) if hashed < share * 2**64]
         return len(held), float(min(sum(held), sum(self.sizes) - sum(held)))
 
+    @property
+    def is_small(self) -> bool:
+        """Whether half of its documents are too few for validation: `prepare` warns of it, whatever a suite says."""
+        return self.documents(SHARES[-1])[0] < FEW_DOCUMENTS
+
 
 def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
     """Write NAME.toml for the text in `folders`, and say what was chosen and what to do next.
@@ -64,7 +68,8 @@ def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> li
     with whole_file(file) as out:
         out.write(content.encode())
     called = file.with_suffix("")
-    seen = (f"  {one.domain.name}: about {_bytes(one.total)} of text" for one in texts)
+    few = ", so few documents that `prepare` warns of it: give more, a .txt file is one"
+    seen = (f"  {one.domain.name}: about {_bytes(one.total)} of text{few if one.is_small else ''}" for one in texts)
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
         *seen,
@@ -155,51 +160,38 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     row = next(fitting, 18)
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
+    longest_document = max(sum(one.sizes) / len(one.sizes) for one in texts) / BYTES_PER_TOKEN[vocabulary]
+    measured = max(60_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # tokens, of documents enough
+    held = f"valid_share = {share:g}, max_valid_tokens = {measured:_.0f}"
     domains = "\n".join(f"  {_domain(one, file)}," for one in texts)
-    rungs = "\n".join(f"  {{ layers = {size.layers}, hidden_size = {size.hidden_size} }}," for size in ladder)
+    rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
+    lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
 title = "{", ".join(one.domain.name for one in texts)}"
-seeds = [0]  # more seeds make differences certain: [0, 1, 2, 3, 4]
 methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
-tables = ["main_pretraining", "lifelong_metrics", "units", "trend_main", "stage_domain_matrix"]
-# The stream, in this order. Paths are relative to this file. A title = "..." is what tables show.
-domains = [
+domains = [  # the stream, in this order; paths are relative to this file
 {domains}
 ]
-
-[tokenizer]
-vocabulary = {vocabulary}
-domains = ["{texts[0].domain.name}"]  # trained on the first alone: later domains come unseen, and more can be added
-
-[data]
-sequence_length = {row}
-valid_share = {share:g}  # of the documents of each domain, on which perplexity is measured
-max_valid_tokens = 60_000
-memory_tokens = {memory:.0f}  # of each earlier domain, for methods that replay
-
-[model]  # a size for each domain; methods that do not grow stay on the first
-architecture = "gpt"
-head_size = {head}
-dropout = 0.0
-ladder = [
-{rungs}
-]
-
-[training]
-batch_size = 20
-learning_rate = {rate:g}
-evaluations = 4
-
-[budget]  # train wall time of a stage, the same for every method: about {SWEEP / 60:.0f} minutes for all
-unit = "seconds"
-amount = {stage:.0f}
+# trained on the first domain alone: later ones come unseen, and more can be added
+tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }}
+# valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
+data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
+training = {{ batch_size = 20, learning_rate = {rate:g} }}
+budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {SWEEP / 60:.0f} minutes for all
+# a size for each domain; methods that do not grow stay on the first
+model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, ladder = [
+{lines}
+] }}
 """
 
 
 def _valid_share(texts: Sequence[Text]) -> float:
-    """The smallest share that gives each domain enough documents for validation, or a tenth of its few."""
-    wanted = {one.domain.name: min(ENOUGH_DOCUMENTS, -(-len(one.sizes) // 10)) for one in texts}
+    """The smallest share that gives each domain FEW_DOCUMENTS for validation, or a tenth of those that it has.
+
+    Raises DataError for one that has too few to train on some and keep others.
+    """
+    wanted = {one.domain.name: -(-len(one.sizes) // 10) if one.is_small else FEW_DOCUMENTS for one in texts}
     good = (share for share in SHARES if all(one.documents(share)[0] >= wanted[one.domain.name] for one in texts))
     share = next(good, SHARES[-1])
     for one in texts:

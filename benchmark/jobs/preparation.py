@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus, Ids
 from benchmark.downstream.scoring import load_tasks
@@ -19,7 +20,6 @@ from benchmark.settings.start_notes import start_notes
 from benchmark.sharing import check_sharing
 from benchmark.store import Store
 
-FEW_DOCUMENTS = 20  # for validation
 BLOCK = 2**24  # ids that are looked through at once
 
 
@@ -55,9 +55,12 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if held_out < FEW_DOCUMENTS:
+            more = "Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
+            if "beyond max_valid_tokens" in domain.info["skipped"]:
+                more = "Give a larger data.max_valid_tokens"
             yield (
                 f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
-                "domain's. Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
+                f"domain's. {more}"
             )
     yield from shared_documents(corpus)
     if note := config.tokenizer_note:
