@@ -70,5 +70,5 @@ $(VENV)/installed-docs: setup.cfg pyproject.toml constraints.txt
 
 $(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test,check]
-	touch $(VENV)/installed $@
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test,check,docs]
+	touch $(VENV)/installed $(VENV)/installed-docs $@
