@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import struct
+import termios
 import threading
 from dataclasses import replace
 from typing import Any
@@ -15,6 +18,7 @@ import methods
 from benchmark.jobs.local.board import Board, table
 from benchmark.jobs.states import FinishedStage, RunState, Scored, Trained
 from benchmark.jobs.status import table as status_table
+from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.survey import _finished as stage_of
 from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line, time_left
@@ -39,6 +43,10 @@ def states(**how: tuple[Any, float, list[FinishedStage]]) -> list[RunState]:
         trained = Trained(KEYS[row], len(finished), 0.0, True, tuple(finished), fraction)
         found.append(RunState(runs[row], state, "", trained))
     return found
+
+
+def with_scores(run: RunState, *scored: Scored) -> RunState:
+    return replace(run, trained=replace(run.trained, scored=scored))
 
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
@@ -74,11 +82,11 @@ def test_the_time_left_has_the_scores_in_it() -> None:
     found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
     some = Scored("n2", 1, ((104.0, 4.0), (104.0, 3.0), (206.0, 6.0)))
     later, none = Scored("e2", 4), Scored("n2", 4)
-    assert time_left([replace(found[0], scored=(none,)), *found[1:]]) == "about 2:45 left before scoring and the report"
-    scored = [replace(run, scored=scores) for run, scores in zip(found, [(some,), (later, some), ()], strict=True)]
+    assert time_left([with_scores(found[0], none), *found[1:]]) == "about 2:45 left before scoring and the report"
+    scored = [with_scores(found[0], some), with_scores(found[1], later, some), found[2]]
     assert time_left(scored) == "about 3:02 left before the report"  # 165 + 5 * 10 / 3 = 181.7
     assert "; 50% of the budget; 3 of 8 scores; about 3:02 left" in sweep_line(scored)
-    assert time_left([replace(found[0], scored=(none,))]) == "4 scores to come"
+    assert time_left([with_scores(found[0], none)]) == "4 scores to come"
 
 
 def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None:
@@ -191,7 +199,7 @@ def test_a_file_is_told_of_scores_without_a_line_of_them(survey: Survey, monkeyp
             looked.set()
 
     out = File()
-    scored = [replace(one, scored=(Scored("m", 1, ((2.0, 1.0),)),)) for one in survey.states()]
+    scored = [with_scores(one, Scored("m", 1, ((2.0, 1.0),))) for one in survey.states()]
     with Board(lambda: scored, out) as board, board.by_itself():
         assert looked.wait(30)
     assert out.getvalue().splitlines()[-1].startswith("2 runs, 2 running; 25% of the budget; 1 of 2 scores; about 0:")
@@ -240,6 +248,31 @@ def test_watch_fits_its_screen() -> None:
     assert len(lines) == 11 and max(map(len, lines)) <= 50 and lines[0].startswith("demo: ")
     assert [line.split()[:2] for line in lines if "running" in line][-1] == ["elle-s0", "running"]
     assert f"and {41 - len([line for line in lines if '-s0' in line])} runs more: " in shown
+
+
+def test_watch_draws_on_a_terminal_until_all_is_over(survey: Survey, monkeypatch) -> None:
+    """Oracle: a terminal of the kernel's, 12 lines of 50 letters: it is emptied before each look, no line is wider, and
+    the last look says what is next."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 12, 50, 0, 0))
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    running = survey.states()
+    over = [replace(one, state="done") for one in running]
+    looks = [running, running, over]
+    survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
+    survey.under_way = lambda: bool(looks)  # type: ignore[method-assign]
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        monkeypatch.setattr("sys.__stdout__", terminal)
+        assert watch(survey, lambda seconds: None) == 0
+        told = os.read(ours, 2**16).decode().replace("\r\n", "\n")
+    os.close(ours)
+    before, *screens = told.split("\033[H\033[2J")
+    assert before == "" and len(screens) == 3 and screens[0] == screens[1]
+    assert all(len(line) <= 50 for screen in screens[:2] for line in screen.splitlines())
+    assert "2 runs, 2 running" in screens[0] and "2 runs, 2 done" in screens[2]
+    assert "next: `python run_all.py" in screens[2] and "next:" not in screens[0]
 
 
 def drawn(runs: list[RunState], width: int, height: int) -> list[str]:

@@ -34,8 +34,10 @@ def scored(suite: Suite, run: RunState, store: Store) -> tuple[Scored, ...]:
         lines = [line for line in records.read(path) if line["kind"] == "score"] if path.exists() else []
         there = {(line["task"], line["prompt"], line["seed"]): (line["time"], line["seconds"]) for line in lines}
         ran = tuple(there[cell] for cell in sorted(wanted & there.keys()))
-        trains = (store.stage(keys[stage]) / "model").exists()  # a method may leave stages out
-        found.append(Scored(keys[stage], len(wanted) - len(ran) if trains else 0, ran))
+        missing = len(wanted) - len(ran)
+        if missing and "evaluation" not in store.last_of_stage(keys[stage], "evaluation"):
+            missing = 0  # the method has left the stage out
+        found.append(Scored(keys[stage], missing, ran))
     return tuple(found)
 
 

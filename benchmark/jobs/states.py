@@ -74,6 +74,15 @@ class FinishedStage:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """How far a model's fine-tuning on the suite's tasks is."""
+
+    model: str  # the key of its stage, or a name as long as that is not known
+    missing: int  # scores that are still to come
+    ran: tuple[tuple[float, float], ...] = ()  # of each that is there: when it was recorded, and its seconds
+
+
+@dataclass(frozen=True)
 class Trained:
     """What of a run is trained."""
 
@@ -83,15 +92,7 @@ class Trained:
     prepared: bool  # whether its text is tokenised
     finished: tuple[FinishedStage, ...] = ()  # those of `stages` that evaluated something
     fraction: float = 0.0  # of the budget of the stage in progress
-
-
-@dataclass(frozen=True)
-class Scored:
-    """How far a model's fine-tuning on the suite's tasks is."""
-
-    model: str  # the key of its stage, or a name as long as that is not known
-    missing: int  # scores that are still to come
-    ran: tuple[tuple[float, float], ...] = ()  # of each that is there: when it was recorded, and its seconds
+    scored: tuple[Scored, ...] = ()  # of a suite with tasks: each model that they are for
 
 
 @dataclass(frozen=True)
@@ -112,5 +113,4 @@ class RunState:
     trained: Trained
     job: JobState | None = None  # the last one
     stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
-    scored: tuple[Scored, ...] = ()  # of a suite with tasks: each of its models that they are for
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

@@ -116,9 +116,10 @@ class Survey:
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
         restarts, timed = max(0, self._starts.get(run, 0) - 1), self._timed(config, recorded)
-        scores = scored(self.suite, found, self.store) if self.suite.tasks else ()
-        more = restarts or timed or scores
-        return dataclasses.replace(found, restarts=restarts, stages=timed, scored=scores) if more else found
+        if self.suite.tasks:
+            scores = scored(self.suite, found, self.store)
+            found = dataclasses.replace(found, trained=dataclasses.replace(found.trained, scored=scores))
+        return dataclasses.replace(found, restarts=restarts, stages=timed) if restarts or timed else found
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None

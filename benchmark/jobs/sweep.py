@@ -53,7 +53,7 @@ def seconds_per_score(states: Sequence[RunState]) -> float | None:
 
 def _scored(states: Sequence[RunState]) -> list[Scored]:
     """The models that are or will be scored, shared ones once."""
-    return list({one.model: one for state in states for one in state.scored}.values())
+    return list({one.model: one for state in states for one in state.trained.scored}.values())
 
 
 def spent(states: Sequence[RunState]) -> float:

@@ -106,7 +106,7 @@ class Board(io.TextIOBase):
         """
         self._next = time.monotonic() + LINE
         stages = sum(len(one.trained.finished) for one in states)
-        now = stages + sum(len(model.ran) for one in states for model in one.scored)
+        now = stages + sum(len(model.ran) for one in states for model in one.trained.scored)
         said = sweep_line(states)
         if said == self._said or not (ended or now > self._ended):
             return
