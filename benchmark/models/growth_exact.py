@@ -136,8 +136,8 @@ class Exact(Width):
 
     def shares(self, rows: int, index: Tensor, old: int) -> Tensor:
         """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each row."""
-        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64) + 0.5
-        return drawn / torch.zeros(rows, old, dtype=torch.float64).index_add(1, index, drawn)[:, index]
+        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(0.5)
+        return drawn.div_(torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)[:, index])
 
     def _residual(self, rows: Tensor) -> Tensor:
         """What is written for S residual units, for T: k copies, then R times the mean."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmark.models import architectures
@@ -92,13 +92,25 @@ def enlarged(
         config.layer_types = [config.layer_types[source] for source in sources]
     setattr(config, architecture.epsilon, eps)
     family: Any = type(network)
-    # its initial weights are overwritten, so they must not cost random numbers
-    with torch.random.fork_rng(devices=[]), torch.device("meta") if files else nullcontext():
+    with torch.device("meta"):  # its initial weights would be overwritten: drawing them takes as long as the growth
         larger = family(config)
-    larger.to(device=None if files else network.device, dtype=network.dtype).train(network.training)
+    larger.to(dtype=network.dtype).train(network.training)
     for name, buffer in network.named_buffers():  # rotations and the like, which no size changes
         owner, _, key = name.rpartition(".")
         larger.get_submodule(owner)._buffers[key] = buffer.clone()
     if files:
         files.hold(larger)
+    else:
+        _hold(larger, network.device)
     return larger
+
+
+def _hold(network: PreTrainedModel, device: torch.device) -> None:
+    """Give the parameters of a network without weights memory, tied ones the same. What is never written to is 0."""
+    held: dict[Tensor, nn.Parameter] = {}
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if parameter not in held:
+                    held[parameter] = nn.Parameter(torch.zeros_like(parameter, device=device))
+                module._parameters[name] = held[parameter]
