@@ -69,7 +69,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     before = {stage: (stage / "records.jsonl").read_bytes() for stage in stages}
 
     code, text = cli("run", "--parallel", 1)
-    assert code == 0 and f"nothing to train, of 2 runs in {place / 'runs'}" in text
+    assert code == 0 and f"nothing to train: 2 runs in {place / 'runs'}, 2 done" in text
     assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
     code, text = cli("run", "--dry-run")
     assert "0 of 2 runs" in text

@@ -280,6 +280,7 @@ CHECKS: tuple[Callable[[Lab], None], ...] = (
 def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     """Run all checks on one method and say of each how it went. Returns whether all passed."""
     passed = True
+    say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over; nothing of them is kept")
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(name, build, Path(folder))
         for one in CHECKS:
@@ -291,9 +292,8 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
                 passed, verdict = False, f"FAILED: {type(error).__name__}: {error}"
             say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
     beside_er = f'`python run_all.py run demo --set \'methods=["er", "{name}"]\'` trains it beside ER'
-    say(
-        f"{name} keeps all promises; {beside_er}" if passed else f"{name} breaks those that say FAILED; mend and repeat"
-    )
+    again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
+    say(f"{name} keeps all promises; {beside_er}" if passed else f"{name} breaks those that say FAILED: {again}")
     return passed
 
 

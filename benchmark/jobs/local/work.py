@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from benchmark.training.method import Build
 from benchmark.training.processes import World, join
 from benchmark.training.stage import Stopped
 
+SHOWN = 3  # files of failed runs, in a line
+
 
 def work_through(plan: Plan) -> int:
     """Train, score, measure, render. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
@@ -57,9 +60,10 @@ def work_through(plan: Plan) -> int:
         plan.tables.render([(suite, plan.configs)], store.root, plan.tables.out)
     lock.release()
     if failed:
+        files = ", ".join(str(store.run_file(config)) for config in failed[:SHOWN])
         print(
-            f"{len(failed)} runs failed, for the reasons that their lines above say; mend that, and the same command "
-            "with --retry-failed goes on from their checkpoints",
+            f"{len(failed)} runs failed, for the reasons that their lines above say (with tracebacks in {files}); mend "
+            "that, and the same command with --retry-failed goes on from their checkpoints",
             file=sys.stderr,
         )
     if unscored:
@@ -79,7 +83,8 @@ def _score_and_measure(plan: Plan) -> int:
 def _beginning(plan: Plan) -> str:
     """What this call is going to do, and where."""
     if not plan.wanted:
-        return f"{plan.suite.name}: nothing to train, of {len(plan.states)} runs in {plan.store.root}"
+        how = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in plan.states).items())
+        return f"{plan.suite.name}: nothing to train: {len(plan.states)} runs in {plan.store.root}, {how}"
     return (
         f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and checkpoints go to "
         f"{plan.store.root}; Ctrl-C stops after a checkpoint, and the same command goes on"
