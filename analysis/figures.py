@@ -20,16 +20,20 @@ import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
+from PIL import Image
 
 from analysis.tables import number
 
 SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
+DPI = 160  # of pictures
+LABEL = 2.4  # inches of a label in a legend, then it is wrapped: else one long name would leave room for one column
 BAR = 1.05  # inches of a colour bar with its labels
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,
@@ -148,7 +152,7 @@ def finish(grid: Panels, text: str = "") -> dict[str, bytes]:
     handles: dict[str, Any] = {}
     for axis in grid.flat:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(wrapped(label, width - 0.7), handle)
+            handles.setdefault(wrapped(label, min(LABEL, width - 0.7)), handle)
     note = wrapped(text, width - 0.2)
     line = 1.25 * TEXT / 72
     note_height = line * (1 + note.count("\n")) + 0.06 if text else 0.0
@@ -234,9 +238,9 @@ def amounts(axis: Axes, end: float) -> None:
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 2) -> str:
     """A number beside a line: as tables have it, or with an exponent where that would be long."""
-    return number(value, 2) if abs(value) < 1e5 else f"{value:.1e}".replace("e+", "e").replace("-", "−")
+    return number(value, digits) if abs(value) < 1e5 else f"{value:.1e}".replace("e+", "e").replace("-", "−")
 
 
 def room_for_values(count: int) -> float:
@@ -286,13 +290,29 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     if (kept := _DRAWN.get()) is not None:
         kept.append(figure)
         return {"pdf": b"", "png": b""}
-    formats: dict[str, dict[str, Any]] = {
-        "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
-        "png": {"metadata": {"Software": None}, "dpi": 160},
-    }
-    files = {}
-    for suffix, options in formats.items():
-        out = io.BytesIO()
-        figure.savefig(out, format=suffix, facecolor="white", **options)
-        files[suffix] = out.getvalue()
-    return files
+    pdf, pixels, png = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    about = {"CreationDate": None, "Creator": None, "Producer": None}
+    figure.savefig(pdf, format="pdf", facecolor="white", metadata=about)
+    figure.savefig(pixels, format="png", facecolor="white", dpi=DPI, pil_kwargs={"compress_level": 0})
+    with Image.open(pixels) as image:
+        few = _with_palette(image.convert("RGB"), [to_rgb(line.get_color()) for line in figure.findobj(Line2D)])
+    few.save(png, format="PNG", optimize=True, dpi=(DPI, DPI))
+    return {"pdf": pdf.getvalue(), "png": png.getvalue()}
+
+
+def _with_palette(image: Image.Image, kept: Sequence[tuple[float, float, float]]) -> Image.Image:
+    """The picture in 256 colours, which takes a third of the bytes: those `kept`, then the most frequent.
+
+    Of colours that nobody tells apart, less than 8 of 256 from each other, one stands for all.
+    """
+    counts: dict[tuple[int, ...], int] = {}
+    chosen: dict[tuple[int, ...], tuple[int, ...]] = {}
+    found: list[Any] = sorted(image.getcolors(image.width * image.height) or [], reverse=True)
+    for count, colour in [*((0, tuple(round(255 * part) for part in one)) for one in kept), *found]:
+        place = tuple(part // 8 for part in colour)
+        chosen.setdefault(place, colour)
+        counts[place] = counts.get(place, 0) + (count or image.width * image.height)
+    palette = sorted(chosen, key=lambda place: (-counts[place], place))[:256]
+    of_palette = Image.new("P", (1, 1))
+    of_palette.putpalette([part for place in palette for part in chosen[place]])
+    return image.quantize(palette=of_palette, dither=Image.Dither.NONE)

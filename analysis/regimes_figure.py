@@ -17,12 +17,15 @@ from matplotlib.axes import Axes
 
 from analysis import figures, inference
 from analysis.exhibits import Exhibit, View
+from analysis.metrics import Floats
 from analysis.study import Study, end, header
 from analysis.styles import of_method
 from benchmark.records import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
 GROWN, FIXED = "elle", "er"
+PANEL = 3.5, 2.6  # inches
+TEXT = 6.5  # points of what stands at a place
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class RegimesFigure(Exhibit):
         named = Counter(method for method, _ in rows)  # rows that say their cell are called by their method
         titles = {method: title for method, title in rows if named[method] == 1}
         with figures.style():
-            grid = figures.panels(1, 2, width=3.5, height=2.6)
+            grid = figures.panels(1, 2, *PANEL)
             left, right = grid.flat
             for axis in (left, right):
                 axis.set_xlabel("Tokens a parameter of the first model (log)")
@@ -92,7 +95,12 @@ class RegimesFigure(Exhibit):
         finite = [abs(place.log_ratio) for place in every if math.isfinite(place.log_ratio)]
         widest = max(finite, default=0.0) or 1.0
         scale = matplotlib.colors.Normalize(-widest, widest)
-        for place in every:
+        texts = [
+            ("" if isinstance(place, MapCell) else f"{place.name}, ")
+            + f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
+            for place in every
+        ]
+        for place, text, at in zip(every, texts, _beside(axis, every, texts), strict=True):
             undecided = isinstance(place, MapCell) and not place.decided
             drawn = axis.scatter(
                 [place.tokens_per_parameter],
@@ -100,25 +108,22 @@ class RegimesFigure(Exhibit):
                 c=[np.clip(place.log_ratio, -widest, widest)],
                 norm=scale,
                 cmap="RdBu_r",
-                s=260,
+                s=260 if isinstance(place, MapCell) else 110,
                 marker="s" if isinstance(place, MapCell) else "o",
                 edgecolors="0.3",
                 linewidths=0.6,
                 hatch="////" if undecided else None,
                 zorder=2,
             )
-            percent = f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
-            text = percent if isinstance(place, MapCell) else f"{place.name}, {percent}"
-            above = 10 if isinstance(place, MapCell) else -16
-            offset = {"xytext": (0, above), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-            axis.annotate(text, (place.tokens_per_parameter, place.relative_size), **offset)  # type: ignore[arg-type]
+            axis.text(*at, text, transform=axis.transAxes, ha="center", va="center", fontsize=TEXT, zorder=3)
         bar = axis.figure.colorbar(drawn, cax=axis.inset_axes((1.02, 0.0, 0.03, 1.0)))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{math.expm1(value):+.0%}".replace("-", "−"))
         if (plane := fit(found)) is not None and plane[2]:
             x = np.geomspace(*axis.get_xlim(), 100)
-            y = np.exp(-(plane[0] + plane[1] * np.log(x)) / plane[2])
-            low, high = axis.get_ylim()
-            axis.plot(x, np.where((y >= low) & (y <= high), y, np.nan), color="0.2", linestyle="--", linewidth=1)
+            y = -(plane[0] + plane[1] * np.log(x)) / plane[2]
+            low, high = np.log(axis.get_ylim())
+            y = np.exp(np.where((y >= low) & (y <= high), y, np.nan))
+            axis.plot(x, y, color="0.2", linestyle="--", linewidth=1)
 
     def _draw_best(self, axis: Axes, found: Sequence[MapCell], titles: dict[str, str]) -> None:
         _limits(axis, [*found, *self.points])
@@ -223,6 +228,30 @@ def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
         set_limits(min(values) / 2, max(values) * 2)
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str]) -> list[tuple[float, float]]:
+    """Where the text of each place stands in the panel, as shares of it: above, below, or further off where others are.
+
+    The first spot that meets no other text and no other place's marker, which are as large as those of cells.
+    """
+    to_panel = axis.transScale + axis.transLimits
+    points = to_panel.transform([(place.tokens_per_parameter, place.relative_size) for place in places]) * PANEL
+    marker = np.full(2, 0.13)  # half its side, inches
+    halves = [np.array([figures.text_width(text, TEXT), 1.2 * TEXT / 72]) / 2 for text in texts]
+    taken: list[tuple[Floats, Floats]] = [(point, marker) for point in points]
+    spots = []
+    for own, (point, half) in enumerate(zip(points, halves, strict=True)):
+        steps = [(x, y) for far in range(8) for x in (0, -1, 1) for y in (1 + far, -1 - far)]
+        steps = sorted([*steps, (-1, 0), (1, 0)], key=lambda step: abs(step[0]) + abs(step[1]))
+        tried = [point + np.array([x * (half[0] + 0.15), y * (half[1] + 0.13)]) for x, y in steps]
+        inside = [spot for spot in tried if (spot - half >= 0).all() and (spot + half <= PANEL).all()]
+        others = [box for place, box in enumerate(taken) if place != own]
+        free = (spot for spot in inside if not any((abs(spot - at) < half + size).all() for at, size in others))
+        spot = next(free, tried[0])
+        taken.append((spot, half))
+        spots.append((float(spot[0] / PANEL[0]), float(spot[1] / PANEL[1])))
+    return spots
 
 
 def _csv(found: Sequence[MapCell], contenders: Sequence[str]) -> bytes:

@@ -158,16 +158,19 @@ class ScoreFigure(Exhibit):
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
         with figures.style():
-            few = wide.index.get_level_values("row").nunique() <= FEW
-            across, style_of = 3 if few else 2, styles(study.runs)
-            grid = figures.panels(-(-(len(titles) + 1) // across), across, 1.9 if few else 3.2, between=0.3)
+            rows = wide.index.get_level_values("row").nunique()
+            across, width, style_of = 3 if rows <= FEW else 2, 1.9 if rows <= FEW else 3.2, styles(study.runs)
+            room = {"between": 0.7, "right": 0.6}  # for the values at the edge of a panel
+            high = max(1.8, figures.room_for_values(rows))
+            grid = figures.panels(-(-(len(titles) + 1) // across), across, width, high, **room)
+            count, lowest, highest = len(titles), by_seed.min(), by_seed.max()
             for axis, (column, title) in zip(grid.flat, [*titles.items(), ("average", "Average")], strict=False):
                 axis.set_title(figures.wrapped(title, grid.width))
-                _draw_by_stage(axis, wide[column].dropna(), labels, style_of, len(titles), grid.width, "no score yet")
-            low, high = by_seed.min(), by_seed.max()
-            for axis in grid.flat:
-                if low < high:
-                    figures.scale_y(axis, "linear", low, high)
+                values = wide[column].dropna()
+                ends = _draw_by_stage(axis, values, labels, style_of, count, grid.width, "no score yet", digits=1)
+                if lowest < highest:
+                    figures.scale_y(axis, "linear", lowest, highest)
+                figures.end_values(axis, grid.height, ends)
                 first = axis in [line[0] for line in grid.axes]
                 axis.tick_params(axis="y", left=first, labelleft=first)
             for axis in grid.flat[len(titles) + 1 :]:
@@ -213,11 +216,12 @@ def _draw_by_stage(
     count: int,
     width: float,
     nothing: str,
+    digits: int = 2,
 ) -> list[tuple[float, str, Style]]:
     """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then.
 
     Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
-    Returns what stands at the end of each line, for `figures.end_values`.
+    Returns what stands at the end of each line, in the `digits` of tables, for `figures.end_values`.
     """
     each = -(-int(1000 * count * (figures.text_width(f"M{count}", figures.SMALL) + 0.05)) // int(1000 * width))
     axis.set_xticks(range(0, count, each), [f"M{i + 1}" for i in range(0, count, each)])
@@ -232,5 +236,5 @@ def _draw_by_stage(
         own = style_of[str(row)]
         axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8)
         axis.plot(x, line["mean"], label=labels[str(row)], **own | {"linewidth": 0.7})
-        ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1]), own))
+        ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1], digits), own))
     return ends

@@ -15,6 +15,7 @@ from analysis import figures
 from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
 from analysis.study import Study
 from benchmark.records import RunRecords
+from tests.support.drawn_texts import faults
 
 CONTENDERS = ("er", "elle", "er_large")
 PARAMETERS = {16: 1000, 32: 4000, 64: 16_000}
@@ -73,6 +74,16 @@ def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said(monkeypatch):
     assert [line["cell"] for line in csv.DictReader(io.StringIO(files["csv"].decode()))] == ["elle 0"]
     assert said[0].endswith("left out: 1.")
     assert paper_tables.load("growth_regimes").render(Study("s", unknown))["csv"].count(b"\n") == 1
+
+
+def test_no_texts_of_a_dense_map_overlap():
+    """Oracle: the boxes that matplotlib's renderer draws, with cells on top of each other and of a point elsewhere."""
+    budgets = [0.008, 0.0081, 0.009, 0.02, 0.021, 0.05]
+    runs = [run("er", 20.0 * (1 + budget), budget=budget) for budget in budgets]
+    runs += [run("elle", 10.0, budget=budget, last=last) for budget in budgets for last in (32, 64)]
+    figure = figures.drawn(lambda: paper_tables.load("growth_regimes").render(Study("s", runs)))
+    count, outside, overlapping = faults(figure)
+    assert count > 30 and not outside and not overlapping
 
 
 def test_rows_that_say_their_cell_are_called_by_their_method(monkeypatch):
