@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-import shutil
 import subprocess
 
 import numpy as np
@@ -28,6 +27,7 @@ from analysis.tables import (
 from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError
 from tests.support import synthetic
+from tests.support.programs import program
 from tests.support.synthetic import load, study
 
 
@@ -361,8 +361,7 @@ NASTY = "50% & $x_1^2$ #{a}~\\ <é> „ü“ 漢字 A--B \"q\" 'p' `t` λ±×→
 
 def test_latex_compiles_whatever_a_user_gave(tmp_path):
     """Oracle: pdflatex, with the packages that the module names and no others."""
-    if shutil.which("pdflatex") is None:
-        pytest.skip("no pdflatex on this machine (Debian: texlive-latex-recommended)")
+    program("pdflatex", package="texlive-latex-recommended")
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
     for name in paper_tables.names():
