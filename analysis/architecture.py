@@ -74,7 +74,7 @@ class ArchitectureTable(TableExhibit):
                 runs = [run for run in study.of(suite) if slug(run.row) == slug(row)]
                 heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
                 if runs:
-                    blocks.append(Block(heading, tuple(self._models(study, block, runs, view))))
+                    blocks.append(Block(heading, tuple(self._models(study, block, runs, view)), suite))
         below = [*notes.missing(study, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view, "Model")
 
@@ -103,7 +103,7 @@ class ArchitectureTable(TableExhibit):
                 for name in self.properties
                 for value in [found[name]]
             ]
-            rows.append(TableRow((f"M{i + 1}",), tuple(cells)))
+            rows.append(TableRow((f"M{i + 1}",), tuple(cells), row=runs[0].row))
         return rows
 
     def _printed(self) -> list[Block]:

@@ -26,7 +26,7 @@ class ForgettingCostTable(TableExhibit):
         if view == "printed":
             return self.table(columns, [], [], view)
         suites = self.suites(study)
-        found = [Block(self.heading(study, suite), tuple(_rows(study, suite))) for suite in suites]
+        found = [Block(self.heading(study, suite), tuple(_rows(study, suite)), suite) for suite in suites]
         blocks = [mark_best(block, columns, study.references) for block in found]
         about = (
             "Costs are of the whole stream, over those of the row that spent least. No row is at once cheaper and less "

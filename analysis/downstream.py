@@ -17,8 +17,8 @@ from benchmark.run_description import slug
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
-# label; its scores, a line a seed and a column a domain; row and stage of the printed numbers beside it
-ScoreLine = tuple[str, pd.DataFrame, str, str]
+# label; the suite's row; scores, a line a seed and a column a domain; row and stage of the printed numbers beside them
+ScoreLine = tuple[str, str, pd.DataFrame, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,9 @@ class ScoreTable(TableExhibit):
         titles = {d["name"]: d["title"] for suite in suites for d in study.of(suite)[0].domains}
         columns = self.columns(list(titles.values()))
         blocks = [
-            mark_best(Block(heading, tuple(self._rows(study, suite, lines, titles, view))), columns, study.references)
+            mark_best(
+                Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite), columns, study.references
+            )
             for suite in suites
             for heading, lines in self.lines(study, suite)
         ]
@@ -50,7 +52,9 @@ class ScoreTable(TableExhibit):
         chosen = self.only.get(suite, ())
         runs = _by_row(study, suite, chosen)
         last = len(study.of(suite)[0].domains)
-        lines = [(row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()]
+        lines = [
+            (row, row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
+        ]
         return [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
@@ -63,14 +67,14 @@ class ScoreTable(TableExhibit):
         printed = {(slug(v.row), v.stage, v.column): v.number.printed for v in self.printed if v.block == block}
         names = [domain["name"] for domain in study.of(suite)[0].domains]
         rows = []
-        for label, means, row, stage in lines:
+        for label, own, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
             if view == "both":
                 beside = [printed.get((slug(row), stage, column), "") for column in [*titles.values(), AVERAGE]]
                 cells = [
                     Cell(c.values, 1, printed=text, missing=c.missing) for c, text in zip(cells, beside, strict=True)
                 ]
-            rows.append(TableRow((label,), tuple(cells), competes=bool(row)))
+            rows.append(TableRow((label,), tuple(cells), competes=bool(row), row=own))
         return rows
 
     def _printed(self) -> Table:
@@ -104,6 +108,7 @@ class PromptTable(ScoreTable):
         lines = [
             (
                 f"{row}, {label}",
+                row,
                 by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
                 prompt,
                 "5",
@@ -126,7 +131,7 @@ class StageScoreTable(ScoreTable):
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         return [
-            (row, [(f"M{i + 1}", _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
+            (row, [(f"M{i + 1}", row, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
             for row, run in _by_row(study, suite, ()).items()
         ]
 
@@ -170,7 +175,8 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     scores = scores[scores["headline"]]
     found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
     return [
-        (f"Baseline: {name}", by_domain(lines, ["seed"]), "", "") for name, lines in found.groupby("name", sort=False)
+        (f"Baseline: {name}", "", by_domain(lines, ["seed"]), "", "")
+        for name, lines in found.groupby("name", sort=False)
     ]
 
 

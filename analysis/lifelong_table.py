@@ -65,7 +65,7 @@ class LifelongTable(TableExhibit):
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
         rows = [_row(row, lines, columns) for row, lines in measured.items()]
-        return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)))
+        return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)), suite)
 
 
 def _measure(

@@ -41,6 +41,7 @@ def page(
     return environment.get_template("page.html").render(
         name=study.name,
         title=study.title or study.name,
+        records=study.records,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_progress(study),
         scorecard=scorecard,
@@ -50,7 +51,8 @@ def page(
         made=_made(study),
         software=_software(study),
         rows=_settings(study),
-        labels={run.row for run in study.runs},
+        labels={(run.suite, run.row) for run in study.runs},
+        several=len(study.suites) > 1,
         data=explore.data(study),
         scripts=explore.scripts(),
     )
@@ -185,11 +187,10 @@ def _software(study: Study) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _settings(study: Study) -> list[tuple[str, str]]:
+def _settings(study: Study) -> list[tuple[str, str, str]]:
     """The full settings of each row, of its first seed."""
     first = {(run.suite, run.row): run for run in reversed(study.runs)}
     runs = [first[key] for key in dict.fromkeys((run.suite, run.row) for run in study.runs)]
-    return [
-        (run.row, json.dumps({"options": run.line["options"], **run.line["config"]}, indent=2, ensure_ascii=False))
-        for run in runs
-    ]
+    settings = [{"options": run.line["options"], **run.line["config"]} for run in runs]
+    texts = [json.dumps(one, indent=2, ensure_ascii=False) for one in settings]
+    return [(run.suite, run.row, text) for run, text in zip(runs, texts, strict=True)]

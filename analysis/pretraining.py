@@ -56,7 +56,7 @@ class PerplexityTable(TableExhibit):
             for label, run in runs.items()
         ]
         beside = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
-        return Block(self.heading(study, suite), (*rows, *beside))
+        return Block(self.heading(study, suite), (*rows, *beside), suite)
 
     def _printed(self) -> Table:
         columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))

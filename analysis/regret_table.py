@@ -53,7 +53,8 @@ class RegretTable(TableExhibit):
                 regrets = metrics.regrets(loss_matrix(run), oracles[run.seed])
                 if np.isfinite(regrets).all():
                     measured[run.row].append((*metrics.mean_regrets(regrets), *regrets[-1]))
-        return Block(self.heading(study, suite), tuple(_row(row, lines, width) for row, lines in measured.items()))
+        rows = tuple(_row(row, lines, width) for row, lines in measured.items())
+        return Block(self.heading(study, suite), rows, suite)
 
 
 def loss_matrix(run: RunRecords) -> Floats:

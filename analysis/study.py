@@ -33,7 +33,7 @@ class Study:
 
     `tuned` are runs of the same rows with tuned options, which one table sets beside them. `title` says what is
     compared, as its suites do; `paper`: whether the runs are held against the paper; `called`: what
-    stands for each suite on a command line.
+    stands for each suite on a command line; `records`: the folder that holds theirs.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Study:
     title: str = ""
     paper: bool = False
     called: Mapping[str, str] = field(default_factory=dict)
+    records: str = ""
 
     def run_command(self, suite: str) -> str:
         """The command that trains what is missing of a suite."""

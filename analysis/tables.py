@@ -62,19 +62,24 @@ class Cell:
 class TableRow:
     """One line: `stub` names it (one text a stub column); one that does not compete is never the best.
 
-    `details` is a table that the page lets readers open below the row.
+    `details` is a table that the page lets readers open below the row. `row` is the suite's whose runs the line is
+    about, where the stub says something else.
     """
 
     stub: tuple[str, ...]
     cells: tuple[Cell, ...]
     competes: bool = True
     details: Table | None = None
+    row: str = ""
 
 
 @dataclass(frozen=True)
 class Block:
+    """Lines under a title; `suite` is the one that they are about."""
+
     title: str
     rows: tuple[TableRow, ...]
+    suite: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,11 @@ class Table:
     def missing(self) -> int:
         """Number of cells still to be measured."""
         return sum(cell.missing for block in self.blocks for row in block.rows for cell in row.cells)
+
+
+def rounded(value: float, digits: int) -> float:
+    """The value with as many decimals as `number` writes."""
+    return round(value, 0 if abs(value) >= 1000 else digits) if math.isfinite(value) else value
 
 
 def number(value: float, digits: int) -> str:

@@ -32,7 +32,7 @@ class TuningTable(TableExhibit):
             for row in dict.fromkeys(run.row for run in study.of(suite)):
                 found = [values.get((name, row), {}).get(metric, ()) for name in names for metric in METRICS.values()]
                 rows.append(TableRow((row,), tuple(Cell(one, missing=not one) for one in found)))
-            blocks.append(mark_best(Block(self.heading(study, suite), tuple(rows)), columns, study.references))
+            blocks.append(mark_best(Block(self.heading(study, suite), tuple(rows), suite), columns, study.references))
             for way, end in WAYS.items():
                 below += [f"{way}: {note}" for note in notes.probes(everything, [suite + end])]
             below += notes.notes(everything, [name for name in names if everything.of(name)])

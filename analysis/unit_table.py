@@ -32,7 +32,7 @@ class UnitTable(TableExhibit):
             ranks = compared.groupby(["row"]).mean().rank(method="min")
             rows = list(dict.fromkeys(run.row for run in study.of(suite)))
             lines = [TableRow((row,), tuple(_cells(row, values, ranks))) for row in rows]
-            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines)), columns, study.references))
+            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns, study.references))
             turns += turning_points(ranks, study.of(suite)[0].line["config"]["budget"]["unit"])
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
         below = [about, *turns, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]

@@ -132,7 +132,7 @@ def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
     called = {suite.name: suite.called for suite, _ in (*suites, *tuned)}
-    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper, called)
+    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper, called, str(runs))
 
 
 def _records(suites: Suites, runs: Path) -> list[RunRecords]:

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import paper_tables
@@ -15,7 +17,9 @@ from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
 from benchmark.settings.suite_files import load_suite
 from tests.support import synthetic
-from tests.support.browser import Browser, chromium
+from tests.support.browser import Browser
+from tests.support.programs import program
+from tests.support.thorough import only_thorough
 
 TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
 NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
@@ -53,7 +57,7 @@ def test_the_page_loads_nothing_and_is_whole_without_scripts(report):
     found = tags(report)
     assert not {"iframe", "object", "embed"} & {tag for tag, _ in found}
     scripts = [attributes for tag, attributes in found if tag == "script"]
-    assert [attributes["type"] for attributes in scripts] == ["application/json", "module", "module"]
+    assert [attributes["type"] for attributes in scripts] == ["application/json", "application/gzip", "module"]
     assert not any("src" in attributes for attributes in scripts)
     filled = {
         attributes.get("id"): attributes for _, attributes in found if (attributes.get("id") or "").startswith("exp")
@@ -114,7 +118,8 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
 
 
 def test_no_figure_stands_twice_in_a_page(tmp_path):
-    """Oracle: three exhibits that look the same in this suite: one picture, and links to the files of all three."""
+    """Oracle: three exhibits that look the same in this suite: one picture, and links to the files of all three. Such a
+    page is small: half a megabyte, of which the library that draws takes most."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=1, scores=False, evaluations=1)
     names = ["trend_main", "trend_gpt", "trend_half_time"]
     synthetic.report("demo", load_runs(tmp_path / "runs", "demo"), names, tmp_path)
@@ -122,15 +127,42 @@ def test_no_figure_stands_twice_in_a_page(tmp_path):
     assert sum(tag == "img" for tag, _ in found) == 1
     links = {attributes["href"] for tag, attributes in found if tag == "a"}
     assert {f"{name}.{suffix}" for name in names for suffix in ("pdf", "png")} <= links
+    assert (tmp_path / "index.html").stat().st_size < 500_000
 
 
-@pytest.fixture
-def browser(tmp_path) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (Debian: chromium)")
-    with Browser(program, tmp_path) as found:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    chromium = program("chromium", "chromium-browser", "google-chrome", package="chromium")
+    with Browser(chromium, tmp_path_factory.mktemp("browser")) as found:
         yield found
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_browser_is_skipped_but_in_ci(monkeypatch, ci, outcome):
+    """Oracle: pytest's outcomes, on a machine that has no program, with what `.ci/run` sets and without."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no chromium on this machine"):
+        program("chromium", package="chromium")
+
+
+def test_without_scripts_tables_and_pictures_are_there(report, browser):
+    """Oracle: Chromium, which runs no script of the page: numbers, pictures and what opens are laid out; what scripts
+    would fill has no room, and nothing can be pressed that would do nothing."""
+    browser.open(report, scripts=False)
+    assert not browser.run("document.documentElement.classList.contains('explorable')")
+    study = Study("demo", load_runs(report.parent / "runs", "demo"))
+    ends = study.ends[(study.ends["stage"] == 4) & (study.ends["row"] == "ER")]["ap"]
+    assert number(ends.mean(), 2) in browser.run("document.querySelector('table.sorts').innerText")
+    sizes = "[...document.images].map(one => one.naturalWidth > 400 && one.getBoundingClientRect().width > 200)"
+    assert browser.run(sizes) == [True, True]
+    shown = "[...document.querySelectorAll('{}')].filter(one => one.checkVisibility()).length"
+    assert browser.run(shown.format("button, select, input, #explore, dialog")) == 0
+    assert browser.run(shown.format("details > summary")) > 0 and browser.run(shown.format("details > pre")) == 0
+    browser.run("document.querySelector('details[data-settings] summary').focus()")
+    browser.press("Enter")
+    assert browser.run(shown.format("details > pre")) == 1
+    assert browser.run(OVERFLOW) == 0 and not browser.said
 
 
 DRAWN = "document.querySelector('#explore-chart').dataset.points > 0"
@@ -173,20 +205,27 @@ def test_curves_follow_the_keyboard_and_the_mouse(report, browser):
     browser.wait(f"{points} === {2 * 5 * 4}")
     axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(one => one.textContent).join()"
     assert browser.run(axes) == "Train wall time (s),AP (log)"
-    shapes = "[...document.querySelectorAll('#explore-chart .mark-symbol path')].map(one => one.getAttribute('d'))"
+    shapes = "[...document.querySelectorAll('#explore-chart .layer_2_marks path')].map(one => one.getAttribute('d'))"
     assert len(set(browser.run(shapes))) == 2, "a marker a row, as in the figures"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
     browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")
     browser.wait(f"{axes} === 'Training tokens,AP⁺ (linear)'")
     at = browser.run(
-        "(() => { const at = document.querySelector('#explore-chart .mark-symbol path:last-child')"
+        "(() => { const at = document.querySelector('#explore-chart .layer_2_marks path:last-child')"
         ".getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]; })()"
     )
     browser.run(f"scrollTo(0, {at[1] - 300})")
     browser.move(at[0], 300 + 1)
     browser.wait("document.querySelector('.vg-tooltip.visible')")
-    assert "highest seed" in browser.run("document.querySelector('.vg-tooltip').textContent")
+    lines = "[...document.querySelectorAll('.vg-tooltip tr')].map(one => [...one.cells].map(cell => cell.textContent))"
+    said = {name.strip(": "): value for name, value in browser.run(lines)}
+    study = Study("demo", load_runs(report.parent / "runs", "demo"))
+    stage = study.stage_titles("demo").index(said["stage"])
+    of_row = study.evaluations[(study.evaluations["row"] == said["row"]) & (study.evaluations["stage"] == stage)]
+    measured = of_row.groupby("order")["ap_plus"].agg(["mean", "min", "max"]).to_numpy().tolist()
+    shown = [said[name] for name in ("AP⁺", "lowest seed", "highest seed")]
+    assert shown in [[number(value, 2) for value in line] for line in measured], "the digits of tables"
     assert not browser.said
 
 
@@ -222,17 +261,58 @@ def test_tables_sort_and_cells_open_their_runs(report, browser):
     )
     browser.press("Escape")
     assert not browser.run("document.querySelector('dialog').open")
+    title = "document.querySelector('dialog[open] h3')?.textContent"
     browser.run("document.querySelectorAll('table.sorts tr[data-row]')[1].cells[3].click()")
-    assert browser.run("document.querySelector('dialog h3').textContent") == "ER: Ns AP⁺"
+    assert browser.run(title) == "ER: Ns AP⁺"
+    browser.press("Escape")
+    browser.run("document.querySelectorAll('button.runs')[1].focus()")
+    browser.press("Tab", 3)
+    browser.press("Enter")
+    assert browser.run(title) == "ER: Ns AP⁺", "the cell that a click opened"
+    browser.press("Escape")
+    for key in ("ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowRight", "Enter"):
+        browser.press(key)
+    assert browser.run(title) == "ER: Ns AP" and not browser.said
 
 
+def test_a_cell_opens_the_runs_of_its_own_suite(tmp_path, browser):
+    """Oracle: two suites with rows of the same names: the seeds that each has, and its own command and settings; a
+    line of a stage opens the runs of its row."""
+    for suite, seeds in (("one", 1), ("two", 2)):
+        synthetic.write(tmp_path, suite, seeds=seeds, stages=2, evaluations=1, rows=[("ER", "er", {"of": suite})])
+    runs = [run for suite in ("one", "two") for run in load_runs(tmp_path, suite)]
+    synthetic.report("one+two", runs, ["main_pretraining", "downstream_by_stage"], tmp_path)
+    browser.open(tmp_path / "index.html")
+    browser.wait(DRAWN)
+    text = "document.querySelector('dialog').textContent"
+    for place, suite, seeds in ((0, "one", 1), (1, "two", 2), (-1, "two", 2)):
+        browser.run(f"[...document.querySelectorAll('tr[data-row]')].at({place}).cells[1].click()")
+        shown = browser.run("[...document.querySelectorAll('dialog tbody tr')].map(one => one.cells[0].textContent)")
+        assert shown == [suite] * seeds
+        assert f"run {suite} --methods er" in browser.run(text) and f'"of": "{suite}"' in browser.run(text)
+        assert browser.run("document.querySelectorAll('dialog details').length") == seeds + 1
+    assert browser.run("document.querySelector('dialog h3').textContent").startswith("ER: M2, ")
+    assert not browser.said
+
+
+@only_thorough
 def test_a_page_of_a_hundred_runs_is_small(tmp_path):
-    """Oracle: three million bytes, with the tables and figures of the demo."""
-    synthetic.write(tmp_path / "runs", "demo", seeds=13, scores=False, similarities=False)
-    runs = load_runs(tmp_path / "runs", "demo")
-    assert len(runs) > 100
-    synthetic.report("demo", runs, ["main_pretraining", "trend_main", "stage_domain_matrix"], tmp_path)
-    assert (tmp_path / "index.html").stat().st_size < 3_000_000
+    """Oracle: three million bytes, with all tables and figures of the demo and of the paper's suite, of as many numbers
+    as real ones: 20 rows, 12 domains, ten evaluations a stage, six heads of 24 queries, settings of three kilobytes."""
+    rng = np.random.default_rng(0)
+    named = [*synthetic.DOMAINS, *((f"d{i}", f"Domain no. {i}") for i in range(7))]
+    rows: list[Any] = [("ELLE", "elle", {}), *((f"Row {i} (option = {i})", f"m{i}", {}) for i in range(19))]
+    synthetic.write(tmp_path, "demo", rows=rows, seeds=5, stages=12, evaluations=10, domains=named)
+    runs = load_runs(tmp_path, "demo")
+    assert len(runs) == 100
+    for run in runs:
+        run.line["config"]["note"] = "x" * 3000  # type: ignore[typeddict-unknown-key]
+        for line in (line for lines in run.similarities for line in lines if line["kind"] == "attention"):
+            heads, maps = [[0, i] for i in range(6)], (1000 * rng.dirichlet(np.ones(24), (6, 24))).round()
+            line |= {"heads": heads, "maps": maps.tolist()}
+    tables = dict.fromkeys(name for suite in ("demo", "bert_base") for name in load_suite(suite).tables)
+    synthetic.report("demo", runs, [*tables], tmp_path / "out")
+    assert (tmp_path / "out" / "index.html").stat().st_size < 3_000_000
 
 
 @pytest.mark.parametrize(("width", "drawn"), [(80, True), (20, False)])

@@ -150,7 +150,8 @@ class _Run:
 
     def description(self) -> dict[str, Any]:
         """What the run's file says of it, besides its keys."""
-        ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in LADDER[: self.suite.stages]]
+        sizes = [LADDER[min(stage, len(LADDER) - 1)] for stage in range(self.suite.stages)]
+        ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in sizes]
         config = {
             "model": {"architecture": self.suite.architecture, "ladder": ladder, "head_size": 64},
             "budget": {"unit": self.suite.unit},
