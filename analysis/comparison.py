@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.inference import interval
+from analysis.metrics import Floats
 from analysis.notes import probes
 from analysis.study import Study, hardware, header
-from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
+from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number
 from benchmark.errors import UserError
 from benchmark.records import RunRecords, load_runs
 
-COLUMNS = ("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval", "AP⁺ of A", "AP⁺ of B")
+COLUMNS = (
+    *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
+    *("AP⁺ of A", "AP⁺ of B", "B less A", "95% interval of that"),
+)
 SAID = 12  # settings that differ, at most
 
 
@@ -71,9 +75,10 @@ def latest(runs: Sequence[RunRecords]) -> list[RunRecords]:
 
 
 def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
-    """AP and AP⁺ of each row after the last domain that both have finished; the change is that of AP, in percent.
+    """AP and AP⁺ of each row after the last domain that both have finished, and what they differ by.
 
-    Intervals are Student's over seeds that both have, of the logarithm of the ratio; seeds of one side do not count.
+    AP by a share in percent, whose interval is of the logarithm of the ratio; AP⁺, which may be 0 or below, by a
+    difference of perplexities. Intervals are Student's over seeds that both have; seeds of one side do not count.
     """
     studies = [Study(name, runs) for runs in (a, b)]
     ends = [study.ends.set_index(["row", "seed", "stage"]) for study in studies]
@@ -82,7 +87,10 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
     lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles)) for row in rows)
     notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]
-    notes.append("B against A: below 0 is a lower AP in B. Mean of the seeds that both have; one seed has no interval.")
+    notes.append(
+        "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in perplexity. Mean of "
+        "the seeds that both have; one seed has no interval."
+    )
     notes += [f"{side}: {note}" for side, one in zip("AB", studies, strict=True) for note in probes(one, one.suites)]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
@@ -95,12 +103,27 @@ def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str]) -> tup
     stage = of_row[0].index.get_level_values("stage").max()
     ours, theirs = (end.xs(stage, level="stage").sort_index() for end in of_row)
     changes = np.log(theirs["ap"].to_numpy(float) / ours["ap"].to_numpy(float))
+    more = (theirs["ap_plus"] - ours["ap_plus"]).dropna().to_numpy(float)
+    ap, forgotten = (
+        [Cell(values=tuple(end[metric].dropna()), few_seeds=int(len(end) == 1)) for end in (ours, theirs)]
+        for metric in ("ap", "ap_plus")
+    )
+    about = Cell(text=titles[stage]), Cell(text=str(len(changes)))
+    return (*about, *ap, *_change(changes, _percent), *forgotten, *_change(more, _difference))
+
+
+def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cell]:
+    """The mean over seeds, and its interval; nothing where there is none."""
+    if not len(changes):
+        return Cell(), Cell()
     low, high = interval(changes)
-    between = "" if math.isnan(low) else f"{_percent(low)} to {_percent(high)}"
-    ap = [Cell(values=tuple(end["ap"]), few_seeds=int(len(end) == 1)) for end in (ours, theirs)]
-    forgotten = [Cell(values=tuple(end["ap_plus"].dropna())) for end in (ours, theirs)]
-    texts = [Cell(text=text) for text in (titles[stage], str(len(changes)), _percent(changes.mean()), between)]
-    return (*texts[:2], *ap, *texts[2:], *forgotten)
+    between = "" if math.isnan(low) else f"{written(low)} to {written(high)}"
+    return Cell(text=written(float(changes.mean()))), Cell(text=between)
+
+
+def _difference(value: float) -> str:
+    text = number(value, 2)
+    return text if text.startswith("−") or not float(text) else f"+{text}"
 
 
 def _percent(logarithm: float) -> str:

@@ -18,6 +18,7 @@ from benchmark.jobs.results import ResultsError
 from benchmark.records import load_runs
 from run_all import main
 from tests.support import synthetic
+from tests.support.tiny_suite import write as write_suite
 
 ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {})]
 
@@ -40,8 +41,8 @@ def sides(tmp_path) -> tuple[Path, Path]:
 
 
 def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
-    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the interval is scipy's. Probes are as
-    made up."""
+    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the intervals are scipy's, of AP's
+    logarithm and of AP+. Probes are as made up."""
     runs = [load_runs(side, "demo") for side in sides]
     for value, run in ((value, run) for value, side in zip((40.0, 44.0), runs, strict=True) for run in side):
         run.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
@@ -50,13 +51,17 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     table = comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
-    assert cells["ELLE"] == ["--"] * 8 and "ELLE: only in A." in table.notes
+    assert cells["ELLE"] == ["--"] * 10 and "ELLE: only in A." in table.notes
     assert "B: Probe Wiki, perplexity after the last domain: Naive 44.00, ER 44.00." in table.notes
     ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
     changes = np.log(ends[1]["ap"].to_numpy() / ends[0]["ap"].to_numpy())
     low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))
     shown = " to ".join(f"{100 * math.expm1(one):+.1f}%".replace("-", "−") for one in (low, high))
     assert cells["ER"][5] == shown
+    more = ends[1]["ap_plus"].to_numpy() - ends[0]["ap_plus"].to_numpy()
+    low, high = scipy.stats.t.interval(0.95, 2, more.mean(), scipy.stats.sem(more))
+    mean, least, most = (f"{one:+.2f}".replace("-", "−") for one in (more.mean(), low, high))
+    assert cells["ER"][8:] == [mean, f"{least} to {most}"] and len(table.columns) == 10
 
 
 def test_of_each_row_and_seed_the_last_run_counts(sides: tuple[Path, Path]) -> None:
@@ -76,6 +81,32 @@ def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     found = list(differences(*(load_runs(side, "demo") for side in sides)))
     assert found == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0"]
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
+
+
+def test_a_study_is_compared_and_of_a_report_it_is_said_where_its_records_are(tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: a study whose archive holds two of three runs, beside the folder of runs that they came from."""
+    suite = write_suite(tmp_path)
+    suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
+    synthetic.write(tmp_path / "runs", "tiny", rows=ROWS[:2], seeds=1, stages=2, scores=False, similarities=False)
+    folder = tmp_path / "results" / "study"
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    kept = {path.relative_to(tmp_path / "runs").as_posix(): path.read_bytes() for path in files if path.stem != "1-0"}
+    (folder / "records").mkdir(parents=True)
+    results._write(folder / "records" / "tiny-s0.tar.gz", kept)
+    assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "| Naive | Ns | 1 |" in said and "ER: only in B." in said and "Settings, code and hardware agree." in said
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "tiny.toml", "--runs", "runs", "--out", "rendered"]) == 0
+    (folder / "report" / "tiny").mkdir(parents=True)
+    for place, records in (
+        ("rendered/tiny", "those in runs"),
+        ("rendered", "those in runs"),
+        (folder / "report" / "tiny", f"those of the study {folder}"),
+        (folder / "report", f"those of the study {folder}"),
+    ):
+        assert main(["compare", str(place), "runs"]) == 2
+        assert f"{place}: a report, which has no records; give {records}" in capsys.readouterr().err
 
 
 def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, monkeypatch, capsys) -> None:

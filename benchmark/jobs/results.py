@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import html
 import io
+import re
 import shlex
 import subprocess
 import tarfile
@@ -95,10 +97,25 @@ def opened(place: str) -> Iterator[Path]:
         if (path / RECORDS).is_dir():
             path = unpack(path, Path(scratch) / "runs").root
         if not (path / "suites").is_dir():
+            if source := _rendered_from(path):
+                raise ResultsError(
+                    f"{place}: a report, which has no records; give {source}, where it was rendered from"
+                )
             raise ResultsError(
                 f"{place}: no records; give a folder of --runs, a study's as in results/, or FOLDER@COMMIT of one"
             )
         yield path
+
+
+def _rendered_from(path: Path) -> str:
+    """What a report was rendered from, in words; nothing for a folder that is none."""
+    for report in (path, path.parent):
+        if report.name == REPORT and (report.parent / RECORDS).is_dir():
+            return f"those of the study {report.parent}"
+    for page in (path / PAGE, *sorted(path.glob(f"*/{PAGE}"))):
+        if page.is_file() and (found := re.search(r'<meta name="records" content="([^"]+)">', page.read_text("utf-8"))):
+            return f"those in {html.unescape(found[1])}"
+    return ""
 
 
 def _of_commit(folder: str, commit: str, into: Path) -> Path:
