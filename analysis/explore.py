@@ -90,7 +90,7 @@ def _points(study: Study) -> dict[str, list[Any]]:
 
 
 def _short(value: float) -> float | None:
-    """As JSON writes it shortest; None for what is not finite."""
+    """A number as JSON writes it shortest; None for what is not finite."""
     return None if not math.isfinite(value) else int(value) if value.is_integer() else value
 
 
