@@ -51,6 +51,7 @@ slurm-demo: $(VENV)/installed
 
 slurm-chaos: $(VENV)/installed
 	$(RUN) -m tests.tools.slurm_chaos
+	$(RUN) -m tests.tools.slurm_chaos --runs 24 --runs-per-job 6
 
 chaos: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills

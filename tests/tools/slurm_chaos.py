@@ -1,14 +1,18 @@
 """Sixty short runs on a real Slurm, a third of them preempted or killed at random: `make slurm-chaos`, some minutes.
 
+    python -m tests.tools.slurm_chaos [--runs 60] [--runs-per-job 1] [--seed S]
+
+With several runs a job what happens to one happens to its job: all of its runs stop, or its processes die.
+
 All must finish, each once, equal to undisturbed ones bit for bit, and the training that was lost must stay within the
 checkpoint intervals and two percent.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,21 +26,24 @@ from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_texts
 
-RUNS, DISTURBED = 60, 20
+DISTURBED = 1 / 3
+SIDE_BY_SIDE = 2  # runs of a job that has several
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
 RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
 
 
 class Chaos:
-    def __init__(self, folder: Path, cluster: SlurmCluster, seed: int) -> None:
+    def __init__(self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int) -> None:
         self.cluster, self.chosen = cluster, random.Random(seed)
         write_texts(folder)
         self.lab = Lab(folder / "lab", folder)
-        self.rows = [f"r{number:02}" for number in range(RUNS)]
+        self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "lab" / "steps").mkdir()
         settings = 'partition = "preemptible"\narray_parallelism = 5'
-        self.lab.write(*map(self.row, range(RUNS)), slurm=settings)
+        if runs_per_job > 1:
+            settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
+        self.lab.write(*map(self.row, range(runs)), slurm=settings)
         text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
         self.lab.file.write_text(text)
         for row in self.rows:
@@ -45,7 +52,7 @@ class Chaos:
         kinds = (self.tell, self.kill, self.lose_node, self.preempt)
         self.plan = {
             row: (self.chosen.randrange(2, 18), self.chosen.choice(kinds))
-            for row in self.chosen.sample(self.rows, DISTURBED)
+            for row in self.chosen.sample(self.rows, round(DISTURBED * runs))
         }
         self.happened: Counter[str] = Counter()
 
@@ -134,22 +141,27 @@ class Chaos:
             phases = len(self.lab.stage(row)[0]["phases"])
             executed += self.steps(row).stat().st_size - began - (phases - 1)  # without the steps that warm up
             restarts += began - 1
-        wasted, allowed = executed - RUNS * STEPS, restarts * (INTERVAL / STEP + 1)
-        share = max(0.0, wasted - allowed) / (RUNS * STEPS)
+        runs = len(self.rows)
+        wasted, allowed = executed - runs * STEPS, restarts * (INTERVAL / STEP + 1)
+        share = max(0.0, wasted - allowed) / (runs * STEPS)
         print(
-            f"{RUNS} runs, {restarts} restarts ({dict(self.happened)}), {wasted} of {RUNS * STEPS} steps done again, "
+            f"{runs} runs, {restarts} restarts ({dict(self.happened)}), {wasted} of {runs * STEPS} steps done again, "
             f"{allowed:.0f} by the checkpoint interval; beyond it {share:.1%}"
         )
         assert share <= 0.02
 
 
 def main() -> None:
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1000)
-    print(f"chaos number {seed}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--runs-per-job", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=random.randrange(1000))
+    given = parser.parse_args()
+    print(f"chaos number {given.seed}")
     with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", nodes=2, cpus=4) as cluster:
         folder = Path(name)
         with submitting(copy_code(folder / "code")):
-            chaos = Chaos(folder, cluster, seed)
+            chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)
             chaos.run()
             chaos.verify()
 
