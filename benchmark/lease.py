@@ -4,8 +4,8 @@ A file lock (flock) ends with its owner, and holds while that is stopped; but so
 it to one machine. So whoever works on something also writes `NAME.1`, which only one can create, and touches it every
 ten seconds (Gray and Cheriton 1989, Leases). The next owner writes `NAME.2`, and so on; the highest number counts. An
 owner is dead if its process is, on its own machine; if Slurm has queued its job again; or, seen from elsewhere, after
-90 s without a sign of life. No clocks of two machines are compared. One that was only silent finds a higher number than
-its own before it writes anything more.
+90 s without a sign of life, 10 s where it has not even said who it is. No clocks of two machines are compared. One that
+was only silent finds a higher number than its own before it writes anything more.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Lease(Lock):
         # what passed between two looks says little of another machine: this process, or the disk, may have stood still
         self._silent = self._silent + min(now - self._looked, 2 * PAUSES[1]) if seen == self._seen else 0.0
         self._seen, self._looked = seen, now
-        return self._silent > EXPIRES
+        return self._silent > (EXPIRES if owner else BEAT)  # one that died before it had said who it is wrote no line
 
     def _keep(self, number: int) -> None:
         """Give signs of life until it is given back or lost."""

@@ -336,10 +336,10 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
     """Oracle: the rule: what all rows share cannot be a row's own."""
-    text = MINIMAL + '[[rows]]\nname = "x"\nmethod = "er"\nset = { order = "permute" }\n'
-    suite = load_suite(suite_file(text))
-    with pytest.raises(ConfigError, match="set of row 'x': 'order' is the same for all rows; a row can set domains, "):
-        expand(suite, methods.rows(suite), [0])
+    for key, value in (("order", '"permute"'), ("slurm.nodes", "2")):
+        suite = load_suite(suite_file(f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'))
+        with pytest.raises(ConfigError, match=f"set of row 'x': '{key}' is the same for all rows; a row can set dom"):
+            expand(suite, methods.rows(suite), [0])
 
 
 def test_orders_of_domains(suite_file) -> None:

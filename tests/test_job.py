@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from benchmark import records
+from benchmark.data import tokens
+from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.errors import UserError
 from benchmark.jobs import side_by_side
-from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.payloads import PrepareData, TrainRun
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import physical_cores
 from benchmark.jobs.slurm import bundle, commands, job, job_files, snapshot
@@ -23,9 +25,10 @@ from benchmark.jobs.slurm.bundle import TrainBundle, own_slots
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.store import Store
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
-from tests.support.slurm_lab import Lab
+from tests.support.slurm_lab import Lab, write_texts
 
 ROOT = Path(__file__).parent.parent
 
@@ -234,6 +237,27 @@ def test_a_bundle_stops_and_goes_on_with_what_had_not_ended(place: Place, monkey
     assert given == [["a", "b", "c", "d"], ["c", "d"]] and place.calls == [PREEMPTION]
     ends = [one.end and one.end["state"] for one in job_files.read_one(place.folder / "7.jsonl")]
     assert ends == ["done", "failed", "done", "failed"]
+
+
+def test_preparation_goes_on_where_its_limit_stopped_it(place: Place, monkeypatch) -> None:
+    """Oracle: which domains are tokenised: the job is stopped in the second, queued again, and does that one alone."""
+    write_texts(place.folder)
+    lab = Lab(place.folder / "lab", place.folder).write('{ method = "naive" }')
+    tokenise, begun = tokens._tokenise, list[str]()
+
+    def stopped_in_the_second(*given: Any, **named: Any) -> Any:
+        begun.append(given[0].name)
+        if len(begun) == 2:
+            os.kill(os.getpid(), PREEMPTION)
+        return tokenise(*given, **named)
+
+    monkeypatch.setattr(tokens, "_tokenise", stopped_in_the_second)
+    [config] = lab.configs()
+    with pytest.raises(SystemExit):
+        place.run(PrepareData(config, lab.runs))
+    assert place.calls == [PREEMPTION] and not corpus_if_prepared(config, Store(lab.runs))
+    place.run(PrepareData(config, lab.runs))
+    assert corpus_if_prepared(config, Store(lab.runs)) and begun == ["wood", "sea", "sea"]
 
 
 def test_cores_of_a_job(monkeypatch) -> None:

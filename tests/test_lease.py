@@ -116,6 +116,20 @@ def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: p
     second.release()
 
 
+def test_who_died_before_it_said_who_it_is_keeps_nobody_waiting(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the rule: a file without an owner, as a kill leaves it between two system calls, counts for ten seconds.
+    One that was only slow gives way, or finds that it has lost."""
+    (tmp_path / "lock.1").touch()
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lease = Lease(tmp_path / "lock")
+    for _ in range(11):
+        assert not lease.try_acquire()
+        now[0] += 1.0
+    assert lease.try_acquire() and lease._number == 2
+    lease.release()
+
+
 def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
     nobody knows."""
