@@ -13,7 +13,7 @@ import methods
 import run_all
 from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
-from benchmark.instruments.new_suite import RUNGS, new_suite
+from benchmark.instruments.new_suite import RUNGS, Text, _valid_share, new_suite
 from benchmark.jobs.preparation import shared_documents, warnings
 from benchmark.settings.config import ConfigError, Domain
 from benchmark.settings.suite_files import load_suite
@@ -75,6 +75,13 @@ def test_the_page_shows_what_is_written(texts: Path, monkeypatch) -> None:
     assert {key: [*of] if isinstance(of, dict) else 0 for key, of in page.items()} == {
         key: [*of] if isinstance(of, dict) else 0 for key, of in file.items()
     }
+
+
+@pytest.mark.parametrize(("documents", "share"), [(100, 0.2), (36, 0.1)])
+def test_twenty_documents_are_held_out_where_half_are_so_many(documents: int, share: float) -> None:
+    """Oracle: by hand, of hashes at equal distances: a fifth of 100 are 20; of 36 no half is, and a tenth are 4."""
+    hashes = tuple((2 * i + 1) * 2**63 // documents for i in range(documents))
+    assert _valid_share([Text(Domain(name="a", train=("x",)), (100,) * documents, hashes, 1e4)]) == share
 
 
 def test_few_documents_are_told_at_once(texts: Path, monkeypatch) -> None:
