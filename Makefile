@@ -24,14 +24,14 @@ demo: $(VENV)/installed
 MEASURED = $(shell $(RUN) -c 'import sys; print("--cov" if sys.version_info >= (3, 12) else "")')
 
 # One thread a process: the tests run side by side, but those on the cluster, which has all cores to itself.
-test: $(VENV)/installed
+test: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore tests/test_slurm.py $(MEASURED)
 	@$(MAKE) test-slurm
 
-test-slurm: $(VENV)/installed
+test-slurm: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
 
-test-thorough: $(VENV)/installed
+test-thorough: $(VENV)/installed-test
 	THOROUGH=1 $(MAKE) test
 
 check: lint
@@ -46,30 +46,36 @@ docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "open build/site/how_it_works.html; with search: $(RUN) -m http.server -d build/site"
 
-slurm-demo: $(VENV)/installed
+slurm-demo: $(VENV)/installed-test
 	$(RUN) -m tests.tools.slurm_demo
 
-slurm-chaos: $(VENV)/installed
+slurm-chaos: $(VENV)/installed-test
 	$(RUN) -m tests.tools.slurm_chaos
 	$(RUN) -m tests.tools.slurm_chaos --runs 24 --runs-per-job 6
 
-chaos: $(VENV)/installed
+chaos: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos many
 	$(RUN) -m tests.tools.chaos disk
 	OMP_NUM_THREADS=1 $(RUN) -m tests.support.goodput 5 1
 
+# What the suite itself needs, and with the extras of a purpose.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test]
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .
 	touch $@
+
+$(VENV)/installed-test: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test]
+	touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[docs]
-	touch $@
+	touch $(VENV)/installed $@
 
 $(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test,check,docs]
-	touch $(VENV)/installed $(VENV)/installed-docs $@
+	touch $(VENV)/installed $(VENV)/installed-test $(VENV)/installed-docs $@
