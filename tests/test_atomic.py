@@ -68,7 +68,17 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
 
 
 CALLS = {"write_text", "write_bytes", "save_pretrained", "save_file", "savefig", "copyfile", "copytree", "copy2"}
-CALLS |= {"tofile", "extractall", "symlink_to", "shutil.copy", "os.replace", "os.rename", "os.write", "torch.save"}
+CALLS |= {
+    "tofile",
+    "extractall",
+    "tar.extract",
+    "symlink_to",
+    "shutil.copy",
+    "os.replace",
+    "os.rename",
+    "os.write",
+    "torch.save",
+}
 SCENARIOS = "what tests/support/disk_scenarios.py lets go wrong at each operation"
 WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
 ALONE = "a file of its own, which nobody reads before it is whole"
@@ -81,7 +91,7 @@ WRITERS = {
     | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive", "transformer")}
     | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")}
     | {"analysis.figures.to_files", "jobs.slurm.staging.staged"},
-    ALONE: {"jobs.results.unpack", "jobs.results._of_commit", "instruments.lab.run", "instruments.rekey._move"}
+    ALONE: {"jobs.results.unpack", "jobs.results._unpack_at_most", "instruments.lab.run", "instruments.rekey._move"}
     | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
     | {"jobs.slurm.snapshot._take", "jobs.slurm.submission._submit"},
     LEASED: {"lease._claim", "lease.release"},

@@ -159,7 +159,7 @@ def test_a_report_sets_tuned_runs_beside_the_others(lab: Lab, chosen: Path, caps
     assert lab.call("run", *SHORT, "--options", str(chosen)) == 0
     assert lab.call("report", *SHORT[:-2], "--set", "paper=true") == 0
     assert "not beside the others: --charge-search: the search of" in capsys.readouterr().err
-    [report] = (lab.folder / "report").glob("budget.amount=*paper=true*/tiny")
+    [report] = (lab.folder / "report").glob("budget.amount=*paper=True*/tiny")
     with open(report / "tuning.csv", encoding="utf-8") as file:
         cells = {(line["Method"], line["group"], line["column"]): line["mean"] for line in csv.DictReader(file)}
     for run in records.load_runs(lab.runs, "tiny-tuned"):

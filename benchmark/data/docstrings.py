@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import joblib
-
 from benchmark.data.documents import DataError, Document, cut
 
 SHORTEST = 200  # characters
@@ -32,6 +30,8 @@ def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
     `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing takes up to half a
     minute of a core and the text is a few megabytes. Raises DataError if the package is not installed.
     """
+    import joblib  # a plan of runs waits for nothing
+
     files = list(modules(package))
     batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
     processes = max(1, min(joblib.cpu_count(), len(batches) // 4))  # a small package is read before another one starts
