@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmark import records
 from benchmark.downstream.tasks import scored_stages
@@ -12,10 +12,13 @@ from benchmark.settings.config import Suite
 from benchmark.store import Store
 
 
-def scored(suite: Suite, run: RunState, store: Store) -> tuple[Scored, ...]:
+def scored(
+    suite: Suite, run: RunState, store: Store, last: Callable[[str], Mapping[str, records.Record]]
+) -> tuple[Scored, ...]:
     """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
 
-    Until its first stage is trained a run is taken for one without prompts, which is scored in one way only.
+    `last` gives the last lines of a stage by kind. Until its first stage is trained a run is taken for one
+    without prompts, which is scored in one way only.
     """
     config, keys, trained = run.config, run.trained.keys, run.trained.stages
     stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
@@ -35,7 +38,7 @@ def scored(suite: Suite, run: RunState, store: Store) -> tuple[Scored, ...]:
         there = {(line["task"], line["prompt"], line["seed"]): (line["time"], line["seconds"]) for line in lines}
         ran = tuple(there[cell] for cell in sorted(wanted & there.keys()))
         missing = len(wanted) - len(ran)
-        if missing and "evaluation" not in store.last_of_stage(keys[stage], "evaluation"):
+        if missing and "evaluation" not in last(keys[stage]):
             missing = 0  # the method has left the stage out
         found.append(Scored(keys[stage], missing, ran))
     return tuple(found)

@@ -117,7 +117,7 @@ class Survey:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
         restarts, timed = max(0, self._starts.get(run, 0) - 1), self._timed(config, recorded)
         if self.suite.tasks:
-            scores = scored(self.suite, found, self.store)
+            scores = scored(self.suite, found, self.store, self._last)
             found = dataclasses.replace(found, trained=dataclasses.replace(found.trained, scored=scores))
         return dataclasses.replace(found, restarts=restarts, stages=timed) if restarts or timed else found
 
