@@ -25,7 +25,8 @@ BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabula
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
-SWEEP = 600.0  # seconds of train time of all runs together
+SWEEP = 600.0  # seconds of train time of all runs together, at most
+LEAST = 5.0  # seconds of a stage: in fewer, the number of steps is chance
 UTILISATION = 0.1  # of a large matrix product's speed, that training small models reaches
 RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
     *((1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192), (6, 224), (6, 256)),
@@ -148,10 +149,11 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     )
     tokens = [one.total / BYTES_PER_TOKEN[vocabulary] for one in texts]
     share = _valid_share(texts)
-    stage = SWEEP / len(METHODS) / len(texts)
-    computed = UTILISATION * flops_per_second * stage
-    computed = min(computed, 6 * TOKENS_PER_PARAMETER * (PASSES * min(tokens) / TOKENS_PER_PARAMETER) ** 2)
-    first = _largest((computed / 6 / TOKENS_PER_PARAMETER) ** 0.5, vocabulary)
+    stage, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
+    affordable = (speed * stage / 6 / TOKENS_PER_PARAMETER) ** 0.5
+    first = _largest(min(affordable, read / TOKENS_PER_PARAMETER), vocabulary)
+    stage = min(stage, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
+    minutes = stage * len(METHODS) * len(texts) / 60
     ladder = [RUNGS[min(first + step, len(RUNGS) - 1)] for step in range(len(texts))]
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
@@ -178,7 +180,7 @@ tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }
 # valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
 training = {{ batch_size = 20, learning_rate = {rate:g} }}
-budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {SWEEP / 60:.0f} minutes for all
+budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, ladder = [
 {lines}
@@ -209,10 +211,13 @@ def _fits(texts: Sequence[Text], share: float, length: int, vocabulary: int) -> 
     return least / BYTES_PER_TOKEN[vocabulary] >= 10 * length
 
 
+def _parameters(size: Size, vocabulary: int) -> int:
+    return 12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size
+
+
 def _largest(parameters: float, vocabulary: int) -> int:
     """The index of the largest rung of at most so many parameters, or of the first."""
-    counts = [12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size for size in RUNGS]
-    return max([index for index, count in enumerate(counts) if count <= parameters], default=0)
+    return max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= parameters], default=0)
 
 
 def _domain(text: Text, file: Path) -> str:
