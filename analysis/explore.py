@@ -18,9 +18,11 @@ from matplotlib.markers import MarkerStyle
 from analysis.study import Study
 from analysis.styles import styles
 from analysis.tables import number, rounded
+from benchmark.records import RunRecords
 from benchmark.settings.units import UNITS, recorded
 
 _FOLDER = Path(__file__).parent
+AGAIN = "again"  # the folder of a run's repetition
 METRICS = {"ap": "AP", "ap_plus": "AP⁺"}
 
 
@@ -109,7 +111,6 @@ def _runs(study: Study) -> list[dict[str, Any]]:
         state = (
             f"failed in stage {run.failure['stage'] + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
         )
-        command = f"{study.run_command(run.suite)} --methods {run.line['method']} --seeds {run.seed}"
         found.append(
             {
                 "suite": run.suite,
@@ -122,7 +123,18 @@ def _runs(study: Study) -> list[dict[str, Any]]:
                 },
                 "record": f"suites/{run.suite}/{run.id}.jsonl",
                 "stages": run.line["stages"],
-                "command": command,
+                **_command(study, run),
             }
         )
     return found
+
+
+def _command(study: Study, run: RunRecords) -> dict[str, str]:
+    """What the page shows for a run: one that is finished would not be trained again where its records are."""
+    does, more = "What is missing of it is trained by", ""
+    if run.finished == len(run.domains):
+        does, more = "Repeated, in a folder of its own, by", f" --runs {AGAIN} --out {AGAIN}/report"
+    elif run.failure:
+        does, more = "Tried again from its last checkpoint by", " --retry-failed"
+    words = f"{study.run_command(run.suite)} --methods {run.line['method']} --seeds {run.seed}{more}"
+    return {"does": f"{does} (all rows of its method):", "command": words}

@@ -1,6 +1,8 @@
 """The report page: complete, self-contained, safe, and drawn by a real browser."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 
 import paper_tables
+from analysis.explore import data
 from analysis.render import render
 from analysis.study import Study
 from analysis.tables import number
 from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
+from benchmark.settings.command_line import command_line
 from benchmark.settings.suite_files import load_suite
 from tests.support import synthetic
 from tests.support.browser import Browser
@@ -102,6 +106,22 @@ def test_every_claim_opens_to_its_comparisons(tmp_path):
     details = claim[claim.index("<details>") : claim.index("</details>")]
     assert "<summary>4 comparisons</summary>" in details
     assert re.findall(r"ELLE against ER after (\w+)", details) == ["Ns", "Rev", "Bio", "CS"]
+
+
+def test_what_a_run_shows_as_its_command_does_something(report):
+    """Oracle: what `run_all.py` reads of it: a finished run trains anew in another folder, whatever folder the report
+    is of; a failed one is tried again; another goes on where its records are."""
+    study = Study("demo", load_runs(report.parent / "runs", "demo"), called={"demo": "demo --runs 'my runs'"})
+    study.runs[-1].failure = FailedLine(kind="failed", stage=2, error="no")
+    shown = [run["command"] for run in json.loads(data(study))["runs"]]
+    read = [command_line("", ["local"]).parse_args(shlex.split(command)[2:]) for command in shown]
+    assert [(str(one.runs), str(one.out), one.retry_failed) for one in read] == [
+        *[("again", "again/report", False)] * 6,
+        ("my runs", "report", False),
+        ("my runs", "report", True),
+    ]
+    assert {(one.command, one.suite) for one in read} == {("run", "demo")}
+    assert [(one.methods, one.seeds) for one in read[:3]] == [("naive", "0"), ("naive", "1"), ("er", "0")]
 
 
 @pytest.mark.parametrize("paper", [False, True])
@@ -204,13 +224,13 @@ def test_curves_follow_the_keyboard_and_the_mouse(report, browser):
     browser.press(" ")  # and the last one
     browser.wait(f"{points} === {2 * 5 * 4}")
     axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(one => one.textContent).join()"
-    assert browser.run(axes) == "Train wall time (s),AP (log)"
+    assert browser.run(axes) == "Train wall time (s, linear),AP (log)"
     shapes = "[...document.querySelectorAll('#explore-chart .layer_2_marks path')].map(one => one.getAttribute('d'))"
     assert len(set(browser.run(shapes))) == 2, "a marker a row, as in the figures"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
     browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")
-    browser.wait(f"{axes} === 'Training tokens,AP⁺ (linear)'")
+    browser.wait(f"{axes} === 'Training tokens (linear),AP⁺ (linear)'")
     at = browser.run(
         "(() => { const at = document.querySelector('#explore-chart .layer_2_marks path:last-child')"
         ".getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2]; })()"
@@ -255,7 +275,10 @@ def test_tables_sort_and_cells_open_their_runs(report, browser):
     ends = Study("demo", runs).ends.query("stage == 4").sort_values("seed")
     assert shown == [number(value, 2) for value in ends["ap_plus"]], "as tables have it"
     run = runs[0]
-    assert f"suites/demo/{run.id}.jsonl" in text and "python run_all.py run demo --methods er --seeds 0" in text
+    assert (
+        f"suites/demo/{run.id}.jsonl" in text
+        and "python run_all.py run demo --methods er --seeds 0 --runs again" in text
+    )
     assert (
         all(f"stages/{key}/records.jsonl" in text for key in run.line["stages"]) and '"learning_rate": 0.0005' in text
     )
