@@ -82,4 +82,5 @@ def _draw(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], sty
         axis.plot(x.mean(), y.mean(), label=labels[str(row)], **own | {"linestyle": "", "markersize": 5})
     axis.set_ylabel(figures.named("AP⁺", scale))
     figures.scale_y(axis, scale, low, high)
-    figures.amounts(axis, 1.03 * ends[unit].max())
+    margin = 0.03 * ends[unit].max()  # of the value, not of the range: rows may all spend nearly the same
+    figures.amounts(axis, ends[unit].min() - margin, ends[unit].max() + margin)

@@ -43,6 +43,7 @@ for (const [button, on] of [[all, true], [none, false]]) {
 }
 
 const number = (value) => value.toFixed(Math.abs(value) >= 1000 ? 0 : 2).replace("-", "−"); // as tables have it
+const named = (name, scale) => (name.endsWith(")") ? `${name.slice(0, -1)}, ${scale})` : `${name} (${scale})`);
 const specification = () => {
   const { suite, metric, unit, scale } = Object.fromEntries(new FormData(form));
   const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
@@ -52,7 +53,7 @@ const specification = () => {
   const symlog = scale === "log" && values.some((point) => point[`${metric}_low`] <= 0);
   const type = symlog ? "symlog" : scale;
   const y = { type: "quantitative", scale: { type, nice: false, ...(type === "linear" && { zero: false }) } };
-  const title = `${data.metrics[metric]} (${type})`;
+  const title = named(data.metrics[metric], type);
   const range = (field) => ({ domain: shown.map(({ row }) => row), range: shown.map((row) => row[field]) });
   const tooltip = [
     { field: "row", title: "row" }, { field: "stage", title: "stage" },
@@ -63,7 +64,7 @@ const specification = () => {
   return {
     data: { values }, width: "container", height: 360, background: null, autosize: { type: "fit", contains: "padding" },
     encoding: {
-      x: { field: unit, type: "quantitative", title: data.units[unit], axis: { format: "~s", tickCount: 6 }, scale: { nice: false, zero: true } },
+      x: { field: unit, type: "quantitative", title: named(data.units[unit], "linear"), axis: { format: "~s", tickCount: 6 }, scale: { nice: false, zero: true } },
       color: { field: "row", type: "nominal", scale: range("colour"), legend: null },
       detail: { field: "row" },
     },
@@ -146,7 +147,7 @@ const open = (suite, row, where) => {
     const paths = [run.record, ...run.stages.map((key) => `stages/${key}/records.jsonl`)];
     files.append(make("details", {}, make("summary", {}, `${run.suite}, seed ${run.seed}: records and command`),
       make("p", { class: "soft" }, `Records, below ${data.records || "the folder of runs"}:`), make("pre", {}, paths.join("\n")),
-      make("p", { class: "soft" }, "Trained again, or what is missing of it, by (all rows of its method):"), make("pre", {}, run.command)));
+      make("p", { class: "soft" }, run.does), make("pre", {}, run.command)));
   }
   const settings = [...document.querySelectorAll("details[data-settings]")].filter((one) => one.dataset.suite === suite && one.dataset.settings === row);
   body.replaceChildren(make("h3", {}, where ? `${row}: ${where}` : row), make("div", { class: "scroll" }, list), files,

@@ -227,13 +227,14 @@ def scale_y(axis: Axes, scale: Scale, low: float, high: float) -> None:
 
 
 def named(name: str, scale: Scale) -> str:
-    """The label of an axis with its scale."""
-    return f"{name} ({scale}{', linear within ±1' if scale == 'symlog' else ''})"
+    """The label of an axis with its scale, behind a unit in brackets if it ends with one."""
+    said = f"{scale}{', linear within ±1' if scale == 'symlog' else ''})"
+    return f"{name[:-1]}, {said}" if name.endswith(")") else f"{name} ({said}"
 
 
-def amounts(axis: Axes, end: float) -> None:
-    """An axis of a budget, from 0 to where it was spent, with ticks like 60 k."""
-    axis.set_xlim(0, end)
+def amounts(axis: Axes, low: float, high: float) -> None:
+    """An axis of what was spent, linear, with ticks like 60 k."""
+    axis.set_xlim(low, high)
     axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
 

@@ -53,7 +53,8 @@ class TrendFigure(Exhibit):
             labels, text = figures.over_seeds(counts, spread)
             for suite, line in zip(suites, grid.axes, strict=True):
                 for axis, metric in zip(line, AXES, strict=True):
-                    axis.set_xlabel(UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]].label)
+                    unit = UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]]
+                    axis.set_xlabel(figures.named(unit.label, "linear"))
                     points = self._points(study, suite)
                     if _draw(axis, points[np.isfinite(points[metric])], metric, labels, style_of, count, grid.height):
                         boundaries[suite].draw(axis)
@@ -100,7 +101,7 @@ def _draw(
     scaled = figures.scale_of(scale, low, high)
     axis.set_ylabel(figures.named(name, scaled))
     figures.scale_y(axis, scaled, low, high)
-    figures.amounts(axis, means["charged"].max())
+    figures.amounts(axis, 0, means["charged"].max())
     figures.end_values(axis, height, ends)
     return True
 
@@ -163,11 +164,11 @@ class ScoreFigure(Exhibit):
             room = {"between": 0.7, "right": 0.6}  # for the values at the edge of a panel
             high = max(1.8, figures.room_for_values(rows))
             grid = figures.panels(-(-(len(titles) + 1) // across), across, width, high, **room)
-            count, lowest, highest = len(titles), by_seed.min(), by_seed.max()
+            stages, lowest, highest = _stages(by_seed, len(titles)), by_seed.min(), by_seed.max()
             for axis, (column, title) in zip(grid.flat, [*titles.items(), ("average", "Average")], strict=False):
                 axis.set_title(figures.wrapped(title, grid.width))
                 values = wide[column].dropna()
-                ends = _draw_by_stage(axis, values, labels, style_of, count, grid.width, "no score yet", digits=1)
+                ends = _draw_by_stage(axis, values, labels, style_of, stages, grid.width, "no score yet", digits=1)
                 if lowest < highest:
                     figures.scale_y(axis, "linear", lowest, highest)
                 figures.end_values(axis, grid.height, ends)
@@ -196,9 +197,8 @@ class SimilarityFigure(Exhibit):
             [axis] = grid.flat
             axis.set_ylabel("ARS (nats, linear)")
             labels, text = figures.over_seeds(ars.groupby(["row", "stage"]).size(), "bar")
-            count, style_of = len(study.of(suite)[0].domains), styles(study.runs)
-            ends = _draw_by_stage(axis, ars, labels, style_of, count, grid.width, "no similarity yet")
-            axis.set_xlim(left=0.5)
+            stages, style_of = _stages(ars, len(study.of(suite)[0].domains)), styles(study.runs)
+            ends = _draw_by_stage(axis, ars, labels, style_of, stages, grid.width, "no similarity yet")
             if len(ars):
                 figures.scale_y(axis, "linear", ars.min(), ars.max())
                 figures.end_values(axis, grid.height, ends)
@@ -208,29 +208,36 @@ class SimilarityFigure(Exhibit):
             return figures.finish(grid, text)
 
 
+def _stages(values: pd.Series, count: int) -> range:
+    """The stages, of `count`, from the first to the last that has a value; all while none has any."""
+    seen = values.index.get_level_values("stage")
+    return range(int(seen.min()), int(seen.max()) + 1) if len(seen) else range(count)
+
+
 def _draw_by_stage(
     axis: Axes,
     values: pd.Series,
     labels: Mapping[str, str],
     style_of: Mapping[str, Style],
-    count: int,
+    stages: range,
     width: float,
     nothing: str,
     digits: int = 2,
 ) -> list[tuple[float, str, Style]]:
-    """Means over seeds of values by row_index, row, stage and seed, of `count` stages; `nothing`: what to say then.
+    """Means over seeds of values by row_index, row, stage and seed, on an axis of `stages`; `nothing`: said if none.
 
     Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
     Returns what stands at the end of each line, in the `digits` of tables, for `figures.end_values`.
     """
-    each = -(-int(1000 * count * (figures.text_width(f"M{count}", figures.SMALL) + 0.05)) // int(1000 * width))
-    axis.set_xticks(range(0, count, each), [f"M{i + 1}" for i in range(0, count, each)])
-    axis.set_xlim(-0.5, count - 0.5)
+    label = figures.text_width(f"M{stages.stop}", figures.SMALL) + 0.05
+    each = -(-int(1000 * len(stages) * label) // int(1000 * width))
+    axis.set_xticks(stages[::each], [f"M{i + 1}" for i in stages[::each]])
+    axis.set_xlim(stages.start - 0.5, stages.stop - 0.5)
     if values.empty:
         axis.text(0.5, 0.5, nothing, ha="center", transform=axis.transAxes)
         return []
-    stages = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
-    lines, ends = list(stages.groupby(level=["row_index", "row"])), []
+    means = values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"])
+    lines, ends = list(means.groupby(level=["row_index", "row"])), []
     for place, ((_, row), line) in enumerate(lines):
         x = line.index.get_level_values("stage") + 0.7 * ((place + 0.5) / len(lines) - 0.5)
         own = style_of[str(row)]

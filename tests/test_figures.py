@@ -3,6 +3,7 @@
 import io
 import struct
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,19 @@ def test_axes_end_where_the_data_ends_and_say_their_scale(study, drawn):
         assert 0 < first - low < 0.05 * (last - first) and 0 < high - last < 0.05 * (last - first)
         name = {"ap": "AP", "ap_plus": "AP⁺"}[metric]
         assert axis.get_ylabel().startswith(f"{name} ({axis.get_yscale()}")
+        assert axis.get_xlabel() == f"Train wall time (s, {axis.get_xscale()})"
+
+
+@pytest.mark.parametrize("name", ["f1_by_stage", "representational_similarity"])
+def test_an_axis_of_stages_ends_where_these_do(tmp_path, drawn, name):
+    """Oracle: the rows end after three of five stages: half a stage, which their markers share, is left on both sides;
+    the first model has a score but no ancestor."""
+    synthetic.write(tmp_path, "demo", rows=[("ER", "er", {})], seeds=2, finished=3)
+    paper_tables.load(name).render(Study("demo", load_runs(tmp_path, "demo")))
+    first = 0 if name == "f1_by_stage" else 1
+    for axis in (axis for axis in drawn[0].axes if axis.axison):
+        assert axis.get_xlim() == (first - 0.5, 2.5)
+        assert [label.get_text() for label in axis.get_xticklabels()] == ["M1", "M2", "M3"][first:]
 
 
 def test_the_last_value_of_each_row_stands_at_the_right_edge(study, drawn):
@@ -229,6 +243,12 @@ def test_forgetting_stands_against_what_differs(tmp_path, drawn):
     assert axis.get_xlabel().startswith("Training FLOPs") and axis.get_ylabel().startswith("AP⁺")
     ends = study.ends[study.ends["stage"] == 4].groupby("row")[["flops", "ap_plus"]].mean()
     front, *lines = axis.lines
+    shown = study.ends[study.ends["stage"] == 4]
+    spent, least = shown["flops"].max(), shown["flops"].min()
+    np.testing.assert_allclose(axis.get_xlim(), (least - 0.03 * spent, 1.03 * spent))
+    bottom, top = axis.yaxis.get_transform().transform(np.array(axis.get_ylim()))
+    low, high = axis.yaxis.get_transform().transform(np.array([shown["ap_plus"].min(), shown["ap_plus"].max()]))
+    np.testing.assert_allclose((low - bottom, top - high), 0.03 * (high - low), rtol=1e-6)
     points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in lines}
     assert set(points) == set(ends.index)
     best = [cost for cost, loss in ends.to_numpy() if loss == ends[ends["flops"] <= cost]["ap_plus"].min()]
@@ -242,7 +262,7 @@ def test_forgetting_stands_against_what_differs(tmp_path, drawn):
         assert shown[row][-1].text == ("flops" if cost in best else "")
 
 
-def test_no_label_is_cut_off(study, drawn):
+def test_no_label_is_cut_off(study):
     """Oracle: the extents that the renderer reports, with perplexities of four digits, lie inside the figure."""
     for run in study.runs:
         for stage in run.stages:
@@ -250,8 +270,7 @@ def test_no_label_is_cut_off(study, drawn):
                 if line["kind"] == "evaluation":
                     line["perplexity"] = {name: 300 * value for name, value in line["perplexity"].items()}
     for name in KINDS:
-        paper_tables.load(name).render(study)
-        figure = drawn[-1]
+        figure = figures.drawn(partial(paper_tables.load(name).render, study))
         figure.draw_without_rendering()
         for axis in figure.axes:
             extent = axis.get_tightbbox()
