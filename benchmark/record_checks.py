@@ -48,14 +48,19 @@ _OF_KIND: dict[tuple[str, str], Any] = {
 }
 
 
+_EXPECTED = {
+    kind: [(name, _OF_KIND.get((kind, name)) or _TYPES.get(name, object)) for name in fields]
+    for kind, fields in FIELDS.items()
+}
+
+
 def flaw(line: Line) -> str:
     """What is wrong with a line of a known kind: a field that is missing, or of another type. Nothing if none is."""
     kind = line["kind"]
-    for name in FIELDS[kind]:
+    for name, expected in _EXPECTED[kind]:
         if name not in line:
             return f"a line of kind {kind!r} without {name!r}"
-        expected = _OF_KIND.get((kind, name)) or _TYPES.get(name)
-        if expected and not isinstance(line[name], expected):
+        if not isinstance(line[name], expected):
             return f"a line of kind {kind!r} whose {name!r} is {line[name]!r:.60}"
     return ""
 

@@ -276,7 +276,7 @@ def test_watch_draws_on_a_terminal_until_all_is_over(survey: Survey, monkeypatch
 
 
 def read_terminal(ours: int) -> str:
-    """What there is to read, "" where the other end is closed: the kernel hands it over in pieces, and ends with EIO."""
+    """What there is to read, "" where the other end is closed: the kernel hands it over in pieces, then EIO."""
     try:
         return os.read(ours, 2**16).decode()
     except OSError:
