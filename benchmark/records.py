@@ -227,7 +227,7 @@ def _bytes(path: Path) -> bytes:
 def last(path: Path, *kinds: str) -> Record | None:
     """The last line of the first of these kinds that the file has a line of; None without a file."""
     found = last_of_each(path, *kinds)
-    return next((found[kind] for kind in kinds if kind in found), None)
+    return next(filter(None, map(found.get, kinds)), None)
 
 
 def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
@@ -397,6 +397,5 @@ def _on_texts_of(run: RunLine, stage: list[Any]) -> list[LineOfStage]:
 def _of_start(runs: Path, run: RunLine) -> dict[str, Measured]:
     lines = _if_there(runs / "starts" / f"{run['start']}.jsonl", read)
     mine = [line for line in lines if run["texts"].get(line["domain"]) == line["text"]]
-    return {
-        line["domain"]: Measured(perplexity=line["perplexity"], bits_per_byte=line["bits_per_byte"]) for line in mine
-    }
+    kept = ("perplexity", "bits_per_byte")
+    return {line["domain"]: cast(Measured, {name: line[name] for name in kept}) for line in mine}
