@@ -397,5 +397,4 @@ def _on_texts_of(run: RunLine, stage: list[Any]) -> list[LineOfStage]:
 def _of_start(runs: Path, run: RunLine) -> dict[str, Measured]:
     lines = _if_there(runs / "starts" / f"{run['start']}.jsonl", read)
     mine = [line for line in lines if run["texts"].get(line["domain"]) == line["text"]]
-    kept = ("perplexity", "bits_per_byte")
-    return {line["domain"]: cast(Measured, {name: line[name] for name in kept}) for line in mine}
+    return {line["domain"]: cast(Measured, {name: line[name] for name in Measured.__annotations__}) for line in mine}
