@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -88,9 +89,11 @@ def grow(options: argparse.Namespace) -> int:
     )
     print(json.dumps(grown.flat()))
     size_of = f"{options.layers} layers of width {options.width}"
+    print(f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it", file=sys.stderr)
+    again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(
-        f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it, and so does model.start of a "
-        "suite (docs/starting_from_a_model.md)",
+        f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it "
+        "(docs/starting_from_a_model.md)",
         file=sys.stderr,
     )
     return 0
