@@ -209,7 +209,7 @@ def compare(options: argparse.Namespace) -> int:
     from benchmark.jobs import results
 
     with results.opened(options.a) as a, results.opened(options.b) as b:
-        return say(sides(Side.of(options.a, a), Side.of(options.b, b)))
+        return say(sides(Side(a.called, a.runs()), Side(b.called, b.runs())))
 
 
 def open_suite(

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from analysis.notes import probes
 from analysis.study import Study, hardware, header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number
 from benchmark.errors import UserError
-from benchmark.records import RunRecords, load_runs
+from benchmark.records import RunRecords
 
 COLUMNS = (
     *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
@@ -37,12 +36,6 @@ class Side:
 
     called: str
     suites: Mapping[str, Sequence[RunRecords]]
-
-    @classmethod
-    def of(cls, called: str, runs: Path) -> Side:
-        """What is recorded in a folder laid out as that of `--runs`."""
-        names = sorted(path.name for path in (runs / "suites").glob("*") if path.is_dir())
-        return cls(called, {name: found for name in names if (found := load_runs(runs, name))})
 
 
 def compare(a: Side, b: Side) -> Iterator[str]:

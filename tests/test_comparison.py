@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import paper_tables
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
+from analysis.render import render
 from analysis.study import Study
 from benchmark.jobs import results
 from benchmark.jobs.results import ResultsError
@@ -83,8 +85,9 @@ def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 
-def test_a_study_is_compared_and_of_a_report_it_is_said_where_its_records_are(tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: a study whose archive holds two of three runs, beside the folder of runs that they came from."""
+def test_of_a_study_and_of_a_report_the_runs_in_it_are_compared(tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: a study whose archive holds one of two runs, beside the folder of runs that it came from, and a report of
+    the other run; without its records a report can only say where they were."""
     suite = write_suite(tmp_path)
     suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
     synthetic.write(tmp_path / "runs", "tiny", rows=ROWS[:2], seeds=1, stages=2, scores=False, similarities=False)
@@ -97,16 +100,36 @@ def test_a_study_is_compared_and_of_a_report_it_is_said_where_its_records_are(tm
     said = capsys.readouterr().out
     assert "| Naive | Ns | 1 |" in said and "ER: only in B." in said and "Settings, code and hardware agree." in said
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "tiny.toml", "--runs", "runs", "--out", "rendered"]) == 0
-    (folder / "report" / "tiny").mkdir(parents=True)
-    for place, records in (
-        ("rendered/tiny", "those in runs"),
-        ("rendered", "those in runs"),
-        (folder / "report" / "tiny", f"those of the study {folder}"),
-        (folder / "report", f"those of the study {folder}"),
+    study = Study("tiny", [run for run in load_runs(Path("runs"), "tiny") if run.row == "ER"], records="runs")
+    render(study, [], paper_tables.catalogue(), Path("rendered/tiny"))
+    for name in ("tiny", "another"):
+        (folder / "report" / name).mkdir(parents=True)
+    for place, what, missing in (
+        ("rendered/tiny", "records in runs", "Naive"),
+        ("rendered", "records in runs", "Naive"),
+        (folder / "report" / "tiny", f"the study {folder}", "ER"),
+        (folder / "report", f"the study {folder}", "ER"),
     ):
-        assert main(["compare", str(place), "runs"]) == 2
-        assert f"{place}: a report, which has no records; give {records}" in capsys.readouterr().err
+        assert main(["compare", str(place), "runs"]) == 0
+        said = capsys.readouterr().out
+        assert f"A is {place} ({what}), B is runs." in said and f"{missing}: only in B." in said
+    assert main(["compare", str(folder / "report" / "another"), "runs"]) == 2
+    assert "has no runs" in capsys.readouterr().err
+    page = Path("rendered/tiny/index.html")
+    (other := Path("rendered/other/index.html")).parent.mkdir()
+    for old, new, message in (
+        ('content="runs"', 'content="gone"', "rendered/tiny: a report, whose records were in gone: call it from"),
+        ('"record":', '"changed":', "index.html: a report that was changed"),
+    ):
+        other.write_text(page.read_text().replace(old, new))
+        page.replace("kept")
+        other.replace(page)
+        assert main(["compare", "rendered/tiny", "runs"]) == 2
+        assert message in capsys.readouterr().err
+        Path("kept").replace(page)
+    other.write_text(page.read_text().replace('content="runs"', 'content="gone"'))
+    assert main(["compare", "rendered", "runs"]) == 2
+    assert "reports of records in gone and in runs: give one" in capsys.readouterr().err
 
 
 def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, monkeypatch, capsys) -> None:
@@ -118,10 +141,11 @@ def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_pa
     git = ["git", "-C", str(a), "-c", "user.name=x", "-c", "user.email=x"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
         subprocess.run([*git, *command], check=True)
-    before = Side.of("before", a)
+    with results.opened(str(a)) as before:
+        ids = [run.id for run in before.runs()["demo"]]
     (a / "suites" / "demo" / "0-0.jsonl").unlink()
     with results.opened(f"{a}@HEAD") as committed:
-        assert [run.id for run in Side.of("now", committed).suites["demo"]] == [run.id for run in before.suites["demo"]]
+        assert [run.id for run in committed.runs()["demo"]] == ids
     assert main(["compare", str(a), str(b)]) == 0
     said = capsys.readouterr().out
     assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 2 |" in said
@@ -132,8 +156,4 @@ def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_pa
     with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), results.opened(f"{a}@HEAD"):
         pass
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
-        list(compare(before_named("x", a), Side("y", {})))
-
-
-def before_named(called: str, folder: Path) -> Side:
-    return Side.of(called, folder)
+        list(compare(Side("x", before.runs()), Side("y", {})))

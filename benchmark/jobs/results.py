@@ -13,12 +13,14 @@ import contextlib
 import gzip
 import html
 import io
+import json
 import re
 import shlex
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
@@ -83,9 +85,28 @@ def unpack(folder: Path, into: Path) -> Store:
     return Store(into)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """Records that somebody named, in a folder laid out as that of `--runs`."""
+
+    called: str
+    folder: Path
+    shown: tuple[str, ...] = ("suites/",)  # how the files of those runs begin that are meant
+
+    def runs(self) -> dict[str, list[RunRecords]]:
+        """The runs by suite, without suites that have none."""
+        names = sorted(path.name for path in (self.folder / "suites").glob("*") if path.is_dir())
+        loaded = {name: load_runs(self.folder, name) for name in names}
+        meant = {
+            name: [run for run in runs if f"suites/{name}/{run.id}.jsonl".startswith(self.shown)]
+            for name, runs in loaded.items()
+        }
+        return {name: runs for name, runs in meant.items() if runs}
+
+
 @contextlib.contextmanager
-def opened(place: str) -> Iterator[Path]:
-    """Some records as a folder of `--runs`: such a folder, a study's, or either as of a commit, FOLDER@COMMIT.
+def opened(place: str) -> Iterator[Opened]:
+    """Some records: a folder of `--runs`, a study's, or either as of a commit, FOLDER@COMMIT; or those of a report.
 
     Raises ResultsError for a place without records.
     """
@@ -94,28 +115,51 @@ def opened(place: str) -> Iterator[Path]:
         path = Path(place)
         if at and not path.exists():
             path = _of_commit(folder, commit, Path(scratch) / "commit")
-        if (path / RECORDS).is_dir():
-            path = unpack(path, Path(scratch) / "runs").root
-        if not (path / "suites").is_dir():
-            if source := _rendered_from(path):
+        found = Opened(place, path)
+        if not any((path / name).is_dir() for name in (RECORDS, "suites")):
+            found = _of_report(found)
+        if (found.folder / RECORDS).is_dir():
+            found = replace(found, folder=unpack(found.folder, Path(scratch) / "runs").root)
+        if not (found.folder / "suites").is_dir():
+            if found.folder != path:
                 raise ResultsError(
-                    f"{place}: a report, which has no records; give {source}, where it was rendered from"
+                    f"{place}: a report, whose records were in {found.folder}: call it from where it was rendered, "
+                    "or give the folder of its records"
                 )
             raise ResultsError(
                 f"{place}: no records; give a folder of --runs, a study's as in results/, or FOLDER@COMMIT of one"
             )
-        yield path
+        yield found
 
 
-def _rendered_from(path: Path) -> str:
-    """What a report was rendered from, in words; nothing for a folder that is none."""
-    for report in (path, path.parent):
+def _of_report(place: Opened) -> Opened:
+    """The runs that a report shows, as their records are now; `place` itself where there is no report."""
+    path = place.folder
+    for report, shown in ((path, "suites/"), (path.parent, f"suites/{path.name}/")):
         if report.name == REPORT and (report.parent / RECORDS).is_dir():
-            return f"those of the study {report.parent}"
-    for page in (path / PAGE, *sorted(path.glob(f"*/{PAGE}"))):
-        if page.is_file() and (found := re.search(r'<meta name="records" content="([^"]+)">', page.read_text("utf-8"))):
-            return f"those in {html.unescape(found[1])}"
-    return ""
+            return Opened(f"{place.called} (the study {report.parent})", report.parent, (shown,))
+    pages = [page for page in (path / PAGE, *sorted(path.glob(f"*/{PAGE}"))) if page.is_file()]
+    found = [content for page in pages if (content := _read_page(page))]
+    folders = list(dict.fromkeys(folder for folder, _ in found))
+    if len(folders) > 1:
+        raise ResultsError(f"{place.called}: reports of records in {' and in '.join(folders)}: give one of its folders")
+    if not folders:
+        return place
+    files = tuple(run for _, runs in found for run in runs)
+    return Opened(f"{place.called} (records in {folders[0]})", Path(folders[0]), files)
+
+
+def _read_page(page: Path) -> tuple[str, list[str]] | None:
+    """The folder of a report's records, and the files in it of the runs that it shows; None for another page."""
+    text = page.read_text("utf-8", errors="replace")
+    folder = re.search(r'<meta name="records" content="([^"]+)">', text)
+    content = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', text, re.DOTALL)
+    if not folder or not content:
+        return None
+    try:
+        return html.unescape(folder[1]), [str(run["record"]) for run in json.loads(content[1])["runs"]]
+    except (ValueError, KeyError, TypeError):
+        raise ResultsError(f"{page}: a report that was changed: render it again, or give its records' folder") from None
 
 
 def _of_commit(folder: str, commit: str, into: Path) -> Path:

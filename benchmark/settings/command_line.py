@@ -128,7 +128,7 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub.add_argument("--runs", type=Path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
-        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study's, or FOLDER@COMMIT of one")
+        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study or report, or FOLDER@COMMIT")
     sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
     sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
     sub.add_argument(
