@@ -336,7 +336,7 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
     """Oracle: the rule: what all rows share cannot be a row's own."""
-    for key, value in (("order", '"permute"'), ("slurm.nodes", "2")):
+    for key, value in (("order", '"permute"'), ("slurm.array_parallelism", "2"), ("slurm.report.time", "2")):
         suite = load_suite(suite_file(f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'))
         with pytest.raises(ConfigError, match=f"set of row 'x': '{key}' is the same for all rows; a row can set dom"):
             expand(suite, methods.rows(suite), [0])

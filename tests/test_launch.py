@@ -16,11 +16,12 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.payloads import TrainRun
+from benchmark.jobs.plan import plan_keys
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import different_hardware
 from benchmark.jobs.training_graph import training_graph
 from benchmark.settings import suite_files
-from benchmark.settings.config import ConfigError
+from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.slurm_settings import KINDS, Slurm, gpus_in
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
@@ -113,6 +114,36 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int) -> None:
     asked = Slurm(**settings)
     assert asked.gpus == gpus and asked.processes == max(1, gpus)
     assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
+
+
+def row_with(lab: Lab, what: str, slurm: str = "") -> RunConfig:
+    return lab.write(f'{{ name = "x", method = "er", set = {{ {what} }} }}', slurm=slurm).config("x")
+
+
+def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(lab: Lab) -> None:
+    """Oracle: the same row without it: its id, what records say of it, and the keys of its stages."""
+    plain, asks = row_with(lab, ""), row_with(lab, '"slurm.nodes" = 2', 'partition = "main"')
+    assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
+    assert (asks.id, asks.description()) == (plain.id, plain.description())
+    assert plan_keys(asks, methods.build) == plan_keys(plain, methods.build)
+
+
+def test_what_a_row_cannot_ask_for(lab: Lab) -> None:
+    """Oracle: what would change nothing, or is no key, is said rather than ignored."""
+    with pytest.raises(ConfigError, match="'slurm.mem' is not what its training asks for.* set 'slurm.train.mem' too"):
+        row_with(lab, '"slurm.mem" = "9GB"', '[slurm.train]\nmem = "8GB"')
+    with pytest.raises(ConfigError, match="row 'x': slurm.nods: no such key"):
+        row_with(lab, '"slurm.nods" = 2')
+
+
+def test_gpu_hours_are_those_of_each_row(lab: Lab, capsys) -> None:
+    """Oracle: by hand: two runs of two stages of ten hours on one and on four GPUs are 20 and 80 GPU-hours, and the
+    first stage, which they share, is trained on one: 10 in the place of 10 and 40."""
+    lab.write(NAIVE, '{ name = "big", method = "er", set = { "slurm.gpus_per_node" = 4 } }', slurm="gpus_per_node = 1")
+    ten_hours = ("--set", "budget.unit=seconds", "--set", "budget.amount=36000")
+    assert lab.call("run", "--executor", "slurm", "--dry-run", *ten_hours) == 0
+    told = capsys.readouterr().out
+    assert "100.0 GPU-hours). Stages" in told and "60.0 GPU-hours), which saves" in told and ", 40.0 GPU-hours)" in told
 
 
 def test_what_gpus_cannot_be(lab: Lab) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.bundle import bundled
+from benchmark.settings.slurm_settings import Slurm
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
@@ -128,8 +131,57 @@ def test_bundles(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
     assert "nothing to submit" in capsys.readouterr().out
 
 
+OWN = '"slurm.nodes" = 2, "slurm.partition" = "large", "slurm.score.mem" = "64GB"'
+ROWS = {
+    "first": ("naive", '"training.learning_rate" = [2e-3, 1e-3], "slurm.mem" = "9GB"'),
+    "plain": ("naive", ""),
+    "also": ("er", ""),
+    "alone": ("naive", '"training.learning_rate" = [5e-4, 1e-3], "slurm.mem" = "9GB"'),
+    "big": ("naive", f'"training.learning_rate" = [1e-3, 1e-3], {OWN}'),
+    "bigger": ("er", f'"training.learning_rate" = [1e-3, 1e-3], {OWN}'),
+}
+
+
+@pytest.mark.parametrize(("cap", "shares"), [(7, [3, 2, 2]), (1, [1, 1, 1])])
+def test_rows_ask_for_their_own(lab: Lab, tmp_path, monkeypatch, capsys, cap: int, shares: list[int]) -> None:
+    """Oracle: by hand, the options of each batch script. What rows share asks for what they agree on, else for what the
+    suite says; nothing starts before what it needs, or waits in a circle; all arrays share `array_parallelism`, and
+    where that is one they go one after the other."""
+    rows = [f'{{ name = "{row}", method = "{how}", set = {{ {what} }} }}' for row, (how, what) in ROWS.items()]
+    lab.write(*rows, slurm=f'partition = "main"\narray_parallelism = {cap}', tasks=write_task(lab.folder))
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "  jobs: partition main, nodes 1, time 1440" in told and "  jobs to train first, alone: mem 9GB\n" in told
+    assert "  jobs to train big, bigger: partition large, nodes 2\n" in told
+    assert "  jobs to score big, bigger: partition large, mem 64GB\n" in told
+    assert lab.submit() == 0
+    jobs = {job.name.partition(":")[2]: job for job in lab.jobs()}
+    asked: dict[tuple[str, ...], set[str]] = {}
+    for name, job in jobs.items():
+        flags = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", slurm.arrays[job.array].text, re.MULTILINE))
+        asked.setdefault((flags["partition"], flags["nodes"], flags.get("mem", "")), set()).add(name)
+    assert asked == {
+        ("main", "1", ""): {"prepare", "report", "wood-of-3-s0"}
+        | {"plain-s0", "also-s0", "score-plain-s0-sea", "score-also-s0-sea"},
+        ("main", "1", "9GB"): {"first-s0", "alone-s0", "score-first-s0-sea", "score-alone-s0-sea"},
+        ("large", "2", ""): {"wood-of-2-s0", "big-s0", "bigger-s0"},
+        ("large", "1", "64GB"): {"score-big-s0-sea", "score-bigger-s0-sea"},
+    }
+    waits = {job.id: after(lab, slurm, job.id) for job in jobs.values()}
+    for job in jobs.values():
+        assert waits[job.id] >= {*job.submitted["after"], *job.submitted["needs"]} - set(slurm.arrays), job
+    TopologicalSorter(waits).prepare()  # or there is a circle
+    arrays = [jobs[name].array for name in ("plain-s0", "alone-s0", "big-s0")]
+    assert [slurm.arrays[array].parallelism for array in arrays] == shares
+    for before, then in pairwise(arrays):
+        tasks = {job.id for job in jobs.values() if job.array == before}
+        assert all(waits[job.id] >= tasks for job in jobs.values() if job.array == then) == (cap == 1)
+
+
 def test_what_goes_into_a_bundle(tmp_path) -> None:
-    """Oracle: by hand: a tree of more runs than fit is cut behind its shared stage; others are put together."""
+    """Oracle: by hand: a tree of more runs than fit is cut behind its shared stage; others are put together, but only
+    what asks for the same."""
 
     def job(name: str, parent: str = "") -> PlannedJob:
         run = TrainRun(config=None, build=None, runs=tmp_path)  # type: ignore[arg-type]
@@ -138,11 +190,16 @@ def test_what_goes_into_a_bundle(tmp_path) -> None:
 
     large = [job("A"), *(job(name, "A") for name in "abc")]
     small = [job("B"), *(job(name, "B") for name in "de")]
-    found = bundled([*large, *small, job("f")], 2, 1)
+    found = bundled([*large, *small, job("f")], lambda job: Slurm(runs_per_job=2))
     assert [" ".join(one.key for one in bundle.members) for bundle in found] == ["A", "B d e", "f", "a b", "c"]
     assert [bundle.after for bundle in found] == [("data",)] * 3 + [("A", "data")] * 2
     assert [bundle.name for bundle in found] == ["t:A", "t:d+1", "t:f", "t:a+1", "t:c"]
     assert [bundle.serves for bundle in found] == [(), ("d", "e"), ("f",), ("a", "b"), ("c",)]
+    own = {"d": Slurm(runs_per_job=2, mem="9GB"), "c": Slurm(nodes=2)}
+    found = bundled([*large, *small, job("f")], lambda job: own.get(job.key, Slurm(runs_per_job=3)))
+    assert [" ".join(one.key for one in bundle.each) for bundle in found] == ["A B f", "a b", "c", "d", "e"]
+    assert [bundle.after for bundle in found] == [("data",)] + [("A", "data")] * 4
+    assert [bool(bundle.members) for bundle in found] == [True, True, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
 from benchmark.jobs.sweep import seconds_left, sweep_line
-from benchmark.settings.config import per_stage
+from benchmark.settings.config import RunConfig, per_stage
 from benchmark.settings.start_notes import start_notes
 from benchmark.settings.units import UNITS, duration
 
@@ -36,15 +38,23 @@ def describe(plan: Plan, executor: Executor) -> str:
     return "\n".join(lines)
 
 
-def _amounts(plan: Plan, gpus: float) -> tuple[str, str, str]:
+def _amounts(plan: Plan, gpus: Callable[[Iterable[RunConfig]], float]) -> tuple[str, str, str]:
     """What the runs still need by themselves, with shared stages counted once, and the difference; unit by unit."""
     apart, shared, saved = [], [], []
     for name in dict.fromkeys(one.config.budget.unit for one in plan.states):
-        missing = [pair for one in plan.wanted if one.config.budget.unit == name for pair in _missing(plan, one)]
-        every, once = sum(amount for _, amount in missing), sum(dict(missing).values())
-        apart.append(UNITS[name].text(every, gpus))
-        shared.append(UNITS[name].text(once, gpus))
-        saved += [UNITS[name].text(every - once, gpus)] if once < every else []
+        stages: dict[str, tuple[float, list[RunConfig]]] = {}  # the amount of each, and the runs that need it
+        every = gpu_seconds = 0.0
+        for one in plan.wanted:
+            missing = _missing(plan, one) if one.config.budget.unit == name else []
+            for key, amount in missing:
+                stages.setdefault(key, (amount, []))[1].append(one.config)
+            its = sum(amount for _, amount in missing)
+            every, gpu_seconds = every + its, gpu_seconds + its * gpus([one.config])
+        once = sum(amount for amount, _ in stages.values())
+        gpu_seconds_once = sum(amount * gpus(runs) for amount, runs in stages.values())
+        apart.append(UNITS[name].text(every, gpu_seconds))
+        shared.append(UNITS[name].text(once, gpu_seconds_once))
+        saved += [UNITS[name].text(every - once, gpu_seconds - gpu_seconds_once)] if once < every else []
     return " and ".join(apart), " and ".join(shared), " and ".join(saved)
 
 

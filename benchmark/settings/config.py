@@ -173,9 +173,7 @@ class Training(Settings):
     checkpoint_seconds: float = Field(
         600, gt=0, le=BILLION, description="a killed run loses at most this much train time"
     )
-    evaluations: int = Field(
-        5, ge=1, le=10_000, description="per stage, evenly over its budget, the last one at its end"
-    )
+    evaluations: int = Field(5, ge=1, le=10_000, description="per stage, evenly over its budget, the last at its end")
     deterministic: bool = Field(
         False, description="algorithms that give the same bits each time, or an error where torch has none"
     )
@@ -218,7 +216,7 @@ class Row(Settings):
     name: str = Field("", max_length=200, description="label; default: the method's title")
     method: str = Field(description="the name of a file in methods/")
     options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
-    set: dict[str, Any] = Field({}, description='overrides by dotted key, e.g. {"data.memory_tokens" = 1000}')
+    set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
 
 
 class Suite(OnCommandLine):
@@ -316,6 +314,7 @@ class RunConfig(Settings):
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
     tuned: Tuned | None = None  # None: with the suite's own options
     places: tuple[int, ...] = Field((), description="of the domains in the suite's list, where they have another order")
+    slurm: Slurm | None = Field(None, description="what its row asks of a cluster; no part of the run's identity")
 
     @property
     def label(self) -> str:
@@ -368,7 +367,7 @@ class RunConfig(Settings):
 
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""
-        content = self.model_dump(mode="json", exclude=leave_out)
+        content = self.model_dump(mode="json", exclude={**leave_out, "slurm": True})
         content["model"] = {key: value for key, value in content["model"].items() if value is not None}
         return {
             key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned", "places")

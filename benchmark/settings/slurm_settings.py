@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ from benchmark.settings.units import UNITS
 
 MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
+# what no row has of its own: it is of jobs for all rows, or of all jobs
+OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python", "scratch", "wckey")
 Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
@@ -137,9 +140,12 @@ class Slurm(Settings):
         """Whether jobs under budgets in these units run alone on their nodes."""
         return any(UNITS[unit].is_wall_time for unit in units) if self.exclusive is None else self.exclusive
 
+    def __hash__(self) -> int:  # of some keys: not all values have one
+        return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
+
     def of(self, kind: str) -> Slurm:
         """These settings for one kind of job, by the name of its section."""
-        return self.model_copy(update=getattr(self, kind).model_dump(exclude_none=True))
+        return _of_kind(self, kind)
 
     def for_training(self, *units: str) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
@@ -190,6 +196,11 @@ class Slurm(Settings):
         always = {"requeue": True, "kill_on_invalid_dep": "yes"}
         given["additional_parameters"] = {**always, **self.additional_parameters}
         return given
+
+
+@functools.cache
+def _of_kind(settings: Slurm, kind: str) -> Slurm:
+    return settings.model_copy(update=getattr(settings, kind).model_dump(exclude_none=True))
 
 
 def gpus_in(gres: str | None) -> int:

@@ -22,6 +22,7 @@ from pydantic_core import to_jsonable_python
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
+from benchmark.settings.slurm_settings import OF_ALL_ROWS
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.suite_paths import located
 
@@ -82,11 +83,11 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(json.dumps(shared))
+        asks = any(key.startswith("slurm.") for key in row.set)
+        if asks:
+            content["slurm"] = suite.slurm.model_dump(mode="json")
         for key, value in row.set.items():
-            if key.partition(".")[0] not in shared:
-                raise ConfigError(
-                    f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(shared)}"
-                )
+            _refuse_for_a_row(key, row, suite, [*shared, "slurm"])
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
         checked = _build(
@@ -110,10 +111,28 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 options=row.options,
                 seed=seed,
                 tasks=suite.tasks,
+                slurm=checked.slurm if asks else None,
                 **resolved,
             )
             runs.append(first)
     return runs
+
+
+def _refuse_for_a_row(key: str, row: Row, suite: Suite, sections: Sequence[str]) -> None:
+    """Raise ConfigError for a key that no row has of its own, or that would not change what it is to change."""
+    section, _, inner = key.partition(".")
+    inner = inner.partition(".")[0]
+    if section not in sections or (section == "slurm" and inner in ("", *OF_ALL_ROWS)):
+        raise ConfigError(
+            f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(sections)} "
+            f"(of slurm no {', '.join(OF_ALL_ROWS)})"
+        )
+    of_training = f"{section}.train.{inner}"
+    if section == "slurm" and getattr(suite.slurm.train, inner, None) is not None and of_training not in row.set:
+        raise ConfigError(
+            f"set of row {row.name!r}: {key!r} is not what its training asks for, which has its own in [slurm.train]; "
+            f"set {of_training!r} too, or instead"
+        )
 
 
 def _permuted(suite: Suite, seed: int) -> dict[str, Any]:

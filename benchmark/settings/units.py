@@ -37,11 +37,11 @@ class Unit:
         """Whether FLOPs are charged, which `run_all.py rekey` asks: of a stage's start they were not, once."""
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
-    def text(self, amount: float, gpus: float = 0) -> str:
+    def text(self, amount: float, gpu_seconds: float = 0) -> str:
         """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `62,500 steps`."""
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
-        hours = f", {amount * gpus / 3600:,.1f} GPU-hours" if gpus else ""
+        hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
         return f"{amount:,.0f} s ({duration(amount)}{hours})"
 
 

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from benchmark.jobs.plan import Plan
     from benchmark.jobs.states import JobState
-    from benchmark.settings.config import Suite
+    from benchmark.settings.config import RunConfig, Suite
     from benchmark.store import Store
 
 
 class Executor(Protocol):
     """Does the jobs of one suite, and knows how they are."""
 
-    gpus: float  # that a run has while it trains, for GPU-hours; 0 where they are not counted
-
     def __init__(self, suite: Suite, store: Store) -> None: ...
+
+    def gpus(self, runs: Iterable[RunConfig]) -> float:
+        """How many GPUs train a stage that these runs share, for GPU-hours; 0 where they are not counted."""
+        ...
 
     def describe(self, plan: Plan) -> list[str]:
         """Lines for --dry-run, saying what `execute` would do."""

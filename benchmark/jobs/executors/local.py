@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.slots import slots_for
 from benchmark.jobs.states import JobState
-from benchmark.settings.config import Suite
+from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
 
 
 class LocalExecutor:
     """Returns when everything is done. It has no jobs of its own: runs under way are known by their locks."""
 
-    gpus = 0
-
     def __init__(self, suite: Suite, store: Store) -> None:
         self.suite, self.store = suite, store
+
+    def gpus(self, runs: Iterable[RunConfig]) -> float:
+        return 0
 
     def describe(self, plan: Plan) -> list[str]:
         slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)

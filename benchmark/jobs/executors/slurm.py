@@ -11,10 +11,10 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
@@ -22,17 +22,16 @@ from benchmark.jobs.slurm.bundle import bundled
 from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.job_files import Ended, Job
 from benchmark.jobs.slurm.private import private_place
+from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState, StateName
 from benchmark.lease import Lease
-from benchmark.settings.config import ConfigError, Suite
-from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
 
 if TYPE_CHECKING:
     from benchmark.jobs.slurm.submission import Destination, Submission
 
-HIDDEN = ("srun_args", "additional_parameters")  # parameters that a dry run does not show
 LEFT = "held, left so by a submission that died"
 SHOWN = 20  # ids and jobs in a list
 PARTIAL = 3  # exit status
@@ -44,7 +43,9 @@ class SlurmExecutor:
     def __init__(self, suite: Suite, store: Store) -> None:
         self.suite, self._runs = suite, store.root.absolute()
         self.folder = job_files.folder_of(store.root.absolute(), suite.name)
-        self.gpus = suite.slurm.of("train").gpus_of_a_run
+
+    def gpus(self, runs: Iterable[RunConfig]) -> float:
+        return asked_by(runs, self.suite).of("train").gpus_of_a_run
 
     def describe(self, plan: Plan) -> list[str]:
         """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
@@ -57,15 +58,13 @@ class SlurmExecutor:
             return []
         kinds = Counter(job.kind for job in jobs)
         counts = ", ".join(f"{count} to {kind}" for kind, count in kinds.items())
-        if any(job.members for job in jobs):
-            counts += f"; {self._training.runs_per_job} runs a job, {self._training.processes} at a time"
+        train = self.suite.slurm.of("train")
+        if train.runs_per_job > 1 and "train" in kinds:
+            counts += f"; {train.runs_per_job} runs a job, {train.processes} at a time"
         lines = [f"  {len(jobs)} jobs to submit: {counts}"] if jobs else []
         if held:
             lines.append(f"  {len(held)} held jobs of a submission that died to let go: {', '.join(held[:SHOWN])}")
-        if "train" in kinds:
-            asked = self._parameters("train", plan)
-            shown = (f"{key} {value}" for key, value in asked.items() if value and key not in HIDDEN)
-            lines.append(f"  jobs: {', '.join(shown)}")
+        lines += Resources(plan).told(jobs)
         names = {one.key: job.name for job in jobs for one in job.each}
         for job in jobs:
             last = [names[key] for key in (*job.after, *job.needs) if key in names][-1:]
@@ -89,26 +88,24 @@ class SlurmExecutor:
 
     def _jobs(self, plan: Plan, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[PlannedJob]:
         """The jobs to submit; several runs in one where the suite says so."""
-        jobs, train = plan.jobs(self._states(known, queue)), self._training
-        if train.runs_per_job == 1:
-            return jobs
+        jobs = plan.jobs(self._states(known, queue))
         first = [job for job in jobs if job.kind == "prepare"]
-        bundles = bundled([job for job in jobs if job.kind == "train"], train.runs_per_job, train.processes)
+        bundles = bundled([job for job in jobs if job.kind == "train"], Resources(plan).of)
         return [*first, *bundles, *(job for job in jobs if job.kind not in ("prepare", "train"))]
 
     def _submit(self, jobs: Sequence[PlannedJob], plan: Plan, ids: Mapping[str, str]) -> Submission:
         """Submit jobs, and let go what was submitted, also where Slurm refuses the rest."""
         from benchmark.jobs.slurm.submission import Submission  # torch, for which who asks for states need not wait
 
-        submission = Submission(self.suite, self._destination(), ids)
+        submission = Submission(self.suite, self._destination(), Resources(plan), ids)
         for kind, group in groupby(jobs, key=lambda job: job.kind):
-            members, parameters = list(group), self._parameters(kind, plan)
+            members = list(group)
             if kind == "train":
-                submission.train(members, parameters)
+                submission.train(members)
             elif kind == "report":
-                submission.after_all(members[0], parameters)
+                submission.after_all(members[0])
             else:
-                submission.follow(members, parameters)
+                submission.follow(members)
         if submission.refusal and not submission.sent:
             raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
         new = {job.key for job in jobs} & set(submission.ids)
@@ -206,38 +203,27 @@ class SlurmExecutor:
         """Whether a process submits jobs of this suite at this moment."""
         return self.folder.exists() and Lease(self.folder / "lock").is_taken()
 
-    def _parameters(self, kind: str, plan: Plan) -> dict[str, Any]:
-        """What a kind of job asks of Slurm."""
-        if kind == "train":
-            return self.suite.slurm.for_training(*(state.config.budget.unit for state in plan.wanted))
-        return self.suite.slurm.for_one_process(kind)
-
     def _check(self, plan: Plan) -> None:
         """Raises ConfigError for what cannot be submitted."""
-        train, units = self._training, {state.config.budget.unit for state in plan.wanted}
         if plan.options.parallel is not None:
             raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
         if plan.options.share_machine:
             raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
-        if train.runs_per_job > 1:
-            timed = any(UNITS[unit].is_wall_time for unit in units)
-            if timed and train.processes > 1 and not train.takes_whole_nodes(*units):
+        wanted = [state.config for state in plan.wanted]
+        timed = [unit for unit in {config.budget.unit for config in wanted} if UNITS[unit].is_wall_time]
+        for config in wanted:
+            train, rows = asked_by([config], self.suite).of("train"), config.training.batch_size
+            if train.runs_per_job > 1:
+                if timed and train.processes > 1 and not train.takes_whole_nodes(*timed):
+                    raise ConfigError(
+                        f"slurm.exclusive = false: under a budget in seconds the {train.processes} runs at a time of a "
+                        "job need cores of their own: leave slurm.exclusive out, or set slurm.ntasks_per_node = 1"
+                    )
+            elif rows % train.processes:
                 raise ConfigError(
-                    f"slurm.exclusive = false: under a budget in seconds the {train.processes} runs at a time of a "
-                    "job need cores of their own: leave slurm.exclusive out, or set slurm.ntasks_per_node = 1"
-                )
-            return
-        for config in (state.config for state in plan.wanted):
-            if config.training.batch_size % train.processes:
-                raise ConfigError(
-                    f"training.batch_size {config.training.batch_size} cannot be split over {train.processes} "
+                    f"training.batch_size {rows} cannot be split over {train.processes} "
                     f"processes ({train.nodes} nodes of {train.processes_per_node}): change one of them"
                 )
-
-    @property
-    def _training(self) -> Slurm:
-        """What training jobs ask for."""
-        return self.suite.slurm.of("train")
 
     def _let_go(self, new: Sequence[Job]) -> None:
         """Say what single tasks wait for, and release them."""

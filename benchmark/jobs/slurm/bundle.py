@@ -16,28 +16,35 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import Slot, check_apart, equal_slots, physical_cores, visible_gpus
 from benchmark.jobs.slurm import job_files
 from benchmark.jobs.training_graph import Segment
+from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.units import UNITS
 
 if TYPE_CHECKING:
     from benchmark.training.processes import World
 
 
-def bundled(jobs: Sequence[PlannedJob], most: int, side_by_side: int) -> list[PlannedJob]:
-    """Training jobs as bundles of at most `most` runs that wait for the same others.
+def bundled(jobs: Sequence[PlannedJob], asked: Callable[[PlannedJob], Slurm]) -> list[PlannedJob]:
+    """Training jobs as bundles of at most `runs_per_job` runs that ask for the same and wait for the same others.
 
     A shared stage goes with the runs that need it if one job takes them all, and else before them.
     """
+    asks = {job.key: asked(job) for job in jobs}
+    train = {settings: settings.of("train") for settings in asks.values()}
+    if all(settings.runs_per_job == 1 for settings in train.values()):
+        return list(jobs)
     new = {job.key for job in jobs}
     children: dict[str | None, list[PlannedJob]] = defaultdict(list)
     for job in jobs:
         children[next((key for key in job.after if key in new), None)].append(job)
-    alike: dict[tuple[str, ...], list[list[PlannedJob]]] = defaultdict(list)  # by what they wait for
+    # by what they ask and wait for
+    alike: dict[tuple[Slurm, tuple[str, ...]], list[list[PlannedJob]]] = defaultdict(list)
 
     def place(job: PlannedJob) -> None:
-        members = _tree(job, children)
-        together = _runs(members) <= most
+        own, members = asks[job.key], _tree(job, children)
+        most = train[own].runs_per_job
+        together = 1 < most >= _runs(members) and all(asks[member.key] == own for member in members)
         members = members if together else [job]
-        bundles = alike[_outside(members)]
+        bundles = alike[own, _outside(members)]
         if bundles and _runs(bundles[-1]) + _runs(members) <= most:
             bundles[-1] += members
         else:
@@ -47,9 +54,9 @@ def bundled(jobs: Sequence[PlannedJob], most: int, side_by_side: int) -> list[Pl
 
     for job in children[None]:
         place(job)
-    found = [members for bundles in alike.values() for members in bundles]
-    owner = {member.key: members[0].key for members in found for member in members}
-    return [_bundle(members, owner, side_by_side) for members in found]
+    found = [(train[own], members) for (own, _), bundles in alike.items() for members in bundles]
+    owner = {member.key: members[0].key for _, members in found for member in members}
+    return [_together(members, owner, own) for own, members in found]
 
 
 def _tree(job: PlannedJob, children: dict[str | None, list[PlannedJob]]) -> list[PlannedJob]:
@@ -68,12 +75,15 @@ def _outside(members: Sequence[PlannedJob]) -> tuple[str, ...]:
     return tuple(sorted({key for member in members for key in member.after} - inner))
 
 
-def _bundle(members: Sequence[PlannedJob], owner: dict[str, str], side_by_side: int) -> PlannedJob:
+def _together(members: Sequence[PlannedJob], owner: dict[str, str], asked: Slurm) -> PlannedJob:
+    after = tuple(dict.fromkeys(owner.get(key, key) for key in _outside(members)))
+    if asked.runs_per_job == 1:
+        [job] = members
+        return dataclasses.replace(job, after=after)
     runs = [member.name for member in members if member.run] or [member.name for member in members]
     name = runs[0] + (f"+{len(runs) - 1}" if len(runs) > 1 else "")
-    after = tuple(dict.fromkeys(owner.get(key, key) for key in _outside(members)))
     serves = tuple(dict.fromkeys(run for member in members for run in member.serves))
-    payload = TrainBundle(tuple(members), side_by_side)
+    payload = TrainBundle(tuple(members), asked.processes)
     return PlannedJob(members[0].key, "train", name, payload, after, serves=serves)
 
 

@@ -24,6 +24,7 @@ from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
+from benchmark.jobs.slurm.resources import Resources
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
 from benchmark.sharing import for_the_user_alone
@@ -60,8 +61,8 @@ class Destination:
 class Submission:
     """Submits jobs held, and notes each in its file. `ids` are those of jobs under way by their keys."""
 
-    def __init__(self, suite: Suite, destination: Destination, ids: Mapping[str, str]) -> None:
-        self.suite, self.destination, self.ids = suite, destination, dict(ids)
+    def __init__(self, suite: Suite, destination: Destination, resources: Resources, ids: Mapping[str, str]) -> None:
+        self.suite, self.destination, self.resources, self.ids = suite, destination, resources, dict(ids)
         self.sent: list[str] = []
         self.left: list[PlannedJob] = []
         self.refusal: SlurmError | None = None
@@ -69,7 +70,7 @@ class Submission:
         self._largest = destination.largest
         self._program = snapshot.take(destination.code) / "benchmark" / "jobs" / "slurm" / "process.py"
 
-    def train(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
+    def train(self, jobs: Sequence[PlannedJob]) -> None:
         """Submit training: all at once, with dependencies of single tasks, where these take few calls; else in waves.
 
         A wave is what needs as many shared stages before it, and waits for all of the wave before. So at most
@@ -80,7 +81,7 @@ class Submission:
         common = frozenset.intersection(*waits.values()) - new
         if len(set(waits.values()) - {common}) <= max(FEW, len(jobs) // TASKS):
             unwired = frozenset(job.key for job in jobs if waits[job.key] != common)
-            self._in_lanes(jobs, parameters, [self.ids[key] for key in sorted(common)], unwired)
+            self._in_lanes(jobs, [self.ids[key] for key in sorted(common)], unwired)
             return
         depth: dict[str, int] = {}
         waves: dict[int, list[PlannedJob]] = defaultdict(list)
@@ -91,11 +92,15 @@ class Submission:
         for _, wave in sorted(waves.items()):
             earlier = {self.ids[key] for job in wave for key in waits[job.key] if key not in new}
             start = len(self.sent)
-            self._in_lanes(wave, parameters, [*before, *sorted(earlier)])
+            self._in_lanes(wave, [*before, *sorted(earlier)])
             before = self.sent[start:]
 
-    def follow(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
+    def follow(self, jobs: Sequence[PlannedJob]) -> None:
         """Submit jobs that need another's success: each task of an array waits for the same one of the other's."""
+        for alike, parameters in self.resources.alike(jobs):
+            self._follow(alike, parameters)
+
+    def _follow(self, jobs: Sequence[PlannedJob], parameters: Mapping[str, Any]) -> None:
         groups: dict[tuple[str, int], dict[int, PlannedJob]] = defaultdict(dict)
         for job in jobs:
             if any(key not in self.ids for key in job.needs):
@@ -115,22 +120,23 @@ class Submission:
                     SubmitCall([members[n] for n in numbers], numbers if several else None, parameters, dependency, cap)
                 )
 
-    def after_all(self, job: PlannedJob, parameters: Mapping[str, Any]) -> None:
+    def after_all(self, job: PlannedJob) -> None:
         """Submit a job that waits until others have ended."""
+        [(_, parameters)] = self.resources.alike([job])
         self._send(SubmitCall([job], None, parameters, _after([self.ids[key] for key in job.after if key in self.ids])))
 
     def _in_lanes(
         self,
         jobs: Sequence[PlannedJob],
-        parameters: Mapping[str, Any],
         after: Sequence[str],
         unwired: frozenset[str] = frozenset(),
     ) -> None:
-        """Submit arrays of which together at most `array_parallelism` tasks run."""
-        pieces, cap = list(commands.pieces(jobs, self._largest)), self.suite.slurm.array_parallelism
+        """Submit arrays, of jobs that ask for the same, of which together at most `array_parallelism` tasks run."""
+        alike, cap = self.resources.alike(jobs), self.suite.slurm.array_parallelism
+        pieces = [(piece, given) for group, given in alike for piece in commands.pieces(group, self._largest)]
         lanes = min(len(pieces), cap)
         last: list[str] = []
-        for number, piece in enumerate(pieces):
+        for number, (piece, parameters) in enumerate(pieces):
             share = cap // lanes + (number % lanes < cap % lanes)
             waits = [*after, *last[number - lanes : number - lanes + 1]] if number >= lanes else after
             tasks = range(len(piece)) if len(piece) > 1 else None
@@ -168,11 +174,10 @@ class Submission:
         for job, id in zip(batch.jobs, ids, strict=True):
             # what is not under way has ended
             after = [self.ids[key] for key in job.after if key in self.ids]
-            waits = {
-                "after": after,
-                "needs": [self.ids[key] for key in job.needs],
-                "wired": job.key not in batch.unwired,
-            }
+            wired = job.key not in batch.unwired
+            if not wired:  # a task's own dependency takes the place of its array's
+                after += [id for id in batch.dependency.split(":")[1:] if id not in after]
+            waits = {"after": after, "needs": [self.ids[key] for key in job.needs], "wired": wired}
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
             where = {"user": os.getuid(), "cluster": self.destination.cluster, "bundled": bool(job.members)}
             lines[self.file(id)] = [

@@ -181,7 +181,12 @@ def lists() -> Iterator[Case]:
         ("a row sets seeds", '{method="naive", name="x", set={seeds=[7]}}', "seeds"),
         ("a row sets seeds, quoted", '{method="naive", name="x", set={"seeds"=[7]}}', "seeds"),
         ("a row sets the title", '{method="naive", name="x", set={"title"="y"}}', "title"),
-        ("a row sets slurm", '{method="naive", name="x", set={"slurm.time"=5}}', "slurm"),
+        ("a row sets a cap", '{method="naive", name="x", set={"slurm.array_parallelism"=5}}', "slurm"),
+        (
+            "a row has a time limit under its warning",
+            '{method="naive", name="x", set={"slurm.time"=1}}',
+            "signal_delay_s",
+        ),
         ("a row sets nan", '{method="naive", name="x", set={"training.clip"=nan}}', "clip"),
         ("a row sets no key", '{method="naive", name="x", set={"training.no"=1}}', "no"),
         ("a row sets through a number", '{method="naive", name="x", set={"training.clip.x"=1}}', "clip"),
