@@ -98,10 +98,14 @@ class ScoreTable(TableExhibit):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTable(ScoreTable):
-    """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt."""
+    """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt.
+
+    The last, which the paper does not have, where it was measured.
+    """
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         final = _final(study, suite)
+        prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
         with_prompts = [
             row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
         ]
@@ -114,7 +118,7 @@ class PromptTable(ScoreTable):
                 "5",
             )
             for row in with_prompts or ["ELLE"]
-            for prompt, label in PROMPTS.items()
+            for prompt, label in prompts.items()
         ]
         return [(self.heading(study, suite), lines)]
 

@@ -162,7 +162,7 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
     printed = [value for _, value in both]
     taus = [scipy.stats.kendalltau([mine[seed] for mine, _ in both], printed).statistic for seed in seeds]
     low, high = interval(taus)
-    between = "" if math.isnan(low) else f", 95% interval {low:.2f} to {high:.2f}"
+    between = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
     text = f"Order of {len(both)} methods by {words}: Kendall's τ with the paper's is {np.mean(taus):.2f}"
     over = f" (mean over {len(seeds)} seeds{between})" if len(seeds) > 1 else " (one seed)"
     return [(text + over + ".").replace("-", "−")]
