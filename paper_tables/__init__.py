@@ -136,11 +136,17 @@ def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:
 
 
 def _records(suites: Suites, runs: Path) -> list[RunRecords]:
-    """What is recorded of the suites' runs; a record says the place that its row had in the suite of that day."""
+    """What is recorded of the suites' runs; a record says the place that its row had in the suite of that day.
+
+    Of scores those in the suite's tasks: another suite that shares a model may have it scored in its own, and claims
+    about these are not this suite's.
+    """
     chosen = []
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
+        tasks = {task.name for task in suite.tasks}
         for config in configs:
             run = known.get(config.id) or not_started(config.description())
-            chosen.append(dataclasses.replace(run, line={**run.line, "row_index": config.row_index}))
+            scores = [[score for score in stage if score["task"] in tasks] for stage in run.scores]
+            chosen.append(dataclasses.replace(run, line={**run.line, "row_index": config.row_index}, scores=scores))
     return chosen

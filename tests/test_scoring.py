@@ -17,9 +17,12 @@ from typing import Any
 import joblib
 import pytest
 
+import methods
 import run_all
 from benchmark import records
 from benchmark.downstream import scoring
+from benchmark.settings.suite_files import load_suite
+from paper_tables import study_of
 from tests.support import tiny_suite
 
 ROOT = Path(__file__).parent.parent
@@ -95,6 +98,14 @@ def test_a_lost_score_is_computed_again_the_same(folder, capsys):
     assert after[:-1] == lines[:3] + lines[4:]
     lost, found = json.loads(lines[3]), json.loads(after[-1])
     assert all(lost[name] == found[name] for name in lost if name not in ("seconds", "time"))
+
+
+def test_a_report_has_scores_of_its_own_suites_tasks(folder):
+    """Oracle: the suite; another one may have had the same models scored in other tasks."""
+    suite = load_suite(str(folder / "scored.toml"))
+    for tasks in (suite.tasks, suite.tasks[:1], ()):
+        study = study_of([(suite.model_copy(update={"tasks": tasks}), methods.runs(suite))], folder / "runs")
+        assert set(study.scores["task"]) == {task.name for task in tasks}
 
 
 def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):
