@@ -23,8 +23,9 @@ import run_all
 from benchmark import records
 from benchmark.downstream import scoring
 from benchmark.settings.suite_files import load_suite
-from paper_tables import load, study_of
+from paper_tables import study_of
 from tests.support import tiny_suite
+from tests.support.synthetic import load
 
 ROOT = Path(__file__).parent.parent
 SUITE = """
