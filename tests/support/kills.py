@@ -33,6 +33,7 @@ from benchmark.data import tokens
 from benchmark.downstream import finetune
 from benchmark.instruments.run_models import RunModels
 from benchmark.models import transformer
+from benchmark.orphans import end_with
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
 from benchmark.training.stage_inputs import StageInputs
@@ -210,11 +211,12 @@ class Kills:
         assert status == 0, f"{self.method}: the run ended with {status}: see {self.folder / 'log'}"
 
     def _fork(self, prepare: Callable[[Watch], None], list_of_pieces: Path | None = None) -> int:
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if child:
             return child
         status = 99
         try:
+            end_with(parent)
             log = os.open(self.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.dup2(log, 1)
             os.dup2(log, 2)

@@ -63,13 +63,17 @@ class ManyRuns:
         while time.monotonic() < until:
             child = self._call(self.runs, range(self.seeds))
             self._note("call")
-            while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-                if time.monotonic() > until:
+            ended = (0, 0)
+            try:
+                while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+                    if time.monotonic() > until:
+                        return False
+                    self._kill_one(child)
+                    time.sleep(0.02)
+            finally:  # Ctrl-C or SIGTERM, too
+                if not ended[0]:
                     os.kill(child, signal.SIGINT)
                     os.waitpid(child, 0)
-                    return False
-                self._kill_one(child)
-                time.sleep(0.02)
             if os.waitstatus_to_exitcode(ended[1]) == 0:
                 return True
         return False
@@ -77,7 +81,12 @@ class ManyRuns:
     def found(self) -> Found:
         """Say what has become of all, after some were trained undisturbed."""
         alone = self.folder / "undisturbed"
-        _, status = os.waitpid(self._call(alone, range(COMPARED)), 0)
+        child = self._call(alone, range(COMPARED))
+        try:
+            _, status = os.waitpid(child, 0)
+        except KeyboardInterrupt:
+            os.kill(child, signal.SIGINT)
+            raise
         assert os.waitstatus_to_exitcode(status) == 0, f"see {self._log}"
         stages = {path.parent.name: records.read(path) for path in self.runs.glob("stages/*/records.jsonl")}
         runs = {path.stem: records.read(path) for path in self.runs.glob("suites/tiny/*.jsonl")}

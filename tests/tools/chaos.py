@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -116,6 +117,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--scenarios", default="")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun ends as after Ctrl-C
     if given.what == "disk":
         return disk(given.scenarios)
     if given.what == "many":
