@@ -8,7 +8,9 @@ guards against disks, not against people.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import re
 import zlib
 from collections.abc import Collection
 from pathlib import Path
@@ -47,11 +49,13 @@ def write(folder: Path) -> None:
 def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
     """Hold the files in `folder` against what `write` wrote down; of `sizes_alone` no more than the size.
 
-    A process reads each file once, unless it changes meanwhile. A folder of an earlier version, or of other people's
-    software, has no checksums: nothing is said of it. Raises DamagedFile.
+    A process reads each file once, unless it changes meanwhile. A snapshot of the Hub is held against the names of its
+    files (`check_snapshot`). Of another folder without checksums, of an earlier version or of other people's software,
+    nothing is said. Raises DamagedFile.
     """
     path = folder / FILE
     if not path.exists():
+        check_snapshot(folder)
         return
     try:
         known: dict[str, FileChecksum] = json.loads(path.read_text(encoding="utf-8"))
@@ -67,6 +71,24 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
             raise DamagedFile(f"{file} has {now.st_size:,} bytes instead of {size:,}: {cure}")
         if name not in sizes_alone and _crc32_once(file, now.st_mtime_ns, now.st_ino) != crc32:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
+
+
+def check_snapshot(folder: Path, without: str = "") -> None:
+    """Hold the files of a Hub snapshot, without those that end so, against the digests that name what they link to.
+
+    The Hub's cache calls a large file by its SHA-256, another by the SHA-1 that git has for it. Another folder has no
+    such links, and nothing is said of it. Raises DamagedFile.
+    """
+    for path in sorted(folder.glob("*")):
+        blob = path.resolve()
+        if blob.parent.name != "blobs" or (without and path.name.endswith(without)) or not blob.is_file():
+            continue
+        now = blob.stat()
+        if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", blob.name) and blob.name != _digest_once(
+            blob, now.st_mtime_ns, now.st_ino
+        ):
+            cure = f"remove {blob.parents[1]}, and `run_all.py prepare` fetches it again"
+            raise DamagedFile(f"{path} is damaged (its digest is not {blob.name}): {cure}")
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +118,16 @@ def _crc32(path: Path) -> str:
         while part := file.read(PART):
             total = zlib.crc32(part, total)
     return f"{total:08x}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_once(blob: Path, changed: int, inode: int) -> str:
+    """The digest that the Hub's cache would name the content of a file by, of the kind of its present name."""
+    total = hashlib.sha256() if len(blob.name) == 64 else hashlib.sha1(b"blob %d\0" % blob.stat().st_size)
+    with blob.open("rb") as file:
+        while part := file.read(PART):
+            total.update(part)
+    return total.hexdigest()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,14 @@ import methods
 import run_all
 from analysis.study import header
 from benchmark import records
+from benchmark.checksums import DamagedFile
+from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.vocabulary import Vocabulary
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, started
+from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Model
 from benchmark.settings.start_notes import start_notes
@@ -92,7 +98,8 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     run = lab.run(config_of(method, start, grow={"layers": 1, "width": 1.5}), "store")
     run.train()
     found = records.load_runs(run.store.root, "conformance")[0]
-    untouched = perplexities(load_start(str(start), run.corpus.vocabulary), run.stream, ALONE)
+    assert run.config.start
+    untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
     assert {name: value["perplexity"] for name, value in found.start.items()} == pytest.approx(untouched)
     head = header(found.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
@@ -120,7 +127,8 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
     with torch.no_grad():
         logits = network(torch.cat([torch.full((len(rows), 1), end), rows], 1)).logits[:, :-1]
     expected = math.exp(cross_entropy(logits.flatten(0, 1), rows.flatten()))
-    model = load_start(str(start), run.corpus.vocabulary)
+    assert run.config.start
+    model = load_start(run.config.start, run.corpus.vocabulary)
     assert perplexities(model, run.stream, ALONE)["json"] == pytest.approx(expected, rel=1e-6)
     assert (run.corpus.domains[0].train == end).any()
 
@@ -133,6 +141,46 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     one, same, different = (lab.run(config_of("naive", folder), "store") for folder in (here, there, other))
     assert one.keys == same.keys and one.config.id == same.config.id
     assert not set(one.keys) & set(different.keys) and one.config.id != different.config.id
+
+
+def flip(file: Path) -> None:
+    """Flip a bit in the last eighth of a file: of weights, among the numbers."""
+    content = bytearray(file.read_bytes())
+    content[len(content) * 7 // 8] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: Path) -> None:
+    """Oracle: one bit of its weights, which no library minds; put back, it is the model that was planned with."""
+    folder = published(tmp_path / "start", "gpt")
+    start = config_of("naive", folder).start
+    assert start
+    vocabulary = Vocabulary(400, (), load_tokenizer(folder).special)
+    flip(folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"start are not those that the run was planned with \(hash"):
+        load_start(start, vocabulary)
+    flip(folder / "model.safetensors")
+    assert load_start(start, vocabulary).network.config.n_layer == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_damaged_snapshot_of_the_hub_is_found(tmp_path: Path, name: str) -> None:
+    """Oracle: the cache's layout, with what sha256 and git call its files; then one bit is another."""
+    made, cache = published(tmp_path / "made", "gpt"), tmp_path / "models--some--one"
+    folder = cache / "snapshots" / "0123abc"
+    folder.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for path in made.iterdir():
+        called = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.suffix != ".safetensors":
+            called = subprocess.check_output(["git", "hash-object", "--no-filters", str(path)], text=True).strip()
+        path.rename(cache / "blobs" / called)
+        (folder / path.name).symlink_to(Path("../../blobs") / called)
+    read = load_network if name == "model.safetensors" else load_tokenizer
+    read(folder)
+    flip(folder / name)
+    with pytest.raises(DamagedFile, match=f"{name} is damaged.*remove {cache}, and"):
+        read(folder)
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,17 @@ def started(config: RunConfig) -> RunConfig:
     )
 
 
-def load_start(folder: str, vocabulary: Vocabulary) -> LanguageModel:
-    """The untouched model, in fp32 and evaluation mode, before it meets a domain."""
+def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
+    """The untouched model, in fp32 and evaluation mode, before it meets a domain.
+
+    Raises ConfigError for files that are others than when the run was planned.
+    """
+    folder = Path(start.folder)
+    if _content_key(folder) != start.key:
+        raise ConfigError(
+            f"model.start: the files in {folder} are not those that the run was planned with (hash {start.key}): "
+            "restore them from a copy; or call the command again, to begin with what they are now"
+        )
     return LanguageModel(load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)).eval()
 
 
@@ -172,14 +181,20 @@ def _check_weights(folder: Path) -> None:
         )
 
 
-@functools.cache
 def _content_key(folder: Path) -> str:
-    """A hash of the files of a model; a snapshot of the Hub is known by its commit."""
+    """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files by their digests."""
     if folder.parent.name == "snapshots":
         return folder.name
-    total = hashlib.sha256()
     found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / checksums.FILE}
-    for path in sorted(found):
+    now = {path: path.stat() for path in sorted(found)}
+    return _hash_once(tuple((path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in now.items()))
+
+
+@functools.lru_cache(maxsize=16)
+def _hash_once(files: tuple[tuple[Path, int, int, int], ...]) -> str:
+    """A hash of files and their names, which are read again where size, time of change or inode is another."""
+    total = hashlib.sha256()
+    for path, *_ in files:
         with path.open("rb") as file:
             for part in iter(lambda: file.read(2**24), b""):
                 total.update(part)

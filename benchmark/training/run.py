@@ -150,7 +150,7 @@ class Run:
             self._acquire(lease)
             try:
                 precision = precision_of(self.config.training, self.world)
-                model = lambda: load_start(start.folder, self.corpus.vocabulary)  # noqa: E731
+                model = lambda: load_start(start, self.corpus.vocabulary)  # noqa: E731
                 evaluate_missing(path, model, self.stream, self.world, precision)
                 self.world.barrier()
             finally:
@@ -240,7 +240,7 @@ class Run:
             set_state(method, {**get_state(method), **known})
         else:
             start = self.config.start
-            model = load_start(start.folder, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
+            model = load_start(start, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
 
         def record(kind: str, **values: Any) -> None:
             if not self.world.leads:
