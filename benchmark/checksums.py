@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -91,6 +91,12 @@ def check_snapshot(folder: Path, without: str = "") -> None:
             raise DamagedFile(f"{path} is damaged (its digest is not {blob.name}): {cure}")
 
 
+def sha256(files: Sequence[Path]) -> str:
+    """A hash of files and their names; a process reads them once, unless one changes meanwhile."""
+    stats = [path.stat() for path in files]
+    return _sha256_once(tuple(files), tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) for stat in stats))
+
+
 def seal(content: dict[str, Any]) -> dict[str, Any]:
     """The content of a JSON file with a field more, which guards the others."""
     return {**content, SEAL: _seal_of(content)}
@@ -127,6 +133,18 @@ def _digest_once(blob: Path, changed: int, inode: int) -> str:
     with blob.open("rb") as file:
         while part := file.read(PART):
             total.update(part)
+    return total.hexdigest()
+
+
+@functools.lru_cache(maxsize=16)
+def _sha256_once(files: tuple[Path, ...], now: tuple[tuple[int, int, int], ...]) -> str:
+    """The hash of files of these sizes, times of change and inodes."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while part := file.read(PART):
+                total.update(part)
+        total.update(path.name.encode())
     return total.hexdigest()
 
 

@@ -6,7 +6,6 @@ The model keeps its tokenizer, special tokens and positions; domains become furt
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 from itertools import pairwise
@@ -186,17 +185,4 @@ def _content_key(folder: Path) -> str:
     if folder.parent.name == "snapshots":
         return folder.name
     found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / checksums.FILE}
-    now = {path: path.stat() for path in sorted(found)}
-    return _hash_once(tuple((path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in now.items()))
-
-
-@functools.lru_cache(maxsize=16)
-def _hash_once(files: tuple[tuple[Path, int, int, int], ...]) -> str:
-    """A hash of files and their names, which are read again where size, time of change or inode is another."""
-    total = hashlib.sha256()
-    for path, *_ in files:
-        with path.open("rb") as file:
-            for part in iter(lambda: file.read(2**24), b""):
-                total.update(part)
-        total.update(path.name.encode())
-    return total.hexdigest()[:12]
+    return checksums.sha256(sorted(found))[:12]
