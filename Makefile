@@ -8,7 +8,9 @@
 #              each of its operations, goodput
 PYTHON ?= python3
 VENV := .venv
-PIP_INSTALL := pip install
+# what is imported is compiled then: to compile all of it takes pip as long as all else that it does
+PIP_INSTALL := pip install --no-compile --quiet --constraint constraints.txt --editable
+unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 
 .PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos chaos
@@ -62,20 +64,20 @@ chaos: $(VENV)/installed-test
 # What the suite itself needs, and with the extras of a purpose.
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .
+	$(RUN) -m $(PIP_INSTALL) .
 	touch $@
 
 $(VENV)/installed-test: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test]
+	$(RUN) -m $(PIP_INSTALL) .[test]
 	touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[docs]
+	$(RUN) -m $(PIP_INSTALL) .[docs]
 	touch $(VENV)/installed $@
 
 $(VENV)/installed-check: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m $(PIP_INSTALL) --quiet --constraint constraints.txt --editable .[test,check,docs]
+	$(RUN) -m $(PIP_INSTALL) .[test,check,docs]
 	touch $(VENV)/installed $(VENV)/installed-test $(VENV)/installed-docs $@
