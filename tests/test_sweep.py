@@ -51,14 +51,15 @@ def with_scores(run: RunState, *scored: Scored) -> RunState:
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
     """Oracle: by hand. 40 + 30 + 40 steps, of which 40 + 15 + 0 are spent; a step took 2 s of Naive and 4 s of ER at
-    the first stage, which is shared, so 3 s of any other, half of it more in all, with one run at a time."""
+    the first stage, which is shared, so 3 s of any other; a stage took 10, 10 and 30 s more than was charged; one run
+    at a time."""
     one = FinishedStage(ap=50.0, seconds=20.0, wall=30.0)
     two = FinishedStage(ap=40.0, seconds=60.0, wall=90.0)
     found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
     assert spent(found) == pytest.approx(55 / 110)
-    assert seconds_left(found) == pytest.approx((15 * 2 + 40 * 2) * 1.5)
+    assert seconds_left(found) == pytest.approx(15 * 2 + 10 / 2 + 40 * 2 + 2 * 10)
     assert sweep_line(found) == (
-        "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:45 left before the report; "
+        "3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:15 left before the report; "
         "best so far: Naive, AP 40.0 after SciPy"
     )
     beyond = replace(two, ap=30.0, share=4 / 3)  # of 30 steps: all 40, as a reference takes
@@ -71,27 +72,27 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
         ER=("running", 0.0, [one]),
     )
     # ELLE and ER are at 2 s a step each by their own first stage, two at a time
-    assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) * 1.5 / 2)
+    assert seconds_left(found) == pytest.approx((30 * 2 + 10 + 30 * 2 + 10) / 2)
 
 
 def test_the_time_left_has_the_scores_in_it() -> None:
-    """Oracle: by hand: 165 s of training; two scores at once from 100 s to 104 s and one alone from 200 s to 206 s are
+    """Oracle: by hand: 135 s of training; two scores at once from 100 s to 104 s and one alone from 200 s to 206 s are
     three in 10 s, of eight. What nothing has timed is named; what runs share counts once."""
     one = FinishedStage(ap=50.0, seconds=20.0, wall=30.0)
     two = FinishedStage(ap=40.0, seconds=60.0, wall=90.0)
     found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
     some = Scored("n2", 1, ((104.0, 4.0), (104.0, 3.0), (206.0, 6.0)))
     later, none = Scored("e2", 4), Scored("n2", 4)
-    assert time_left([with_scores(found[0], none), *found[1:]]) == "about 2:45 left before scoring and the report"
+    assert time_left([with_scores(found[0], none), *found[1:]]) == "about 2:15 left before scoring and the report"
     scored = [with_scores(found[0], some), with_scores(found[1], later, some), found[2]]
-    assert time_left(scored) == "about 3:02 left before the report"  # 165 + 5 * 10 / 3 = 181.7
-    assert "; 50% of the budget; 3 of 8 scores; about 3:02 left" in sweep_line(scored)
+    assert time_left(scored) == "about 2:32 left before the report"  # 135 + 5 * 10 / 3 = 151.7
+    assert "; 50% of the budget; 3 of 8 scores; about 2:32 left" in sweep_line(scored)
     assert time_left([with_scores(found[0], none)]) == "4 scores to come"
 
 
 def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None:
-    """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s; 30 steps are
-    left of two seconds each."""
+    """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s, 9 s
+    more than was charged; 30 steps are left of two seconds each."""
     last: dict[str, Any] = {
         "stage": {"time": 100.0, "phases": [{"share": 1.0}]},
         "resumed": {"time": 3700.0, "charged": {"seconds": 2.0}},
@@ -100,7 +101,7 @@ def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None
     }
     [one] = states(ER=("running", 0.0, []))
     stage = stage_of(one.config, 0, last)
-    assert stage and seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 * 27 / 18)
+    assert stage and seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 + 9)
     anew = stage_of(one.config, 0, {**last, "stage": {**last["stage"], "time": 3707.0}})  # its checkpoint was lost
     assert anew and (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
 

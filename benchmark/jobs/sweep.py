@@ -74,29 +74,28 @@ def spent(states: Sequence[RunState]) -> float:
 def seconds_left(states: Sequence[RunState]) -> float | None:
     """How long the rest takes at the pace of finished stages, of the same row if there are some.
 
-    None where nothing is known yet of a unit of budget. What was trained beside other runs goes on so.
+    To each stage comes what the middle one took beyond its charged time: evaluations, of which there are as many in a
+    short stage as in a long one. None where nothing is known yet of a unit of budget.
     """
     paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
-    ran = [(stage.wall, stage.seconds - stage.before) for one in states for stage in one.trained.finished]
-    beside = [wall / seconds for wall, seconds in ran if seconds > 0]
+    ran = [stage for one in states for stage in one.trained.finished]
+    beyond = statistics.median([stage.wall - (stage.seconds - stage.before) for stage in ran]) if ran else 0.0
     for one in states:
         for (_, amount, _), stage in zip(_stages(one), one.trained.finished, strict=False):
             for row in (one.config.row, ""):
                 paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
-    missing: dict[str, tuple[float, RunConfig]] = {}
+    missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
     for one in states:
         for key, amount, share in _stages(one) if one.state not in OVER else ():
-            least = min(amount * (1 - share), missing.get(key, (amount, one.config))[0])
-            missing[key] = (least, one.config)
+            missing[key] = (min(1 - share, missing[key][0] if key in missing else 1.0), amount, one.config)
     seconds = 0.0
-    for amount, config in missing.values():
+    for share, amount, config in missing.values():
         unit = config.budget.unit
         pace = paces.get((config.row, unit)) or paces.get(("", unit)) or ([1.0] if UNITS[unit].in_seconds else [])
-        if amount and not pace:
+        if share and not pace:
             return None
-        seconds += amount * statistics.fmean(pace) if amount else 0.0
-    at_once = max(1, sum(one.state == "running" for one in states))
-    return seconds * (statistics.median(beside) if beside else 1.0) / at_once
+        seconds += share * (amount * statistics.fmean(pace) + beyond) if share else 0.0
+    return seconds / max(1, sum(one.state == "running" for one in states))
 
 
 def best_row(states: Sequence[RunState]) -> str:

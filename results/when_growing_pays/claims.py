@@ -1,8 +1,8 @@
 """Read the plan's claims from the records: `PYTHONPATH=. python results/when_growing_pays/claims.py`.
 
 Each compares final AP after CS, paired by seed: the mean of the logarithm of the ratio, its 95% interval (Student's t),
-and the two-sided p-value of docs/statistics.md. The five claims of `small.toml` are corrected together (Holm); that of
-`less_time.toml` stands alone. A claim is held, or refuted, at 5%.
+and the two-sided p-value of docs/statistics.md. The five claims of `small.toml` are corrected together (Holm), and
+so are the three of `orders.toml`; that of `less_time.toml` stands alone. A claim is held, or refuted, at 5%.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ CLAIMS = {
         ("ER (final size)", "ER"),
     ),
     "less_time": (("ELLE (exact), 70%", "ELLE"),),
+    "orders": (("ELLE", "ER"), ("ELLE (exact)", "ELLE"), ("ER (final size)", "ELLE")),
 }
 
 
@@ -45,7 +46,8 @@ def read(suite: str, runs: Path) -> list[str]:
             decided = "held" if mean < 0 else "refuted"
             few = f"; with so few seeds nothing is (from {needed})" if len(ratio) < needed else ""
             verdict = decided if corrected <= ERRORS else f"undecided{few}"
-        rows.append(f"| {one} below {other} | {effect} | {len(ratio)} | {corrected:.2g} | {verdict} |")
+        where = ", other orders" if suite == "orders" else ""
+        rows.append(f"| {one} below {other}{where} | {effect} | {len(ratio)} | {corrected:.2g} | {verdict} |")
     return rows
 
 
