@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -230,3 +231,10 @@ def test_the_commands_of_a_report_name_the_suite_where_it_lies(study: Path, monk
 def test_the_projects_own_studies_hold(study: Path, capsys) -> None:
     """Oracle: `verify`: the committed report is what the committed records give."""
     assert main(["verify", str(study.parent)]) == 0
+
+
+def test_the_write_up_has_the_claims_as_the_records_decide_them(capsys) -> None:
+    """Oracle: the study's own script on its records; what has not run is not in the write-up."""
+    runpy.run_path(str(ROOT / "results" / "when_growing_pays" / "claims.py"), run_name="__main__")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "not run yet" not in line]
+    assert "\n".join(lines) in (ROOT / "docs" / "study.md").read_text(encoding="utf-8")

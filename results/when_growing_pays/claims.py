@@ -52,8 +52,8 @@ def read(suite: str, runs: Path) -> list[str]:
 
 
 def main() -> None:
-    with opened(str(HERE)) as runs:
-        rows = [row for suite in CLAIMS for row in read(suite, runs)]
+    with opened(str(HERE)) as records:
+        rows = [row for suite in CLAIMS for row in read(suite, records.folder)]
     print("| Claim | AP, change (95% interval) | Seeds | p | Verdict |\n| :-- | --: | --: | --: | :-- |")
     print("\n".join(rows))
 
