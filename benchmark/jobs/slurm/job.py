@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,8 @@ class SlurmJob:
     name: str = ""
 
     def __call__(self) -> None:
+        gc.freeze()  # what is imported stays: collections, those of forks too, need not look at it
+        gc.enable()
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
