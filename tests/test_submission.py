@@ -20,6 +20,7 @@ from benchmark.jobs.slurm.bundle import bundled
 from benchmark.settings.slurm_settings import Slurm
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.slurm_lab import Lab, write_task, write_texts
+from tests.support.thorough import one_in
 
 SEEDS = ",".join(map(str, range(30)))
 
@@ -253,6 +254,47 @@ def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, tmp_path, monkeypa
     assert lab.submit("--seeds", SEEDS) == 0
     keys = [job.key for job in lab.jobs()]
     assert len(keys) == 92 == len(set(keys))
+
+
+class Killed:
+    """Slurm's answers to a process that dies at a call that changes something: before it, or when it is `answered`."""
+
+    def __init__(self, slurm: FakeSlurm, step: int, answered: bool) -> None:
+        self.slurm, self.step, self.answered = slurm, step, answered
+        self.changes: list[str] = []
+
+    def __call__(self, command: list[str]) -> str:
+        if command[0] == "squeue" or command[1] == "show":
+            return self.slurm.answer(command)
+        self.changes.append(command[0])
+        dies = len(self.changes) > self.step
+        answer = "" if dies and not self.answered else self.slurm.answer(command)
+        if dies:
+            raise KeyboardInterrupt
+        return answer
+
+
+@pytest.mark.parametrize("odd", one_in(2, [True, False]))
+def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bool) -> None:
+    """Oracle: what is submitted undisturbed: after the next `run` each job is noted once, wired and let go; what nobody
+    noted stays held, and `status` says what ends it."""
+    write_texts(tmp_path)
+    whole = ["tiny:er-s0", "tiny:naive-s0", "tiny:prepare", "tiny:report", "tiny:wood-of-2-s0"]
+    for step in range(6):
+        lab = Lab(tmp_path / f"lab-{step}", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+        slurm = FakeSlurm(tmp_path / f"bin-{step}", monkeypatch)
+        answered = (step % 2 == 1) == odd
+        monkeypatch.setattr(commands, "_ask", Killed(slurm, step, answered))
+        assert lab.submit() == (130 if step < 5 else 0), "three submissions, a dependency, and letting go"
+        monkeypatch.setattr(commands, "_ask", slurm.answer)
+        assert lab.submit() == 0
+        jobs = lab.jobs()
+        assert sorted(job.name for job in jobs) == whole and {job.id for job in jobs} == slurm.released, step
+        assert all(after(lab, slurm, job.id) >= set(job.submitted["after"]) for job in jobs)
+        capsys.readouterr()
+        lab.call("status")
+        lost = set(slurm.jobs) - slurm.released
+        assert bool(lost) == (answered and step < 3) == ("ends it" in capsys.readouterr().out)
 
 
 def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch) -> None:

@@ -151,8 +151,12 @@ class Plan:
         return [*new, PlannedJob("report", "report", f"{self.suite.name}:report", payload, after=tuple(before))]
 
     def _lacks_report(self, known: Sequence[JobState]) -> bool:
-        """Whether the last job that was to render the report did not, and is to be tried again."""
-        last = {job.key: job.state for job in known}.get("report")
+        """Whether no job will render what others do that are under way, or it did not, and is to be tried again."""
+        reports = {job.history.submitted: job.state for job in known if job.key == "report"}
+        since = max(reports, default=0.0)
+        if any(job.under_way and job.history.submitted > since for job in known):
+            return True
+        last = reports.get(since)
         return last == "interrupted" or (last == "failed" and self.options.retry_failed)
 
     def _preparing(self, known: Sequence[JobState]) -> list[PlannedJob]:
