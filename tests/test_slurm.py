@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
 
 def scontrol(*words: str) -> None:
     subprocess.run(["scontrol", *words], check=True)
+
+
+def preempt(lab: Lab) -> None:
+    """A job of a partition that goes before takes both nodes."""
+    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
+    subprocess.run(urgent, check=True, capture_output=True)
 
 
 def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
@@ -186,8 +193,7 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     time.sleep(4)
     assert commands.queue()[job].state == "SUSPENDED" and lab.states()["x"].state == "running"
     scontrol("resume", job)
-    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
-    subprocess.run(urgent, check=True, capture_output=True)
+    preempt(lab)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
     lab.let_go("x")
     lab.let_go("y")
@@ -203,6 +209,26 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     assert len([line for line in lab.run_lines("trips") if line["kind"] == "failed"]) == 1
     wait_until(lambda: job not in commands.queue())
     assert commands.endings([job]) == {job: "COMPLETED"}
+
+
+@only_thorough
+def test_preemption_that_cancels_at_once(lab: Lab) -> None:
+    """A job without a grace time (PreemptMode=CANCEL, GraceTime=0) has Slurm's KillWait, here five seconds, to save and
+    to queue itself again. Oracle: an undisturbed run, bit for bit."""
+    lab.write("x", slurm='partition = "preemptible"').tell("x", "slow")
+    scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL", "GraceTime=0")
+    try:
+        lab.submit()
+        lab.wait_for_mid_stage("x")
+        job = lab.job("x").id
+        preempt(lab)
+        wait_until(lambda: commands.queue()[job].waits)
+    finally:
+        scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE", "GraceTime=10")
+    lab.let_go("x")
+    state = lab.wait_for("x", "done")
+    assert (state.job.id, state.restarts) == (job, 1) and "DUE TO PREEMPTION" in Path(state.job.history.log).read_text()
+    assert_as_if_undisturbed(lab, "x", resumed=1)
 
 
 @only_thorough
@@ -290,6 +316,17 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
     lab.submit()
     assert lab.wait_for("x", "done").job.id != held.id
     assert_as_if_undisturbed(lab, "x", resumed=1)
+
+
+@only_thorough
+def test_arrays_are_as_large_as_a_cluster_takes(texts: Path, tmp_path: Path, capsys) -> None:
+    """MaxArraySize. Oracle: by hand: a shared stage and four runs in arrays of at most three tasks are two."""
+    with SlurmCluster(tmp_path / "slurm", nodes=1, more="MaxArraySize=3"), new_lab(tmp_path / "lab", texts) as lab:
+        scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
+        assert lab.write("a", "b", "c", "d").submit() == 0
+        assert "6 jobs submitted in 3 calls" in capsys.readouterr().out
+        assert set(commands.queue()) == {job.id for job in lab.jobs()}
+        assert sorted(Counter(job.array for job in lab.jobs()).values()) == [1, 2, 3]
 
 
 def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:

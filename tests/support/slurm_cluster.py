@@ -99,6 +99,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={accounting_port}
 AccountingStoragePass=socket={run}/munge.sock
 {gpu_types}
+{more}
 {nodes}
 PartitionName=main Nodes=ALL Default=YES PriorityTier=2 PreemptMode=OFF MaxTime=7-0
 PartitionName=preemptible Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=10 MaxTime=7-0
@@ -130,10 +131,10 @@ def missing_programs() -> list[str]:
 
 
 class SlurmCluster:
-    """The cluster, as its users see it. Configuration and logs are in `folder` and stay there."""
+    """The cluster, as its users see it. Configuration, with lines `more`, and logs are in `folder` and stay there."""
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0) -> None:
-        self.folder, self._options = folder, [str(nodes), str(cpus), str(gpus)]
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0, more: str = "") -> None:
+        self.folder, self._options = folder, [more, str(nodes), str(cpus), str(gpus)]
         self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
 
     def __enter__(self) -> SlurmCluster:
@@ -199,8 +200,8 @@ class SlurmCluster:
 class Supervisor:
     """Parent of the daemons and, as a subreaper, ancestor of all jobs."""
 
-    def __init__(self, folder: Path, nodes: int, cpus: int, gpus: int) -> None:
-        self.folder, self.logs, self.cpus, self.gpus = folder, folder / "logs", cpus, gpus
+    def __init__(self, folder: Path, more: str, nodes: int, cpus: int, gpus: int) -> None:
+        self.folder, self.logs, self.more, self.cpus, self.gpus = folder, folder / "logs", more, cpus, gpus
         # short: a Unix socket's path has at most 107 characters
         self.run = Path(tempfile.mkdtemp(prefix="slurm-"))
         memory = Path("/dev/shm")  # the database writes a lot before it is up
@@ -239,6 +240,7 @@ class Supervisor:
         values = {
             "user": pwd.getpwuid(os.getuid()).pw_name,
             "run": self.run,
+            "more": self.more,
             "logs": self.logs,
             "controller_port": controller_port,
             "accounting_port": accounting_port,
@@ -393,4 +395,4 @@ def is_listening(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    Supervisor(Path(sys.argv[1]), *map(int, sys.argv[2:])).serve()
+    Supervisor(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])).serve()
