@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -319,14 +319,27 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
 
 
 @only_thorough
-def test_arrays_are_as_large_as_a_cluster_takes(texts: Path, tmp_path: Path, capsys) -> None:
-    """MaxArraySize. Oracle: by hand: a shared stage and four runs in arrays of at most three tasks are two."""
-    with SlurmCluster(tmp_path / "slurm", nodes=1, more="MaxArraySize=3"), new_lab(tmp_path / "lab", texts) as lab:
+def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
+    """Arrays of at most three tasks (MaxArraySize), four jobs of a user (MaxSubmitJobs). Oracle: by hand: of a shared
+    stage, four runs and a report four jobs go, in two calls; the next `run` sends the others, and none twice."""
+
+    def accounts(*words: str) -> None:
+        subprocess.run(["sacctmgr", "-i", *words], check=True, stdout=subprocess.DEVNULL)
+
+    limits, user = "MaxArraySize=3\nAccountingStorageEnforce=limits", pwd.getpwuid(os.getuid()).pw_name
+    with SlurmCluster(tmp_path / "slurm", nodes=1, more=limits), new_lab(tmp_path / "lab", texts) as lab:
+        accounts("add", "account", "lab")
+        accounts("add", "user", user, "account=lab", "MaxSubmitJobs=4")
         scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
-        assert lab.write("a", "b", "c", "d").submit() == 0
-        assert "6 jobs submitted in 3 calls" in capsys.readouterr().out
+        assert lab.write("a", "b", "c", "d", slurm='account = "lab"').submit() == 3
+        told = capsys.readouterr().out
+        assert "4 jobs submitted in 2 calls" in told and "! Slurm took no more: 2 jobs are left" in told
+        assert set(commands.queue()) == {job.id for job in lab.jobs()} and len(lab.jobs()) == 4
+        accounts("modify", "user", user, "set", "MaxSubmitJobs=100")
+        assert lab.submit() == 0
+        names = sorted(job.name for job in lab.jobs())
+        assert names == ["tiny:a-s0", "tiny:b-s0", "tiny:c-s0", "tiny:d-s0", "tiny:report", "tiny:wood-of-4-s0"]
         assert set(commands.queue()) == {job.id for job in lab.jobs()}
-        assert sorted(Counter(job.array for job in lab.jobs()).values()) == [1, 2, 3]
 
 
 def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
