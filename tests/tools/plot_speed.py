@@ -102,8 +102,7 @@ def in_own_process(point: Point) -> dict[str, Any]:
     this = [sys.executable, *launch, "-m", "tests.tools.plot_speed", "--point", json.dumps(asdict(point))]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     said = subprocess.run(this, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    return {**asdict(point), **next(one for one in found if one["rank"] == 0)}
+    return {**asdict(point), **json.loads(next(line for line in said.splitlines() if line.startswith("{")))}
 
 
 def draw(found: pd.DataFrame) -> None:
@@ -136,7 +135,8 @@ def main() -> None:
     parser.add_argument("--point")
     options = parser.parse_args()
     if options.point:
-        print(json.dumps(measure(Point(**json.loads(options.point)))), flush=True)
+        if (found := measure(Point(**json.loads(options.point))))["rank"] == 0:  # lines of several would mix
+            print(json.dumps(found), flush=True)
         return
     lines = []
     for point in points():
