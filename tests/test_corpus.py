@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import inspect
 import json
+import os
 import sys
 import types
 from collections import Counter
@@ -283,6 +285,23 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
         "module that does not parse": 1,
     }
     assert name not in sys.modules
+
+
+def test_a_packages_folder_that_cannot_be_read_is_not_left_out(tmp_path, monkeypatch) -> None:
+    """Oracle: the system's refusal of that folder, on which `os.walk` by itself goes on without a word."""
+    inner = tmp_path / "some_package" / "inner"
+    inner.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if Path(path) == inner:
+            raise PermissionError(errno.EACCES, "Permission denied", str(inner))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(PermissionError, match="inner"):
+        docstrings.of_package("some_package")
 
 
 def test_docstrings_of_the_standard_library() -> None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmark.data.documents import DataError, Document, cut
+from benchmark.data.files import refuse
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once
@@ -121,7 +122,7 @@ def modules(package: str) -> Iterator[tuple[Path, str]]:
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
             yield root, package
-        for folder, folders, names in os.walk(root):
+        for folder, folders, names in os.walk(root, onerror=refuse):
             # what is no identifier cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
             inside = prefix + Path(folder).relative_to(root).parts

@@ -58,15 +58,16 @@ def _find(spec: str, skipped: Counter[str]) -> list[Path]:
     return files
 
 
+def refuse(error: OSError) -> NoReturn:
+    """For `os.walk`, which else leaves out the text of a folder that cannot be read."""
+    raise error
+
+
 def _inside(folder: Path, follow: bool = False) -> Iterator[Path]:
     """The files below a folder. Raises OSError for a folder that cannot be read, DataError for what would be left out.
 
     `follow`: whether whoever reads them goes where links to folders lead.
     """
-
-    def refuse(error: OSError) -> NoReturn:
-        raise error
-
     for place, folders, names in os.walk(folder, onerror=refuse):
         for name in folders:
             if not follow and (inner := Path(place, name)).is_symlink():
