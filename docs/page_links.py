@@ -1,6 +1,4 @@
-"""Pages are written for readers of the files, who need docs/NAME.md and ../results/FOLDER/FIGURE.png; on the site the one
-is a link, and the other a copy.
-"""
+"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links and copies."""
 
 from __future__ import annotations
 
