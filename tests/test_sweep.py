@@ -294,7 +294,12 @@ def test_a_local_sweep_says_how_far_it_is(tmp_path, capsys) -> None:
     """Oracle: the suite: two runs of two stages, the first of which is shared; status says the same afterwards."""
     arguments = [str(tiny_suite.write(tmp_path)), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
     assert main(["run", *arguments, "--parallel", "1"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "of the budget" in line]
+    lines = capsys.readouterr().err.splitlines()
+    said = [line for line in lines if "of the budget" in line]
+    rows = [line.split() for line in lines if line.split()[0] in ("Naive", "ER")]
+    assert [(len(row), row[-1]) for row in rows[:2]] == [(4, "done"), (3, "todo")], (
+        "filled in before the second run ends"
+    )
     runs = ["2 runs, 2 todo", "2 runs, 1 done, 1 todo", "2 runs, 2 done"]
     assert [line.partition(";")[0] for line in said] == runs
     assert "67% of the budget" in said[1] and "100% of the budget; best so far: " in said[2]
