@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import math
+import shlex
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,10 +133,21 @@ def _runs(study: Study) -> list[dict[str, Any]]:
 
 def _command(study: Study, run: RunRecords) -> dict[str, str]:
     """What the page shows for a run: one that is finished would not be trained again where its records are."""
-    does, more = "What is missing of it is trained by", ""
+    does, more = "What is missing of it is trained by", []
     if run.finished == len(run.domains):
-        does, more = "Repeated, in a folder of its own, by", f" --runs {AGAIN} --out {AGAIN}/report"
+        does, more = "Repeated, in a folder of its own, by", ["--runs", AGAIN, "--out", f"{AGAIN}/report"]
     elif run.failure:
-        does, more = "Tried again from its last checkpoint by", " --retry-failed"
-    words = f"{study.run_command(run.suite)} --methods {run.line['method']} --seeds {run.seed}{more}"
-    return {"does": f"{does} (all rows of its method):", "command": words}
+        does, more = "Tried again from its last checkpoint by", ["--retry-failed"]
+    more = ["--methods", run.line["method"], "--seeds", str(run.seed), *more]
+    words = [*_without(shlex.split(study.run_command(run.suite)), more), *more]
+    return {"does": f"{does} (all rows of its method):", "command": shlex.join(words)}
+
+
+def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """A command's words without those options, and what follows each, which others give anew."""
+    given = [before in options and before.startswith("--") for before in ("", *words)]
+    return [
+        word
+        for word, is_value in zip(words, given, strict=False)
+        if not is_value and not (word.startswith("--") and word in options)
+    ]
