@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -38,16 +38,22 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters |= {"code": _code, "base64": _base64}
+    audit = _audit(study)
+    said = {line for fine, _, line in audit if not fine}
     return environment.get_template("page.html").render(
         name=study.name,
         title=study.title or study.name,
         records=study.records,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_progress(study),
-        scorecard=scorecard,
-        tables=[(content, _beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)],
+        scorecard=_noted_once(scorecard, said),
+        tables=[
+            (_noted_once(content, said), _noted_once(_beside(exhibit, study), said))
+            for exhibit, content in exhibits
+            if isinstance(content, Table)
+        ],
         figures=[(exhibit, content, same[exhibit.name]) for exhibit, content in exhibits if isinstance(content, bytes)],
-        audit=_audit(study),
+        audit=audit,
         made=_made(study),
         software=_software(study),
         rows=_settings(study),
@@ -78,6 +84,14 @@ def _beside(exhibit: Exhibit, study: Study) -> Table | None:
     return both if has_printed else None
 
 
+def _noted_once(table: Table | None, said: set[str]) -> Table | None:
+    """A table without the notes that the page's audit has, which it names instead: else each table repeats them."""
+    kept = [note for note in table.notes if note not in said] if table else []
+    if table is None or len(kept) == len(table.notes):
+        return table
+    return replace(table, notes=(*kept, "These rows are not equal in everything: Audit, below, says in what."))
+
+
 def _progress(study: Study) -> str:
     done = sum(run.finished == len(run.stages) for run in study.runs)
     failed = sum(run.failure is not None for run in study.runs)
@@ -88,9 +102,9 @@ def _progress(study: Study) -> str:
     return text + (f", {failed} failed." if failed else ".")
 
 
-def _audit(study: Study) -> list[tuple[bool, str]]:
-    """Is the comparison fair? Each line says what is equal, or what is not."""
-    lines: list[tuple[bool, str]] = []
+def _audit(study: Study) -> list[tuple[bool, str, str]]:
+    """Is the comparison fair? Of each suite, named where there are several: what is equal, or what is not."""
+    lines: list[tuple[bool, str, str]] = []
     for suite in study.suites:
         stages = study.stages[study.stages["suite"] == suite]
         titles = study.stage_titles(suite)
@@ -105,7 +119,7 @@ def _audit(study: Study) -> list[tuple[bool, str]]:
             (_unequal_code(study.of(suite)), "All rows ran the same code and packages."),
             (notes.failures(study, suite, None, titles), "No run failed."),
         ):
-            lines += [(False, where + problem) for problem in problems] or [(True, where + fine)]
+            lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
     return lines
 
 

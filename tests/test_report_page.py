@@ -93,6 +93,9 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert "8 runs (4 rows, 2 seeds), 6 done, 1 failed." in text
     assert "python run_all.py run demo" in text
     assert "All rows ran on the same hardware." in text and "within 2%" in text
+    for once in ("failed in stage Rev: ", "Budgets differ in stage ", "Other programs took cores"):
+        assert text.count(once) == (once[0] == "f"), "in the audit, which tables name"
+    assert text.count("Audit, below, says") == 5, "two tables, each beside the paper's numbers too, and the scorecard"
     assert "failed in stage Rev" in text and "Example CPU, 2 threads, fp32" in text
     assert 'id="scorecard"' in text and "claims can be decided with 2 seeds; together they need at least" in text
 
@@ -111,7 +114,11 @@ def test_every_claim_opens_to_its_comparisons(tmp_path):
 def test_what_a_run_shows_as_its_command_does_something(report):
     """Oracle: what `run_all.py` reads of it: a finished run trains anew in another folder, whatever folder the report
     is of; a failed one is tried again; another goes on where its records are."""
-    study = Study("demo", load_runs(report.parent / "runs", "demo"), called={"demo": "demo --runs 'my runs'"})
+    study = Study(
+        "demo",
+        load_runs(report.parent / "runs", "demo"),
+        called={"demo": "demo --runs 'my runs' --methods naive,er --seeds 0,1 --set a.b='c d' --set e=1"},
+    )
     study.runs[-1].failure = FailedLine(kind="failed", stage=2, error="no")
     shown = [run["command"] for run in json.loads(data(study))["runs"]]
     read = [command_line("", ["local"]).parse_args(shlex.split(command)[2:]) for command in shown]
@@ -120,7 +127,10 @@ def test_what_a_run_shows_as_its_command_does_something(report):
         ("my runs", "report", False),
         ("my runs", "report", True),
     ]
-    assert {(one.command, one.suite) for one in read} == {("run", "demo")}
+    assert {(one.command, one.suite, *one.set) for one in read} == {("run", "demo", "a.b=c d", "e=1")}
+    assert {
+        (command.count("--methods "), command.count("--seeds "), command.count("--runs ")) for command in shown
+    } == {(1, 1, 1)}
     assert [(one.methods, one.seeds) for one in read[:3]] == [("naive", "0"), ("naive", "1"), ("er", "0")]
 
 
