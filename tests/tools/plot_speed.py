@@ -23,6 +23,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.ticker import StrMethodFormatter
 
 import methods
 from analysis import figures
@@ -115,6 +116,7 @@ def draw(found: pd.DataFrame) -> None:
             by_size.plot(range(len(lines)), lines["tokens_per_second"], marker=marker, label=setup)
         by_size.set_xticks(range(len(SIZES)), [f"L{layers}\nD{width}" for layers, width in SIZES])
         by_size.set(yscale="log", xlabel="Size", ylabel="Tokens a second (log)")
+        by_size.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))  # powers of ten would be mathematics
         lengths = found[found["panel"] == "length"]
         by_length.plot(lengths["length"], lengths["tokens_per_second"], marker="s")
         by_length.set(xscale="log", xlabel="Tokens of a row (log)", ylabel="Tokens a second", ylim=(0, None))
