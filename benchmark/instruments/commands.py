@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmark.errors import UserError
@@ -16,7 +17,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from benchmark.instruments.evaluate_text import evaluate_text
 
     result = evaluate_text(options.checkpoint, options.text, options.domain)
-    print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+    print(json.dumps(result) if options.json else _lines(result))
     return 0
 
 
@@ -87,7 +88,7 @@ def grow(options: argparse.Namespace) -> int:
     grown = grow_checkpoint(
         options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed
     )
-    print(json.dumps(grown.flat()))
+    print(_lines(grown.flat()))
     size_of = f"{options.layers} layers of width {options.width}"
     print(f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it", file=sys.stderr)
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
@@ -97,3 +98,7 @@ def grow(options: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def _lines(found: Mapping[str, object]) -> str:
+    return "\n".join(f"{key}: {value}" for key, value in found.items())

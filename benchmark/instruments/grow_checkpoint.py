@@ -44,7 +44,7 @@ class GrownCheckpoint:
     perplexity: tuple[float, float] | None  # before and after, where there is a text
 
     def flat(self) -> dict[str, object]:
-        """All of it by name, for JSON."""
+        """All of it by name."""
         nearness = {"max_logit_difference": self.max_logit_difference}
         if self.perplexity:
             nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity

@@ -90,7 +90,8 @@ def of_torch() -> Finding:
     device = torch.accelerator.current_accelerator(check_available=True)
     count = f"{torch.accelerator.device_count()} {device.type}" if device else "no accelerator, so the CPU computes"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding(f"Python {platform.python_version()}, torch {torch.__version__}, {count}, {cores} cores")
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return Finding(f"{versions}, {count}, {cores} core{'s' * (cores != 1)}")
 
 
 def of_folder(runs: Path) -> Iterator[Finding]:
