@@ -76,7 +76,7 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     studies = [Study(name, runs) for runs in (a, b)]
     ends = [study.ends.set_index(["row", "seed", "stage"]) for study in studies]
     both = ends[0].index.intersection(ends[1].index)
-    titles = [domain["title"] for domain in max((run.domains for run in a), key=len)]
+    titles = studies[0].stage_titles(a[0].suite)
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
     lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles)) for row in rows)
     notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]

@@ -28,8 +28,9 @@ COLOURS = "cividis_r"
 class MatrixFigure(Exhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row, one scale for all.
 
-    Where runs begin with a start model its own perplexities are the first line. `oracle`: domains alone, their
-    perplexities divided by those of the oracles of each seed (e to the power of `analysis.metrics.regrets`).
+    Where seeds meet the domains in different orders columns are the domains' places, as lines are. Where runs begin
+    with a start model its own perplexities are the first line. `oracle`: domains alone, their perplexities divided by
+    those of the oracles of each seed (e to the power of `analysis.metrics.regrets`).
     """
 
     oracle: bool = False
@@ -71,7 +72,9 @@ class MatrixFigure(Exhibit):
                 yield _Matrix(row, _mean(over), titles, titles)
             else:
                 stages = ["start"] * bool(of_row[0].start) + titles
-                yield _Matrix(row, _mean([_perplexities(run) for run in of_row]), stages, _titles(of_row[0]))
+                one = of_row[0]
+                texts = titles[: len(one.domains)] + [probe["title"] for probe in one.line["probes"]]
+                yield _Matrix(row, _mean([_perplexities(run) for run in of_row]), stages, texts)
 
 
 @dataclass(frozen=True)
@@ -183,11 +186,6 @@ def _rows(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     for run in runs:
         found.setdefault(run.row, []).append(run)
     return found
-
-
-def _titles(run: RunRecords) -> list[str]:
-    """What the columns are called."""
-    return [text["title"] for text in (*run.domains, *run.line["probes"])]
 
 
 def _perplexities(run: RunRecords) -> Floats:

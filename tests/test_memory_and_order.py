@@ -12,6 +12,7 @@ import torch
 
 import methods
 import paper_tables
+from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments.lab import Lab
@@ -107,7 +108,7 @@ def test_a_share_of_no_row_is_found_before_training(configs) -> None:
     check_memory_shares(without, methods.build("er"))
 
 
-def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:
+def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path, drawn) -> None:
     """Oracle: runs whose second seed meets the first two domains the other way round; their unigram perplexities."""
     synthetic.write(tmp_path, "orders", seeds=2, stages=3)
     runs = load_runs(tmp_path, "orders")
@@ -123,3 +124,8 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
     assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles("orders")
     unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]
     assert unigram == [(100.0, 200.0), (200.0, 100.0), (300.0, 300.0)]
+    after = comparison("orders", runs, runs).blocks[0].rows[0].cells[0].text
+    assert after == "Domain 3"
+    paper_tables.load("stage_domain_matrix").render(study)
+    shown = [text.get_text() for text in drawn[0].axes[0].texts if not text.get_gid()]
+    assert shown[-3:] == ["Domain 1", "Domain 2", "Domain 3"] and "WB" not in shown, "columns, too"
