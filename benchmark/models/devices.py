@@ -67,6 +67,6 @@ def strict_algorithms(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether a device or the machine had no memory left; on a CPU torch says it in words alone."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

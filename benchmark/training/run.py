@@ -208,7 +208,7 @@ class Run:
             try:
                 with strict_algorithms(config.training.deterministic):
                     return self._compute_with(config, index, folder, lease)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
                     raise
             rows = -(-rows // 2)
