@@ -23,7 +23,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.ticker import StrMethodFormatter
 
 import methods
 from analysis import figures
@@ -115,8 +114,8 @@ def draw(found: pd.DataFrame) -> None:
             lines = sizes[sizes["setup"] == setup]
             by_size.plot(range(len(lines)), lines["tokens_per_second"], marker=marker, label=setup)
         by_size.set_xticks(range(len(SIZES)), [f"L{layers}\nD{width}" for layers, width in SIZES])
-        by_size.set(yscale="log", xlabel="Size", ylabel="Tokens a second (log)")
-        by_size.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))  # powers of ten would be mathematics
+        by_size.set(xlabel="Size", ylabel=figures.named("Tokens a second", "log"))
+        figures.scale_y(by_size, "log", *sizes["tokens_per_second"].agg(["min", "max"]))
         lengths = found[found["panel"] == "length"]
         by_length.plot(lengths["length"], lengths["tokens_per_second"], marker="s")
         by_length.set(xscale="log", xlabel="Tokens of a row (log)", ylabel="Tokens a second", ylim=(0, None))
