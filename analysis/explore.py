@@ -7,8 +7,9 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,21 +134,23 @@ def _runs(study: Study) -> list[dict[str, Any]]:
 
 def _command(study: Study, run: RunRecords) -> dict[str, str]:
     """What the page shows for a run: one that is finished would not be trained again where its records are."""
-    does, more = "What is missing of it is trained by", []
+    does, flags = "What is missing of it is trained by", []
+    given = {"--methods": run.line["method"], "--seeds": str(run.seed)}
     if run.finished == len(run.domains):
-        does, more = "Repeated, in a folder of its own, by", ["--runs", AGAIN, "--out", f"{AGAIN}/report"]
+        does = "Repeated, in a folder of its own, by"
+        given |= {"--runs": AGAIN, "--out": f"{AGAIN}/report"}
     elif run.failure:
-        does, more = "Tried again from its last checkpoint by", ["--retry-failed"]
-    more = ["--methods", run.line["method"], "--seeds", str(run.seed), *more]
-    words = [*_without(shlex.split(study.run_command(run.suite)), more), *more]
+        does, flags = "Tried again from its last checkpoint by", ["--retry-failed"]
+    words = [*_without(shlex.split(study.run_command(run.suite)), given), *chain.from_iterable(given.items()), *flags]
     return {"does": f"{does} (all rows of its method):", "command": shlex.join(words)}
 
 
-def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """A command's words without those options, and what follows each, which others give anew."""
-    given = [before in options and before.startswith("--") for before in ("", *words)]
-    return [
-        word
-        for word, is_value in zip(words, given, strict=False)
-        if not is_value and not (word.startswith("--") and word in options)
-    ]
+def _without(words: Sequence[str], options: Container[str]) -> list[str]:
+    """A command's words without those options, each with the value behind it."""
+    rest, kept = iter(words), []
+    for word in rest:
+        if word in options:
+            next(rest)
+        else:
+            kept.append(word)
+    return kept
