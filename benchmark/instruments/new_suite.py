@@ -150,14 +150,15 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tu
     )
     tokens = [one.total / BYTES_PER_TOKEN[vocabulary] for one in texts]
     share = _valid_share(texts)
-    stage, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
-    affordable = (speed * stage / 6 / TOKENS_PER_PARAMETER) ** 0.5
+    whole, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
+    affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     first = _largest(min(affordable, read / TOKENS_PER_PARAMETER), vocabulary)
-    stage = min(stage, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
+    stage = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
     minutes = stage * len(METHODS) * len(texts) / 60
-    shortest = min(texts, key=lambda one: one.total).domain.name
-    short = f"{shortest} has the least text, which decides how long each stage is; longer ones read it oftener"
-    short = short if stage < SWEEP / len(METHODS) / len(texts) else ""
+    short = ""
+    if stage < whole:
+        shortest = min(texts, key=lambda one: one.total).domain.name
+        short = f"{shortest} has the least text, which decides how long each stage is; longer ones read it oftener"
     ladder = [RUNGS[min(first + step, len(RUNGS) - 1)] for step in range(len(texts))]
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
