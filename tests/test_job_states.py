@@ -192,7 +192,9 @@ def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:
 
 def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     """Oracle: what each command does: only some render, and none but `run` and `tune` start anything."""
-    for words in (["status", "--out", "x"], ["cancel", "--out", "x"], ["prepare", "--out", "x"], ["status", "--wait"]):
+    unused = ["status --out x", "cancel --out x", "prepare --out x", "status --wait"]
+    wanted = "--methods er", "--seeds 1", "--set a.b=1", "--options x", "--charge-search"
+    for words in map(str.split, [*unused, *(f"verify x {option}" for option in wanted)]):
         with pytest.raises(SystemExit, match="2"):
             run_all.main(words)
     assert run_all.main(["export", "demo", "x", "--data", "--prompt", "sea"]) == 2

@@ -61,8 +61,9 @@ def words_again(options: argparse.Namespace, suite: str) -> list[str]:
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    runs = argparse.ArgumentParser(add_help=False)
+    runs.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    common = argparse.ArgumentParser(add_help=False, parents=[runs])
     common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
     common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
     common.add_argument(
@@ -108,7 +109,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     add("rekey", "give stages that an older version trained their keys of today", [one, common])
     sub = add("collect", "add the records of finished runs to a study's folder, and render its report", [one, common])
     sub.add_argument("--study", type=Path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
-    sub = add("verify", "check a study's folder: budgets, report, and with --stage a stage's weights", [common])
+    sub = add("verify", "check a study's folder: budgets, report, and with --stage a stage's weights", [runs])
     sub.add_argument("study", type=Path, metavar="FOLDER", help="e.g. results/NAME")
     sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
