@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from benchmark import records
 from benchmark.data import documents, files
+from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
 from benchmark.settings.config import ConfigError
 from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
 from benchmark.training.random_numbers import shuffled
+from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 KEYS = st.sampled_from(
@@ -126,3 +128,29 @@ def test_a_copied_layer_follows_its_source(old: int, more: int, copy: str, seed:
     plan = plan_layers(old, old + more, copy, (), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
     assert plan.sources == sorted(plan.sources) and set(plan.sources) == set(range(old))
     assert sum(plan.is_copy) == more and len(plan.sources) == old + more
+
+
+@settings(few, max_examples=25)
+@given(
+    st.sampled_from(["gpt2", "roberta-prelayernorm", "bert", "llama"]),
+    *(st.integers(1, 2), st.integers(1, 3), st.integers(-1, 2)),
+    st.integers(-1, 6).map(lambda groups: 4 * groups) | st.integers(-8, 24),
+)
+def test_a_network_grows_and_keeps_its_function_or_is_refused(
+    family: str, layers: int, groups: int, deeper: int, wider: int
+) -> None:
+    """Oracle: the definitions: no layer and no unit goes, heads of size 4, in pairs where two share a key, are copied
+    whole; growth that calls itself exact has the old network's logits, in float64, and GPT's always calls itself so."""
+    group = 8 if family in RMS_FAMILIES else 4
+    with exact_norms():
+        old = network(family, layers, group * groups)
+        target = layers + deeper, group * groups + wider
+        if deeper < 0 or wider < 0 or wider % group:
+            with pytest.raises(ConfigError, match="cannot (shrink|grow)"):
+                grow(old, *target)
+            return
+        new, record = grow(old, *target)
+        assert (new.config.num_hidden_layers, new.config.hidden_size) == target
+        if record["case"] == "exact":
+            assert difference(old, new) < 1e-9
+        assert record["case"] == "exact" or family in ("bert", "roberta-prelayernorm")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.growth_maps import LayerPlan
+from benchmark.models.growth_maps import LayerPlan, columns
 from benchmark.models.growth_width import Heads, Width
 from benchmark.models.layout import Affine, Layer, Recipe
 
@@ -83,7 +83,7 @@ class Exact(Width):
         extra = mean.expand(-1, self.extra)
         if norm is not None:
             extra = extra + self.signs * (rows @ (norm.weight - norm.weight.mean()) / self.old).unsqueeze(1)
-        return Affine(torch.cat([rows[:, self.hidden], extra], 1), table.bias)
+        return Affine(torch.cat([columns(rows, self.hidden), extra], 1), table.bias)
 
     def embedding_norm(self, norm: Affine) -> Affine:
         wide = self.norm(norm)
@@ -109,8 +109,8 @@ class Exact(Width):
         return wide
 
     def reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        weight, bias = linear.weight[outputs], linear.bias[outputs]
-        shared = weight[:, self.hidden] * self.shares(len(weight), self.hidden, self.old)
+        weight, bias = linear.weight.index_select(0, outputs), linear.bias[outputs]
+        shared = columns(weight, self.hidden) * self.shares(len(weight), self.hidden, self.old)
         # extra units all come in with the same value: any weights that sum to zero ignore it
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype) * weight.std()
         if self.extra:
@@ -120,7 +120,7 @@ class Exact(Width):
     def writing(self, linear: Affine, inputs: Tensor) -> Affine:
         weight = self._residual(linear.weight)
         shares = self.shares(len(weight), inputs, linear.weight.shape[1])
-        return Affine(weight[:, inputs] * shares, self._residual(linear.bias))
+        return Affine(columns(weight, inputs) * shares, self._residual(linear.bias))
 
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
@@ -137,11 +137,14 @@ class Exact(Width):
     def shares(self, rows: int, index: Tensor, old: int) -> Tensor:
         """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each row."""
         drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(0.5)
-        return drawn.div_(torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)[:, index])
+        sums = torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)
+        return drawn.div_(columns(sums, index))
 
     def _residual(self, rows: Tensor) -> Tensor:
         """What is written for S residual units, for T: k copies, then R times the mean."""
-        return torch.cat([rows[self.hidden], rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])])
+        return torch.cat(
+            [rows.index_select(0, self.hidden), rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])]
+        )
 
 
 def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration) -> tuple[Affine, float]:

@@ -57,7 +57,7 @@ class Padding(Width):
     last_norm = norm
 
     def reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        return Affine(self._read(linear.weight[outputs]), linear.bias[outputs])
+        return Affine(self._read(linear.weight.index_select(0, outputs)), linear.bias[outputs])
 
     def writing(self, linear: Affine, inputs: Tensor) -> Affine:
         return Affine(_padded(linear.weight, self.new, len(inputs)), _padded(linear.bias, self.new))

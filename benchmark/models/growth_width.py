@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.models.growth_maps import blocks, counts, expansion
+from benchmark.models.growth_maps import blocks, columns, counts, expansion
 from benchmark.models.layout import Affine, Attention, FeedForward, Layer, Network, Place, Recipe
 
 NoiseScale = Literal["absolute", "relative"]
@@ -182,7 +182,7 @@ class Fpi(Width):
     def linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
         """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""
         copies = counts(inputs)
-        weight = linear.weight[outputs][:, inputs] / copies
+        weight = columns(linear.weight.index_select(0, outputs), inputs) / copies
         if self.noise:
             noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
             scale = self.noise * (linear.weight.std() if self.noise_scale == "relative" else 1.0)
@@ -190,7 +190,7 @@ class Fpi(Width):
         return Affine(weight, linear.bias[outputs])
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
-        return Affine(table.weight[:, self.hidden], table.bias)
+        return Affine(columns(table.weight, self.hidden), table.bias)
 
     def norm(self, norm: Affine) -> Affine:
         return Affine(norm.weight[self.hidden], norm.bias[self.hidden])

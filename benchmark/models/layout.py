@@ -140,7 +140,7 @@ class Place:
         if bias is None:
             bias = weight.new_zeros(len(weight))
         if self.rows is not None:
-            weight, bias = weight[self.rows], bias[self.rows]
+            weight, bias = weight.index_select(0, self.rows.to(weight.device)), bias[self.rows]
         return Affine(*(part.to("cpu", torch.float64, copy=True) for part in (weight, bias)))
 
     @torch.no_grad()
