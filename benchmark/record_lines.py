@@ -158,6 +158,7 @@ class CoreShare(TypedDict):
     others: float | None  # cores that other programs or a quota kept, on average, where most; None: cannot be told
     share: float | None  # of the cores that its processes wanted, that others left them, where least
     stood_still: NotRequired[float]  # seconds beside `wall`, and off the clock, in which it was stopped
+    jumped: NotRequired[float]  # seconds by which the time of day was set meanwhile, or for which the machine slept
 
 
 class StageEnd(TypedDict):

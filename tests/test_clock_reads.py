@@ -34,7 +34,6 @@ READS_A_CLOCK = {
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.step_times": "whether a table was changed since it was read",
-    "benchmark.training.run": "which failures are of this call",
     "benchmark.records": "when a line was written",
     "benchmark.lease": "how long an owner has given no sign of life",
     "benchmark.atomic": "how old what a killed writer has left is",

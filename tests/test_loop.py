@@ -215,7 +215,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         optimizer=None,
         state={"copied": [1]},
         metrics={"conflicts": 0.5},
-        cores=Running(1.0, 2.0, 3.0, 4.0),
+        cores=Running(1.0, 2.0, 3.0, 4.0, 5.0),
     )
     saved.save(path)
     content = torch.load(path, weights_only=True)
@@ -227,7 +227,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
         "optimizer": None,
         "state": {"copied": [1]},
         "metrics": {"conflicts": 0.5},
-        "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0, "stood_still": 4.0},
+        "cores": {"wall": 1.0, "cpu": 2.0, "busy": 3.0, "stood_still": 4.0, "jumped": 5.0},
         "carried": {},
         "evaluated": None,
         "trunk": None,

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from benchmark import records
+from benchmark.errors import UserError
 from benchmark.instruments.lab import STEPS, Lab
 from benchmark.lease import me
 from benchmark.records import load_runs
@@ -27,6 +29,7 @@ from benchmark.settings.config import Training
 from benchmark.store import Heartbeat, read_heartbeat
 from benchmark.training.method import LifelongMethod
 from benchmark.training.stage import NonFiniteLoss, Stopped
+from tests.support.manual_clock import Watch
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,6 +60,17 @@ class Hungry(LifelongMethod):
     def loss(self, learner, batch):
         if len(batch.tokens) > 3:
             raise torch.OutOfMemoryError("out of memory") if len(batch.tokens) > 4 else MemoryError
+        return super().loss(learner, batch)
+
+
+@dataclass
+class SlowAndHungry(LifelongMethod):
+    """A loss takes 10 s; after 30 s more than two rows take more memory than any machine has."""
+
+    def loss(self, learner, batch):
+        Watch.now += 10.0
+        if Watch.now > 30.0 and len(batch.tokens) > 2:
+            torch.empty(2**60) if len(batch.tokens) > 4 else np.empty(2**60, dtype=np.int8)
         return super().loss(learner, batch)
 
 
@@ -131,6 +145,55 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: seconds counted by hand: 30 of the attempt that fails in its third step (RuntimeError, as torch says it),
+    none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third. What
+    is charged is not lost: the heartbeat told of these 30."""
+    monkeypatch.setattr(Watch, "now", 0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: Watch.now)
+    lab = lab_of(SlowAndHungry, folder)
+    run = lab.run(lab.config(), "slow")
+    heartbeat = run.store.heartbeat(run.config)
+    heartbeat.parent.mkdir(parents=True, exist_ok=True)
+    heartbeat.write_text(json.dumps(dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 30.0}))
+    run.train(last_stage=0)
+    done = lines_of(run)[-1]
+    assert done["micro_batch_size"] == 2 and done["charged"]["steps"] == STEPS
+    assert done["charged"]["seconds"] == pytest.approx(30 + 40 * STEPS)
+    assert sum(phase["seconds"] for phase in done["phases"]) == pytest.approx(30 + 40 * STEPS)
+    assert [line.get("lost") for line in lines_of(run) if line["kind"] == "stage"] == [None, 0.0, 0.0]
+
+
+@dataclass
+class Remembers(LifelongMethod):
+    """It keeps what it has learned of each stage, as EWC does."""
+
+    state = ("known",)
+    known: list[int] = field(default_factory=list, init=False)
+
+    def start_stage(self, model, stage):
+        assert self.known == [*range(stage.index)]
+        self.known = [*self.known, stage.index]
+        return model
+
+
+def test_no_stage_begins_without_what_its_method_knew(folder: Path) -> None:
+    """Oracle: the file, put back: with it the same run goes on; without it or with half of it nothing is trained."""
+    lab = lab_of(Remembers, folder)
+    run = lab.run(lab.config(), "remembers")
+    run.train(last_stage=0)
+    memory = run.store.stage(run.keys[0]) / "method.pt"
+    content = memory.read_bytes()
+    for wrong in (lambda: memory.write_bytes(content[: len(content) // 2]), memory.unlink):
+        wrong()
+        with pytest.raises(UserError, match=rf"{memory} .*: restore it from a copy"):
+            run.train(last_stage=1)
+        assert not (run.store.stage(run.keys[1]) / "records.jsonl").exists()
+    memory.write_bytes(content)
+    run.train(last_stage=1)
+    assert run.store.stage_done(run.keys[1])
+
+
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:
     """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had before there were
     any; here they are the same algorithms, so weights agree."""
@@ -180,7 +243,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
     assert lines_of(run)[-1]["weights"] == lines_of(alone)[-1]["weights"]
 
 
-def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
+def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: what `status` and tables read: after a retry that was stopped there is no failure. The resumed stage says
     what was lost, as far as the heartbeat told: 5 s charged, less those of the checkpoint."""
     lab = lab_of(Breaks, folder, file=str(folder / "broken"))
@@ -190,6 +253,12 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
         lab.run(config, "breaks").train()
     [found] = load_runs(folder / "breaks", config.suite)
     assert found.failure and "broken" in found.failure["error"]
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # the machine's clock was set back: the next failure is told, too
+    with pytest.raises(ValueError, match="broken"):
+        lab.run(config, "breaks").train()
+    [found] = load_runs(folder / "breaks", config.suite)
+    assert found.failure and found.failure["time"] == 0.0  # type: ignore[typeddict-item]
+    monkeypatch.undo()
     (folder / "broken").unlink()
     calls = iter(range(100))
     with pytest.raises(Stopped):

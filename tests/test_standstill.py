@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from benchmark.jobs.status import jumped
 from benchmark.settings.config import Budget
 from benchmark.settings.units import Work
 from benchmark.training import standstill as watching
 from benchmark.training.clock import Clock
-from benchmark.training.contention import CoreMeter, CoreTime
+from benchmark.training.contention import CoreMeter, CoreTime, contention
 from benchmark.training.processes import World
 from benchmark.training.standstill import ClockReading, Standstill
 
@@ -89,6 +91,29 @@ def test_the_clock_charges_none_of_it(told: Lost) -> None:
     assert clock.spent == pytest.approx(5.0) and clock.charged()["steps"] == 2
     assert clock.cores.total.wall == pytest.approx(5.0)
     assert clock.cores.total.stood_still == pytest.approx(3600.0)
+
+
+def test_jumps_of_the_time_of_day_are_told_and_not_charged(told: Lost, monkeypatch, caplog) -> None:
+    """Oracle: seconds counted by hand: the machine slept for an hour while the clock ran, which the clock of budgets
+    does not see (clock_gettime(2): CLOCK_MONOTONIC); it was set back by 50 s while that was paused; 0.9 s are none."""
+    ahead = 1e9
+    monkeypatch.setattr(time, "time", lambda: told.now + ahead)
+    clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, torch.device("cpu")))
+    clock.start()
+    told.now, ahead = told.now + 4.0, ahead + 3600.0
+    clock.pause()
+    ahead -= 50.0
+    clock.start()
+    told.now, ahead = told.now + 1.0, ahead + 0.9
+    clock.pause()
+    clock.count(Work())
+    assert clock.spent == pytest.approx(5.0) and clock.cores.total.wall == pytest.approx(5.0)
+    assert clock.cores.total.jumped == pytest.approx(3650.0)
+    assert [record.args for record in caplog.records] == [(pytest.approx(3600.0),), (pytest.approx(-50.0),)]
+    cores = contention(clock.cores, World(0, 1, torch.device("cpu")))
+    stages = [SimpleNamespace(begun={"domain": "wb"}, done={"cores": cores}), SimpleNamespace(begun={}, done={})]
+    [line] = jumped([SimpleNamespace(config=SimpleNamespace(label="ER, seed 0"), stages=stages)])  # type: ignore
+    assert "ER, seed 0: in wb" in line and "by 3,650 s" in line
 
 
 class OtherIsStopped(World):

@@ -131,7 +131,7 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
             f"! {len(stale)} jobs are for runs that the suite no longer has: `scancel {ids}` ends them, "
             f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
         )
-    return [*found, *different_hardware(states), *lacked_cores(states)]
+    return [*found, *different_hardware(states), *lacked_cores(states), *jumped(states)]
 
 
 def lacked_cores(states: Sequence[RunState]) -> list[str]:
@@ -141,6 +141,17 @@ def lacked_cores(states: Sequence[RunState]) -> list[str]:
         for one in states
         for stage in one.stages
         if stage.done and (share := crowded([stage.done]))
+    ]
+
+
+def jumped(states: Sequence[RunState]) -> list[str]:
+    """A note for each run under a budget of wall time while which a machine slept, or its time of day was set."""
+    return [
+        f"! {one.config.label}: in {stage.begun['domain']} the machine slept, or its time of day was set, by "
+        f"{seconds:,.0f} s in all: none is charged, but times in records are by that clock"
+        for one in states
+        for stage in one.stages
+        if stage.done and (seconds := stage.done.get("cores", {}).get("jumped", 0.0))
     ]
 
 

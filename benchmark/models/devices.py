@@ -68,5 +68,6 @@ def strict_algorithms(wanted: bool) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device or the machine had no memory left; on a CPU torch says it in words alone."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    """Whether a device or the machine had no memory left; torch says it of a CPU, and of some devices, in words."""
+    words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")  # main memory, drivers, CUDA's libraries
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

@@ -29,6 +29,7 @@ class Clock:
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
         self._still = 0.0  # of these, in which this process was stopped
+        self._least = 0.0  # seconds that are spent whatever a checkpoint says
         self._lost = standstill().lost
         self.cores = CoreMeter(self._lost)
         self._started: float | None = None
@@ -50,7 +51,20 @@ class Clock:
         return dict(self._charged)
 
     def restore(self, charged: dict[str, float]) -> None:
+        """Go on with what a checkpoint says; seconds that an attempt which failed since has spent stay spent."""
         self._charged |= charged
+        self._charged["seconds"] = max(self.seconds, self._least)
+
+    def begin_at(self, seconds: float) -> None:
+        """Begin with what an attempt which failed had spent."""
+        self._charged["seconds"] = self._least = seconds
+
+    def give_up(self) -> float:
+        """Stop in the middle of whatever failed, and return all seconds that are charged."""
+        if self._started is not None:
+            self.pause()
+        self.count(Work())
+        return self.seconds
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"

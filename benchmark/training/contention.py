@@ -5,6 +5,7 @@ Wall times can only be compared when nothing else ran beside them, which is meas
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from benchmark.lease import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.training.processes import World, node
 
+_log = logging.getLogger(__name__)
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 # where it counts how long the quota of a container held its processes back: cgroups of version 2 and 1
 QUOTAS = {
@@ -25,6 +27,7 @@ QUOTAS = {
 }
 LOCK = Path("/tmp/lifelong-pretraining.lock")  # one place for all users, whatever their TMPDIR
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
+JUMP = 1.0  # seconds: what the time of day is set by at once; less is slewed, or the system's own
 
 
 @dataclass
@@ -38,18 +41,24 @@ class CoreTime:
 
 @dataclass
 class Running(CoreTime):
-    """Core time in which the process was let run, and wall seconds in which it was not."""
+    """Core time in which the process was let run, wall seconds in which it was not, and jumps of the time of day."""
 
     stood_still: float = 0.0
+    jumped: float = 0.0  # seconds by which the time of day was set, forth or back, or for which the machine slept
 
 
 class CoreMeter:
-    """Adds up the core time between `start` and `pause`. `lost` says what passed while the process stood still."""
+    """Adds up the core time between `start` and `pause`. `lost` says what passed while the process stood still.
+
+    A jump of the time of day is told and counted whenever it comes: a budget's seconds do not follow it, nor count what
+    passes while the machine sleeps, but the times in records do.
+    """
 
     def __init__(self, lost: Callable[[], CoreTime] = CoreTime) -> None:
-        self.total, self._lost = Running(), lost
+        self.total, self._lost, self._ahead = Running(), lost, _time_of_day_ahead()
 
     def start(self) -> None:
+        self._see_jumps()
         self._began, self._lost_before = core_time(), self._lost()
 
     def pause(self) -> None:
@@ -58,6 +67,13 @@ class CoreMeter:
             missing = getattr(lost, name) - getattr(self._lost_before, name)
             setattr(self.total, name, getattr(self.total, name) + getattr(now, name) - before - missing)
         self.total.stood_still += lost.wall - self._lost_before.wall
+        self._see_jumps()
+
+    def _see_jumps(self) -> None:
+        before, self._ahead = self._ahead, _time_of_day_ahead()
+        if abs(jump := self._ahead - before) > JUMP:
+            self.total.jumped += abs(jump)
+            _log.warning("this machine slept, or its time of day was set: it jumped by %+.1f s; none is charged", jump)
 
 
 @dataclass(frozen=True)
@@ -75,13 +91,13 @@ def contention(meter: CoreMeter, world: World) -> CoreShare:
     mine = CoreUse(node(), cores(), torch.get_num_threads(), meter.total)
     uses: list[CoreUse] = world.gather(mine)
     wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
-    still = max(use.time.stood_still for use in uses)
+    still, jumped = max(use.time.stood_still for use in uses), max(use.time.jumped for use in uses)
     if wall < MEASURABLE or not STAT.exists():
-        return CoreShare(wall=wall, cpu=cpu, others=None, share=None, stood_still=still)
+        return CoreShare(wall=wall, cpu=cpu, others=None, share=None, stood_still=still, jumped=jumped)
     places = {(use.machine, use.cores) for use in uses}
     found = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     others, share = max(others for others, _ in found), min(share for _, share in found)
-    return CoreShare(wall=wall, cpu=cpu, others=others, share=share, stood_still=still)
+    return CoreShare(wall=wall, cpu=cpu, others=others, share=share, stood_still=still, jumped=jumped)
 
 
 def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:
@@ -104,6 +120,12 @@ def core_time() -> CoreTime:
     """What the clocks say now; only differences mean anything."""
     busy = _busy(cores()) + _held_back() if STAT.exists() else 0.0
     return CoreTime(time.perf_counter(), time.process_time(), busy)
+
+
+def _time_of_day_ahead() -> float:
+    """Seconds from the clock that budgets are charged by, which nobody sets and a machine's sleep stops, to the time of
+    day; NTP slews both alike."""
+    return time.time() - time.perf_counter()
 
 
 def _busy(numbers: Sequence[int]) -> float:

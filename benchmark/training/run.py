@@ -10,7 +10,6 @@ import logging
 import math
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +24,7 @@ from benchmark.atomic import sweep
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.lease import Lease, LeaseLost
-from benchmark.models import architectures, load
+from benchmark.models import LanguageModel, architectures, load
 from benchmark.models.devices import is_out_of_memory, strict_algorithms
 from benchmark.models.start_model import load_start
 from benchmark.models.weights import weights_hash
@@ -84,7 +83,6 @@ class Run:
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
-        self._began = time.time()
         self.corpus = corpus_of(config, store, check=world.leads)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         method = built(new_method)
@@ -201,34 +199,38 @@ class Run:
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
-        Several processes would have to agree on that: theirs fail.
+        What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail.
         """
         config, rows = self.config, self.config.training.micro_batch_size or self.config.training.batch_size
+        spent = 0.0
         while True:
+            training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
                 with strict_algorithms(config.training.deterministic):
-                    return self._compute_with(config, index, folder, lease)
+                    training = self._stage_run(config, index, folder, lease, spent)
+                    return self._keep(training, training.run(), index, folder, lease)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
                     raise
+            spent = training.clock.give_up() if training else spent
             rows = -(-rows // 2)
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
             config = config.model_copy(
                 update={"training": config.training.model_copy(update={"micro_batch_size": rows})}
             )
 
-    def _compute_with(self, config: RunConfig, index: int, folder: Path, lease: Lease) -> None:
+    def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
+        """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
         if self.world.leads:
             sweep(folder)
         previous = self.store.stage(self.keys[index - 1]) if index else None
         load_previous = partial(load, previous / "model") if previous else None
         stage = trainable_stage(config, index, self.stream, load_previous)
         method = built(self.new_method)
-        keeps = self._keeps[index]
         moments: Moments = {}
         torch.manual_seed(stage.seed)
         if previous:
-            moments = checkpoint.load(previous / "optimizer.pt") if keeps else {}
+            moments = checkpoint.load(previous / "optimizer.pt") if self._keeps[index] else {}
             trained = previous / "trained"  # where that is not the model that is evaluated
             model = load(trained if trained.is_dir() else previous / "model")
             known = checkpoint.load(previous / "method.pt")
@@ -251,7 +253,7 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
-                values |= self._lost(index, 0.0) if (folder / "records.jsonl").exists() else {}
+                values |= self._lost(index, spent) if (folder / "records.jsonl").exists() else {}
             elif kind == "resumed":
                 values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", {"kind": kind, **values})
@@ -261,21 +263,26 @@ class Run:
             return self.asked_to_stop()
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
-        training = StageRun(inputs, folder / "checkpoint.pt", record, asked_to_stop, self.progress, lease.check)
-        model = training.run()
+        path = folder / "checkpoint.pt"
+        return StageRun(inputs, path, record, asked_to_stop, self.progress, lease.check, spent)
+
+    def _keep(self, training: StageRun, model: LanguageModel, index: int, folder: Path, lease: Lease) -> None:
+        """Write what a trained stage leaves, and at the end that it is done. All processes must call this at once."""
         summary = training.summary()
-        if self.world.leads:
-            lease.check()
-            model.save(folder / "model", self.corpus.tokenizer)
-            weights = weights_hash(model)
-            if other := training.trained():
-                other.save(folder / "trained", self.corpus.tokenizer)
-            checkpoint.save(folder / "method.pt", get_state(method))
-            if keeps:
-                checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
-            fewer = {"micro_batch_size": config.training.micro_batch_size} if config is not self.config else {}
-            record("done", **summary, weights=weights, **fewer)
-            (folder / "checkpoint.pt").unlink(missing_ok=True)
+        if not self.world.leads:
+            return
+        lease.check()
+        model.save(folder / "model", self.corpus.tokenizer)
+        weights = weights_hash(model)
+        if other := training.trained():
+            other.save(folder / "trained", self.corpus.tokenizer)
+        checkpoint.save(folder / "method.pt", get_state(training.method))
+        if self._keeps[index]:
+            checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
+        rows = training.training.micro_batch_size
+        fewer = {"micro_batch_size": rows} if rows != self.config.training.micro_batch_size else {}
+        training.record("done", **summary, weights=weights, **fewer)
+        training.checkpoint_file.unlink(missing_ok=True)
 
     def _lost(self, stage: int, kept: float) -> dict[str, float]:
         """What a kill cost, as far as the run's last sign of life says it: charged seconds that are spent again."""
@@ -284,8 +291,8 @@ class Run:
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""
-        path = self.store.run_file(self.config)
-        if any(line["kind"] == "failed" and line["time"] >= self._began for line in records.read(path)):
+        known = records.read(self.store.run_file(self.config))
+        if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
             return
         text = f"{type(error).__name__}: {error}"
         self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)

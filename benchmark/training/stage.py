@@ -66,6 +66,7 @@ class StageRun:
         asked_to_stop: Callable[[], bool],
         progress: Progress,
         check: Callable[[], None] = lambda: None,
+        spent: float = 0.0,
     ) -> None:
         self.inputs, self.checkpoint_file, self.record, self.check = inputs, checkpoint_file, record, check
         self.asked_to_stop, self.progress = asked_to_stop, progress
@@ -73,6 +74,7 @@ class StageRun:
         self.training = inputs.config.training
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=self.clock.charged())
+        self.clock.begin_at(spent)  # seconds of an attempt that failed: the first phase counts them as its own
         self.precision = precision_of(self.training, self.world)
         self.times = stage_times(inputs.config, self.stage.index)  # on the machine that the budget names, if it does
         self.carries = False  # whether any phase goes on with what an earlier one has left
