@@ -63,6 +63,31 @@ def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detai
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [("Connection refused", "unknown"), ("Slurm accounting storage is disabled", "interrupted")],
+)
+def test_a_silent_sacct_is_not_believed(lab: Lab, monkeypatch, error: str, state: str) -> None:
+    """Oracle: the rule for squeue: no answer is not an end; but a cluster that keeps no accounts has none to wait for.
+
+    What has said itself how it ended needs no sacct.
+    """
+    endings = commands.endings
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", endings)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+
+    def answer(command: list[str]) -> str:
+        raise commands.SlurmError(f"`{' '.join(command)}` failed: {error}")
+
+    monkeypatch.setattr(commands, "_ask", answer)
+    write_job(lab, "Naive", STARTED)
+    write_job(lab, "ER", STARTED, {"kind": "ended", "state": "failed", "error": "why"}, id="8")
+    found = lab.states()
+    assert (found["Naive"].state, found["ER"].state) == (state, "failed")
+    assert ("sacct does not answer how; started on n1 20" in found["Naive"].detail) == (state == "unknown")
+
+
 def test_status_without_slurm_is_from_the_records(lab: Lab, monkeypatch, caplog) -> None:
     """A machine outside the cluster still says what the records know."""
     ask(monkeypatch, None)

@@ -91,7 +91,7 @@ gpus_per_node = "mig:1"
     } == {
         "prepare": ("cpu", 600, None, "64GB"),
         "score": ("gpu", 600, "mig:1", None),
-        "measure": ("gpu", 600, 1, None),
+        "measure": ("gpu", 600, "a100:1", None),
         "report": ("gpu", 600, None, None),
     }
     with pytest.raises(ConfigError, match="slurm.score.tiem: no such key"):
@@ -99,20 +99,24 @@ gpus_per_node = "mig:1"
 
 
 @pytest.mark.parametrize(
-    ("settings", "gpus"),
+    ("settings", "gpus", "one"),
     [
-        ({"gpus_per_node": 4, "nodes": 2}, 8),
-        ({"gpus_per_node": "a100:4", "nodes": 2}, 8),
-        ({"gres": "gpu:a100:4", "nodes": 2}, 8),
-        ({"gres": "gpu:2,nvme:1"}, 2),
-        ({"gres": "nvme:3"}, 0),
-        ({"gpus_per_task": 1, "ntasks_per_node": 3}, 3),
+        ({"gpus_per_node": 4, "nodes": 2}, 8, 1),
+        ({"gpus_per_node": "a100:4", "nodes": 2}, 8, "a100:1"),
+        ({"gres": "gpu:a100:4", "nodes": 2}, 8, "a100:1"),
+        ({"gres": "gpu:2,nvme:1"}, 2, 1),
+        ({"gres": "nvme:3"}, 0, None),
+        ({"gpus_per_task": 1, "ntasks_per_node": 3}, 3, 1),
     ],
 )
-def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int) -> None:
-    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of them all."""
+def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, one: str | int | None) -> None:
+    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of them all.
+
+    A job that scores has one of the same type.
+    """
     asked = Slurm(**settings)
     assert asked.gpus == gpus and asked.processes == max(1, gpus)
+    assert asked.for_one_process("score").get("gpus_per_node") == one
     assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
 
 

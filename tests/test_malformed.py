@@ -24,15 +24,14 @@ GROUPS = (
 
 
 EVERY = 2
-SECRET, SECRETS = "hunter2-hunter2", ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("malformed")
     with pytest.MonkeyPatch.context() as patch:
-        for name in SECRETS:
-            patch.setenv(name, SECRET)
+        for name in making.SECRETS:
+            patch.setenv(name, making.SECRET)
         making.fill(folder)
     return folder
 
@@ -41,7 +40,7 @@ def test_no_secret_of_the_environment_is_written(place) -> None:
     """Oracle: the bytes of all that a suite has left that was trained and reported: records, logs, models, reports."""
     files = [path for path in place.rglob("*") if path.is_file()]
     assert len(files) > 30 and any(path.suffix == ".html" for path in files)
-    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert not [path for path in files if making.SECRET.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)

@@ -19,6 +19,7 @@ from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.settings.slurm_settings import Slurm
 from tests.support.fake_slurm import FakeSlurm
+from tests.support.malformed.making import SECRET, SECRETS
 from tests.support.slurm_lab import Lab, write_task, write_texts
 from tests.support.thorough import one_in
 
@@ -49,6 +50,8 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     scores 3; nothing starts before what it needs, and at most `array_parallelism` train at a time."""
     lab.write('{ method = "naive" }', '{ method = "er" }', slurm="array_parallelism = 7", tasks=write_task(lab.folder))
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=25)
+    for name in SECRETS:
+        monkeypatch.setenv(name, SECRET)
     assert lab.submit("--seeds", SEEDS, "--dry-run") == 0
     planned = re.findall(r"^    (tiny:\S+)", capsys.readouterr().out, re.MULTILINE)
     slurm.calls.clear()
@@ -58,6 +61,9 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     jobs = lab.jobs()
     assert Counter(job.name for job in jobs) == Counter(planned), "--dry-run says exactly what is submitted"
     assert {job.id for job in jobs} == set(slurm.jobs) == slurm.released and len({job.key for job in jobs}) == 152
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {".sh", ".pkl"} <= {path.suffix for path in written}
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()], "batch scripts and pickles hold none"
     for job in jobs:
         assert after(lab, slurm, job.id) >= {*job.submitted["after"], *job.submitted["needs"]}, job
         assert Path(job.submitted["log"]).parent.joinpath(f"{job.id}_submitted.pkl").exists()
@@ -256,6 +262,30 @@ def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, tmp_path, monkeypa
     assert len(keys) == 92 == len(set(keys))
 
 
+def test_what_is_refused_in_the_middle_is_gone_on_with(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: what is submitted undisturbed: the ids are said, what was submitted runs, and `run` submits the rest."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+
+    def refuse(command: list[str]) -> str:
+        if (command[0] == "sbatch" and slurm.calls["sbatch"] == 2) or (command[1] == "release" and released):
+            raise commands.SlurmError("sbatch: error: Invalid account or partition")
+        return slurm.answer(command)
+
+    released: list[str] = []
+    monkeypatch.setattr(commands, "_ask", refuse)
+    assert lab.submit() == 3
+    told = capsys.readouterr().out
+    assert "in 2 calls: 100, 101" in told and "Invalid account" in told and "`run` again submits them" in told
+    assert {job.id for job in lab.jobs()} == slurm.released == set(slurm.jobs)
+    released += ["from here on nothing is"]
+    slurm.calls["sbatch"] = 3
+    assert lab.submit() == 2
+    assert "submitted, but still held: 102; the same command lets them go" in capsys.readouterr().err
+    released.clear()
+    assert lab.submit() == 0
+    assert {job.id for job in lab.jobs()} == slurm.released and len(lab.jobs()) == 5
+
+
 class Killed:
     """Slurm's answers to a process that dies at a call that changes something: before it, or when it is `answered`."""
 
@@ -306,6 +336,21 @@ def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch) -> None:
         assert after(lab, slurm, job.id) >= set(job.submitted["after"])
 
 
+def test_a_report_waits_for_those_alone_that_end_last(lab: Lab, tmp_path, monkeypatch) -> None:
+    """Oracle: the graph: more arrays than Slurm takes ids; who is not named ends before one that is."""
+    monkeypatch.setattr(commands, "PIECE", 2)
+    lab.write('{ method = "naive" }', slurm="array_parallelism = 2")
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=0)
+    assert lab.submit("--seeds", "0,1,2,3,4,5,6") == 0
+    [report] = [job for job in lab.jobs() if job.name == "tiny:report"]
+    named = after(lab, slurm, report.id)
+    assert len(named) <= 2
+    waited = set(named)
+    while more := {before for job in waited for before in after(lab, slurm, job)} - waited:
+        waited |= more
+    assert waited == {job.id for job in lab.jobs()} - {report.id}
+
+
 def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:
     """Oracle: by hand: tasks of an array are one word, and a command has at most 500."""
     asked: list[list[str]] = []
@@ -318,10 +363,12 @@ def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     """Oracle: sbatch passes its environment on, and takes options from it; where Slurm is found has to stay."""
-    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE", "SLURM_CONF", "HOME"):
+    own = {"SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SUBMITIT_EXECUTOR"}
+    own |= {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "GROUP_RANK"}
+    for name in (*own, "SLURM_CONF", "HOME", "CUDA_HOME"):
         monkeypatch.setenv(name, "x")
     kept = commands._environment()
-    assert not {"SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE"} & set(kept) and kept["SLURM_CONF"] == kept["HOME"]
+    assert not own & set(kept) and kept["SLURM_CONF"] == kept["HOME"] == kept["CUDA_HOME"] == "x"
 
 
 def test_the_commands_answer_is_read(tmp_path, monkeypatch) -> None:

@@ -122,6 +122,13 @@ class Slurm(Settings):
         return int(count) or gpus_in(self.gres)
 
     @property
+    def _one_gpu(self) -> Gpus:
+        """A single GPU of the type that training jobs ask for, if they name one."""
+        named = re.search(r"(?:^|,)gpu:([^,:(]*[^,:(\d][^,:(]*)", self.gres or "")
+        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[1] if named else "")
+        return f"{kind}:1" if kind else 1
+
+    @property
     def processes(self) -> int:
         """How many processes a training job has."""
         return self.nodes * self.processes_per_node
@@ -174,7 +181,8 @@ class Slurm(Settings):
         of_gpus = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
         own, its = self.of(kind)._given(), getattr(self, kind)
         given = {key: value for key, value in own.items() if key not in of_gpus}
-        one = {"gpus_per_node": 1} if kind in ("score", "measure") and asks_for_gpus(self._given()) else {}
+        wants = kind in ("score", "measure") and asks_for_gpus(self._given())
+        one: dict[str, Gpus] = {"gpus_per_node": self._one_gpu} if wants else {}
         if its.gpus_per_node is not None:
             one = {"gpus_per_node": its.gpus_per_node}
         return {**given, **one, "nodes": 1, "ntasks_per_node": 1}

@@ -110,7 +110,11 @@ class SlurmExecutor:
             raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
         new = {job.key for job in jobs} & set(submission.ids)
         files = [submission.file(submission.ids[job.key]) for job in jobs if job.key in new]
-        self._let_go([job for file in files for job in job_files.read_one(file)])
+        try:
+            self._let_go([job for file in files for job in job_files.read_one(file)])
+        except SlurmError as error:
+            sent = ", ".join(submission.sent)
+            raise SlurmError(f"submitted, but still held: {sent}; the same command lets them go. {error}") from None
         return submission
 
     def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:
@@ -250,8 +254,15 @@ FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all
 
 
 def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
-    """The jobs as Slurm and they themselves say; where neither does, as sacct remembers."""
-    endings = commands.endings(job.id for job in known if job.id not in queue and not job.end)
+    """The jobs as Slurm and they themselves say; where neither does, as sacct remembers; unknown while it is silent."""
+    gone = {job.id for job in known if job.id not in queue and not job.end}
+    try:
+        endings = commands.endings(gone)
+    except SlurmError as error:
+        logging.warning("%s: how %d jobs ended is not known", error, len(gone))
+        why = "ended without a word, and sacct does not answer how"
+        found = [_unanswered(job, why) for job in known if job.id in gone]
+        return [*found, *states_of([job for job in known if job.id not in gone], queue)]
     return [_state_of(job, queue.get(job.id), endings.get(job.id, "sacct does not say how")) for job in known]
 
 
@@ -272,14 +283,14 @@ def _ended(job: Job, end: Ended) -> JobState:
     return _state(job, "interrupted" if end["state"] == "stopped" else end["state"], detail, end["time"])
 
 
-def _unanswered(job: Job) -> JobState:
-    """The state of a job while Slurm does not answer: what it has said itself, or unknown."""
+def _unanswered(job: Job, why: str = "Slurm does not answer") -> JobState:
+    """The state of a job while nobody answers: what it has said itself, or unknown."""
     if job.end:
         return _ended(job, job.end)
     begun = job.starts[-1] if job.starts else None
     seen = f"started on {begun['node']}" if begun else "submitted"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(begun["time"] if begun else job.submitted["time"]))
-    return _state(job, "unknown", f"Slurm does not answer; {seen} {when}")
+    return _state(job, "unknown", f"{why}; {seen} {when}")
 
 
 def _unasked(job: Job) -> JobState:

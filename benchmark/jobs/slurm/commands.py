@@ -14,8 +14,14 @@ from typing import TypeVar
 from benchmark.errors import UserError
 
 PIECE = 500  # ids in one command
+NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
 USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
-OUTER = ("SLURM", "SBATCH", "SRUN", "PMI", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")  # begin a job's own variables
+# begin a job's own variables: Slurm's, MPI's, those of torch's processes, and its share of a node's GPUs
+OUTER = (
+    *("SLURM", "SBATCH", "SRUN", "SUBMITIT_", "PMI", "OMPI_"),
+    *("RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "GROUP_", "ROLE_", "MASTER_"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+)
 T = TypeVar("T")
 
 
@@ -52,7 +58,10 @@ def queue(*others: int) -> dict[str, Queued]:
 
 
 def endings(jobs: Iterable[str]) -> dict[str, str]:
-    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; many clusters have none."""
+    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; many clusters have none, or keep no accounts.
+
+    Raises SlurmError where accounts are kept and there is no answer.
+    """
     wanted = set(jobs)
     if not wanted or not shutil.which("sacct"):
         return {}
@@ -61,8 +70,10 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}"]
         try:
             rows = [line.split("|") for line in _ask([*command, "--format=JobID,State"]).splitlines()]
-        except SlurmError:
-            return {}
+        except SlurmError as error:
+            if NO_ACCOUNTS in str(error):
+                return {}
+            raise
         found |= {job: state.split()[0] for ids, state in rows for job in each_task(ids) if job in wanted}
     return found
 

@@ -31,6 +31,7 @@ from benchmark.sharing import for_the_user_alone
 
 FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
 TASKS = 200  # tasks, so that with the arrays' own it is one for 100
+AFTER = "afterany:"
 # in what sbatch says of too large a submission
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
 
@@ -68,6 +69,7 @@ class Submission:
         self.refusal: SlurmError | None = None
         make_private(destination.logs)
         self._largest = destination.largest
+        self._behind: dict[str, frozenset[str]] = {}  # the arrays that all of an array waits for
         self._program = snapshot.take(destination.code) / "benchmark" / "jobs" / "slurm" / "process.py"
 
     def train(self, jobs: Sequence[PlannedJob]) -> None:
@@ -123,7 +125,9 @@ class Submission:
     def after_all(self, job: PlannedJob) -> None:
         """Submit a job that waits until others have ended."""
         [(_, parameters)] = self.resources.alike([job])
-        self._send(SubmitCall([job], None, parameters, _after([self.ids[key] for key in job.after if key in self.ids])))
+        self._send(
+            SubmitCall([job], None, parameters, self._after([self.ids[key] for key in job.after if key in self.ids]))
+        )
 
     def _in_lanes(
         self,
@@ -140,22 +144,37 @@ class Submission:
             share = cap // lanes + (number % lanes < cap % lanes)
             waits = [*after, *last[number - lanes : number - lanes + 1]] if number >= lanes else after
             tasks = range(len(piece)) if len(piece) > 1 else None
-            self._send(SubmitCall(piece, tasks, parameters, _after(waits), share, unwired))
+            self._send(SubmitCall(piece, tasks, parameters, self._after(waits), share, unwired))
             last += self.sent[-1:]
 
+    def _after(self, ids: Sequence[str]) -> str:
+        """A dependency on the end of jobs, and of the whole arrays that they are of.
+
+        Where they are too many for Slurm, on those alone that none of the others waits for: they end last.
+        """
+        arrays = dict.fromkeys(id.partition("_")[0] for id in ids)
+        if len(arrays) > commands.PIECE:
+            covered = frozenset[str]().union(*(self._behind.get(array, ()) for array in arrays))
+            arrays = {array: None for array in arrays if array not in covered}
+        return f"{AFTER}{':'.join(arrays)}" if arrays else ""
+
     def _send(self, batch: SubmitCall) -> None:
-        """Submit and note a batch, in smaller parts where it is too large; what is refused even so is left."""
+        """Submit and note a batch, in smaller parts where it is too large; what is refused even so is left.
+
+        Raises SlurmError where the first batch is refused for another reason.
+        """
         if self.left:
             self.left += batch.jobs
             return
         try:
             array = self._submit(batch)
         except SlurmError as error:
-            if not any(limit in str(error) for limit in LIMITS):
+            too_large = any(limit in str(error) for limit in LIMITS)
+            if not too_large and not self.sent:
                 raise
-            if len(batch.jobs) == 1 and batch.tasks is not None:  # a site without arrays
+            if too_large and len(batch.jobs) == 1 and batch.tasks is not None:  # a site without arrays
                 return self._send(_part(batch, slice(None), None))
-            if len(batch.jobs) == 1:
+            if not too_large or len(batch.jobs) == 1:
                 self.left, self.refusal = list(batch.jobs), error
                 return
             self._largest = half = -(-len(batch.jobs) // 2)
@@ -164,6 +183,7 @@ class Submission:
             return
         ids = [array if batch.tasks is None else f"{array}_{task}" for task in batch.tasks or [0]]
         self.sent += [array]
+        self._behind[array] = frozenset(_arrays(batch.dependency) if batch.dependency.startswith(AFTER) else ())
         self.ids |= {one.key: id for job, id in zip(batch.jobs, ids, strict=True) for one in job.each}
         self._dump(batch, ids)
         self.note(batch, ids)
@@ -176,7 +196,7 @@ class Submission:
             after = [self.ids[key] for key in job.after if key in self.ids]
             wired = job.key not in batch.unwired
             if not wired:  # a task's own dependency takes the place of its array's
-                after += [id for id in batch.dependency.split(":")[1:] if id not in after]
+                after += [id for id in _arrays(batch.dependency) if id not in after]
             waits = {"after": after, "needs": [self.ids[key] for key in job.needs], "wired": wired}
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
             where = {"user": os.getuid(), "cluster": self.destination.cluster, "bundled": bool(job.members)}
@@ -235,7 +255,5 @@ def _part(batch: SubmitCall, part: slice, tasks: Sequence[int] | None) -> Submit
     return SubmitCall(batch.jobs[part], tasks, batch.parameters, batch.dependency, batch.parallelism, batch.unwired)
 
 
-def _after(ids: Sequence[str]) -> str:
-    """A dependency on the end of jobs, and of the whole arrays that they are of."""
-    arrays = dict.fromkeys(id.partition("_")[0] for id in ids)
-    return f"afterany:{':'.join(arrays)}" if arrays else ""
+def _arrays(dependency: str) -> list[str]:
+    return dependency.split(":")[1:]

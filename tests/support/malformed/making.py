@@ -14,6 +14,8 @@ from tests.support.malformed import Make
 SUITE = "{place}/tiny.toml"
 RUNS = ("--runs", "{here}/runs")
 PLACES = (*RUNS, "--out", "{here}/report")  # of commands that render
+# what a test puts into the environment, and must find nowhere
+SECRET, SECRETS = "hunter2-hunter2", ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD")
 TASK = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(8)]
 
 
