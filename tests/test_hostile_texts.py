@@ -24,7 +24,7 @@ from benchmark.settings.suite_files import load_suite
 from benchmark.settings.task_settings import Task
 from tests.support import synthetic
 
-HOSTILE = "=1+1|<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
+HOSTILE = "=1+1|../../up<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
 FILES = ["x.jsonl"]
 SPLITS = {"train": "x.jsonl", "dev": "x.jsonl", "test": "x.jsonl"}
 BASE: dict[str, Any] = {
@@ -87,15 +87,15 @@ def put(content: Any, path: str, value: Any) -> None:
         content[parts[-1]] = value
 
 
-def planted(*where: str) -> dict[str, Any]:
-    """A suite with the hostile text in these places."""
+def planted(*where: str, text: str = HOSTILE) -> dict[str, Any]:
+    """A suite with a hostile text in these places."""
     content = copy.deepcopy(BASE)
     for place in where:
         for start, beside in BESIDE.items():
             if place.startswith(start):
                 for path, value in beside.items():
                     put(content, path, copy.deepcopy(value))
-        put(content, place, HOSTILE)
+        put(content, place, text)
     return content
 
 
@@ -124,6 +124,17 @@ def accepted(tmp_path_factory) -> tuple[Path, list[str]]:
     return file, sorted(found)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\x00"])
+def test_no_text_of_a_suite_breaks_a_line(end: str, tmp_path) -> None:
+    """Oracle: none that breaks one is taken anywhere, titles and commands too; what is said of it is one line."""
+    (tmp_path / "tiny.toml").write_text("")
+    schema = Suite.model_json_schema()
+    for place in set(places(schema, schema["$defs"])) - OF_A_MODEL:
+        with pytest.raises(UserError) as refused:
+            read(tmp_path / "tiny.toml", planted(place, text=f"../../up{end}#SBATCH --wrap=x"))
+        assert len(str(refused.value).splitlines()) == 1, place
+
+
 def test_no_text_is_markup_or_a_formula_in_a_report(accepted, tmp_path, capsys) -> None:
     """Oracle: LaTeX's command, HTML's element and a spreadsheet's formula stand nowhere as such; each row of a Markdown
     table has as many cells. In as few suites as the places that go together allow."""
@@ -146,6 +157,7 @@ def test_no_text_is_markup_or_a_formula_in_a_report(accepted, tmp_path, capsys) 
             synthetic.write_as(folder / "runs", config, keys, finished=3)
         paper_tables.write_report([(suite, configs)], folder / "runs", folder / "out")
         check_report(folder / "out")
+        assert {path.name for path in folder.iterdir()} == {"runs", "out"}, "no name leaves its folder"
 
 
 def check_report(out: Path) -> None:
