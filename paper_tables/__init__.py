@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import gc
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.printed import read_printed
+from benchmark.garbage import no_collections
 from benchmark.records import RunRecords, load_runs, not_started
 from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
 from benchmark.store import Store
@@ -80,17 +78,7 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(ModelMeasure(name) for name in needed if name)
 
 
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Records are a million objects and no garbage, and each time that Python looks for some it walks over them all."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@_no_garbage()
+@no_collections()  # a million records, and no garbage
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
     """Render the tables of suites from the records below `runs`, and print the tables and where all files are.
 
