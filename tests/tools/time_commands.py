@@ -1,9 +1,9 @@
-"""How long commands take that train nothing, of a suite of 20 rows and 50 seeds, 1,000 runs.
+"""How long commands take that train nothing, of a suite of 20 rows and 50 seeds, 1,000 runs, or of so many seeds.
 
-python -m tests.tools.time_commands
+python -m tests.tools.time_commands [SEEDS]
 
-Each is called three times; what is said is the shortest wall time, and of that the time of one core. The report shows
-all tables and figures that there are, and must be the same bytes each time.
+Each is called three times; what is said is the shortest wall time, of that the time of one core, and the most memory
+that a call had. The report shows all tables and figures that there are, and must be the same bytes each time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS = (
     *(f'{{ method = "ewc", name = "EWC, λ = {10**i}", options = {{ strength = {10**i} }} }}' for i in range(1, 7)),
 )
 SUITE = """
-title = "A thousand runs"
+title = "Many runs"
 methods = []
 seeds = [{seeds}]
 tables = [{tables}]
@@ -58,16 +58,16 @@ amount = 100
 """
 
 
-def write_suite(folder: Path) -> Path:
+def write_suite(folder: Path, seeds: int) -> Path:
     chosen = random.Random(0)
     for name, _ in DOMAINS:
         texts = [" ".join(chosen.choices(["the", "sea", "has", "waves", "and", "tides"], k=50)) for _ in range(200)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     quoted = ", ".join(f'"{name}"' for name in paper_tables.names())
-    file = folder / "thousand.toml"
+    file = folder / "many.toml"
     file.write_text(
         SUITE.format(
-            seeds=", ".join(map(str, range(50))),
+            seeds=", ".join(map(str, range(seeds))),
             tables=quoted,
             domains=", ".join(f'{{ name = "{n}", title = "{t}", train = ["{folder}/{n}.jsonl"] }}' for n, t in DOMAINS),
             tasks=", ".join(f'{{ name = "{task}", domain = "{d}", docstrings = {{}} }}' for d, task in TASKS.items()),
@@ -93,26 +93,29 @@ def write_runs(file: Path, runs: Path, finished: float) -> None:
 
 def shortest(*arguments: str) -> str:
     """Time several calls of `run_all.py` and describe the shortest."""
-    found = []
+    found, most = [], 0
     for _ in range(TIMES):
-        began, used = time.perf_counter(), os.times()
-        subprocess.run([sys.executable, "run_all.py", *arguments], check=True, stdout=subprocess.DEVNULL)
-        wall, now = time.perf_counter() - began, os.times()
-        cores = now.children_user + now.children_system - used.children_user - used.children_system
-        found.append((wall, cores))
-    return "{:6.2f} s ({:.2f} s of one core)".format(*min(found))
+        began = time.perf_counter()
+        with subprocess.Popen([sys.executable, "run_all.py", *arguments], stdout=subprocess.DEVNULL) as call:
+            _, status, used = os.wait4(call.pid, 0)
+            call.returncode = os.waitstatus_to_exitcode(status)
+        assert call.returncode == 0
+        found.append((time.perf_counter() - began, used.ru_utime + used.ru_stime))
+        most = max(most, used.ru_maxrss)  # in KiB on Linux
+    return "{:6.2f} s ({:.2f} s of one core), {:.0f} MB".format(*min(found), most * 1024 / 1e6)
 
 
 def main() -> None:
+    seeds = int(sys.argv[1]) if sys.argv[1:] else 50
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        file = write_suite(folder)
+        file = write_suite(folder, seeds)
         print("--help                             ", shortest("--help"))
         for share in (1.0, 0.6, 0.0):
             runs = folder / f"runs-{share}"
             write_runs(file, runs, share)
             place, out = [str(file), "--runs", str(runs)], ["--out", str(folder / "report")]
-            print(f"of 1,000 runs {share:.0%} are done")
+            print(f"of {seeds * len(ROWS):,} runs {share:.0%} are done")
             print("  status                           ", shortest("status", *place))
             for executor in ("local", "slurm"):
                 print(
