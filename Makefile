@@ -34,7 +34,7 @@ test-slurm: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
 
 test-thorough: $(VENV)/installed-test
-	THOROUGH=1 $(MAKE) test
+	THOROUGH=1 PYTEST_TIMEOUT=7200 $(MAKE) test
 
 check: lint
 	$(RUN) -m pytest -q tests/test_architecture.py tests/test_clock_reads.py
