@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,7 +106,8 @@ def test_watch_goes_on_until_it_is_stopped(tmp_path, capsys, monkeypatch) -> Non
             raise KeyboardInterrupt
         synthetic.write(runs, "demo", rows=[("ER", "er", {})], seeds=1, scores=False, similarities=False)
 
-    monkeypatch.setattr("benchmark.instruments.track.time.sleep", wait)
+    # not time.sleep itself, which threads of this process call, too
+    monkeypatch.setattr("benchmark.instruments.track.time", SimpleNamespace(sleep=wait))
     synthetic.write(runs, "demo", rows=[("ER", "er", {})], seeds=1, finished=2, scores=False, similarities=False)
     words = ["--to", "tensorboard", "--runs", str(runs), "--out", str(tmp_path / "out"), "--watch"]
     assert main(["track", "demo", *words]) == 130 and waited == [10.0, 10.0]
