@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -145,15 +146,15 @@ def hashes(lab: Lab) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
-    """Hold the locks of stages, as another process does that trains them, until a row is done."""
+def held_until_done(row: str, lab: Lab, stages: list[Path], found: list[str]) -> Iterator[None]:
+    """Hold the locks of stages, as another process does that trains them, until all are found so and a row is done."""
     for stage in stages:
         stage.mkdir(parents=True)
     locks = [Lease(stage / "lock") for stage in stages]
 
     def let_go() -> None:
         try:
-            wait_until(lambda: lab.count(row, "done"))
+            wait_until(lambda: lab.count(row, "done") and len(set(found)) == len(stages))
         finally:
             for lock in locks:
                 lock.release()
@@ -177,7 +178,17 @@ def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
     assert alone.call("run", "--parallel", "1") == 0
     capfd.readouterr()
     monkeypatch.setattr(side_by_side, "AGAIN", 2.0)
-    with held_until_done("MAS", lab, [Store(lab.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]):
+    found: list[str] = []
+    queue: Any = side_by_side._Queue
+    give_back = queue.give_back
+
+    def note(self, segment, outcome) -> None:
+        found.extend([segment.key] if outcome == "taken" else [])
+        give_back(self, segment, outcome)
+
+    monkeypatch.setattr(queue, "give_back", note)
+    others = [Store(lab.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]
+    with held_until_done("MAS", lab, others, found):
         assert lab.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
     assert said.count("another process trains a stage of it: its turn comes later") == 2
