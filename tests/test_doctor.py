@@ -13,7 +13,7 @@ import pytest
 
 from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
-from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.slurm_settings import JobKind, Slurm
 
 FINE: dict[str, Any] = {
     "node": "n1",
@@ -57,6 +57,23 @@ def test_cores_for_the_runs_of_a_job(cores: int, kind: str) -> None:
     assert str(found).startswith(kind) and f"n1: {cores} cores for 4 runs at a time" in str(found)
     assert not list(doctor.of_bundles(Slurm(ntasks_per_node=4), {"node": "n1", "cores": cores}))
     assert "#SBATCH --cpus-per-task=4\n" in doctor.script(bundle, Path("/x"))
+
+
+def test_the_node_is_asked_for_what_training_asks_for() -> None:
+    """Oracle: the site's own keys, as sbatch writes them: whatever they count by, GPUs, cores or memory."""
+    by_gpu = Slurm(gpus_per_task=2, cpus_per_gpu=3, mem_per_gpu="4GB")
+    flags = {line for line in doctor.script(by_gpu, Path("/x")).splitlines() if line.startswith("#SBATCH")}
+    assert {"#SBATCH --gpus-per-task=2", "#SBATCH --cpus-per-gpu=3", "#SBATCH --mem-per-gpu=4GB"} <= flags
+    assert "#SBATCH --mem-per-cpu=1GB\n" in doctor.script(Slurm(mem_per_cpu="1GB"), Path("/x"))
+
+
+def test_gpus_of_training_alone_are_looked_for(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: a machine without GPUs, for a site that asks for some in [slurm.train] and nowhere else."""
+    (runs := tmp_path / "runs").mkdir()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    OneNode(tmp_path, monkeypatch, "touch {file}")
+    found = list(doctor.of_node(Slurm(train=JobKind(gpus_per_node=1)), runs))
+    assert [finding.serious for finding in found if "finds no GPU" in finding.what] == [True]
 
 
 def test_the_folder_of_the_runs(tmp_path: Path, monkeypatch) -> None:

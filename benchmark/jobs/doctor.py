@@ -39,8 +39,8 @@ LEASES = (
     "once"
 )
 OPTIONS = (
-    *("partition", "account", "qos", "constraint", "gpus_per_node", "gres", "cpus_per_task"),
-    *("nodelist", "exclude", "wckey", "mem"),
+    *("partition", "account", "qos", "constraint", "gpus_per_node", "gpus_per_task", "gres"),
+    *("cpus_per_task", "cpus_per_gpu", "nodelist", "exclude", "wckey", "mem", "mem_per_cpu", "mem_per_gpu"),
 )
 
 
@@ -139,7 +139,7 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
                 yield _no_answer(job, folder, answered)
                 return
             answer = json.loads((folder / "answer.json").read_text())
-            yield from of_answer(answer, began, seen, bool(slurm.gpus))
+            yield from of_answer(answer, began, seen, bool(slurm.of("train").gpus))
             yield from of_bundles(slurm.of("train"), answer)
             yield _requeued(job, folder, answer["node"])
         finally:
