@@ -102,6 +102,21 @@ def test_the_controller() -> None:
     assert [line[:7] for line in poor] == ["ok     ", "look   ", "look   "] and "sacct" in poor[1]
 
 
+def test_limits_of_accounts(monkeypatch) -> None:
+    """Oracle: sacctmgr's own words, of one account with a limit and one without; where it is silent nothing is said."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "bio|\nlab|4\n")
+    [found] = doctor.of_accounts(None, "red")
+    assert str(found).startswith("look   account lab: at most 4 jobs of yours in the queue (MaxSubmitJobs): `run` ")
+    assert list(doctor.of_accounts("lab", "red")) and "account=lab" not in asked[0] and "account=lab" in asked[1]
+
+    def silent(command: list[str]) -> str:
+        raise commands.SlurmError("Slurm accounting storage is disabled")
+
+    monkeypatch.setattr(commands, "_ask", silent)
+    assert not list(doctor.of_accounts(None, "red"))
+
+
 class OneNode:
     """Slurm with one node, which is this machine; `requeue` is the body of its scontrol."""
 

@@ -77,7 +77,9 @@ def examine(suite: Suite, runs: Path) -> Iterator[Finding]:
         yield Finding("no sbatch here: runs train on this machine; for a cluster call this where jobs are submitted")
         return
     try:
-        yield from of_controller(commands.version(), commands.configuration(), bool(shutil.which("sacct")))
+        configuration = commands.configuration()
+        yield from of_controller(commands.version(), configuration, bool(shutil.which("sacct")))
+        yield from of_accounts(suite.slurm.account, configuration.get("ClusterName", ""))
         yield from of_node(suite.slurm, runs)
     except commands.SlurmError as error:
         yield Finding("; ".join(str(error).splitlines()), "no job can be submitted before this is right")
@@ -123,6 +125,17 @@ def of_controller(version: str, configuration: Mapping[str, str], accounting: bo
     if configuration.get("JobRequeue", "1") == "0":
         cure = "jobs ask for it themselves (--requeue); if the site refuses, `run` goes on after a limit"
         yield Finding("JobRequeue is 0", cure, serious=False)
+
+
+def of_accounts(account: str | None, cluster: str) -> Iterator[Finding]:
+    """How many jobs the user's accounts allow at a time, as far as there is such a limit and Slurm tells it."""
+    try:
+        limits = commands.submit_limits(account, cluster)
+    except commands.SlurmError:  # it keeps none, or shows them to nobody: `run` is told by what is refused
+        return
+    cure = "`run` submits no more, says what is left and ends with exit status 3; call it again, or set runs_per_job"
+    for name, most in limits.items():
+        yield Finding(f"account {name}: at most {most} jobs of yours in the queue (MaxSubmitJobs)", cure, serious=False)
 
 
 def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import shutil
@@ -102,6 +103,18 @@ def version() -> str:
 def configuration() -> dict[str, str]:
     """The controller's settings as text, such as MaxArraySize."""
     return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
+
+
+def submit_limits(account: str | None, cluster: str) -> dict[str, int]:
+    """MaxSubmitJobs of this user by account, of those that have one; of one account or, without a name, of all.
+
+    Raises SlurmError where there is no answer: many sites keep no accounts.
+    """
+    words = [f"user={getpass.getuser()}", *([f"account={account}"] if account else [])]
+    words += [f"cluster={cluster}"] if cluster else []
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", *words, "format=Account,MaxSubmitJobs"]
+    rows = [line.split("|") for line in _ask(command).splitlines()]
+    return {name: int(most) for name, most in rows if most.isdigit()}
 
 
 def largest_array(settings: Mapping[str, str]) -> int:
