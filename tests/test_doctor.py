@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +165,35 @@ def test_a_node_is_asked(tmp_path: Path, monkeypatch, requeue: str, line: str) -
     assert line in found[-1] and found[-1].startswith("wrong" if "denied" in line else "ok")
     assert node.ended and not list(runs.iterdir())
     assert "#SBATCH --partition=gpu\n" in node.script and "\ntrue\n" in node.script
+
+
+@pytest.mark.parametrize(("behind", "line"), [(30.0, "its clock is right"), (70.0, "its clock is 10 s off")])
+def test_a_clock_behind_by_less_than_the_queue(tmp_path: Path, monkeypatch, behind: float, line: str) -> None:
+    """Oracle: a job that waits for three minutes and starts at 240: of the looks, one a minute, the one at 180 saw it
+    wait; so a clock that is 30 s behind may be right, and one that is 70 s behind is not, by 10 s at least. That it
+    waits once more, having answered and queued itself again, says nothing.
+    """
+    (runs := tmp_path / "runs").mkdir()
+    now = [0.0]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0], sleep=lambda _: now.append(now.pop() + 60))
+    answered: list[Path] = []
+
+    def queue() -> dict[str, commands.Queued]:
+        if now[0] < 240:
+            return {"7": commands.Queued("PENDING", "Priority", "")}
+        [folder] = runs.iterdir()
+        if not answered:  # the folder shows the answer a look later than the queue does
+            answered.append(folder / "answer.json")
+            return {"7": commands.Queued("PENDING", "BeginTime", "")}
+        answered[0].write_text(json.dumps({**FINE, "time": 240.0 - behind, "cores": 1}))
+        return {"7": commands.Queued("PENDING", "BeginTime", "")}
+
+    monkeypatch.setattr(doctor, "time", clock)
+    monkeypatch.setattr(commands, "submit", lambda script: "7")
+    monkeypatch.setattr(commands, "queue", queue)
+    monkeypatch.setattr(commands, "restarts", lambda job: 1)
+    monkeypatch.setattr(commands, "cancel", lambda jobs: None)
+    assert sum(line in str(finding) for finding in doctor.of_node(Slurm(), runs)) == 1
 
 
 def test_a_job_that_ends_without_an_answer(tmp_path: Path, monkeypatch) -> None:

@@ -34,6 +34,7 @@ PATIENCE = 300.0  # seconds for a job to start, and to be queued again
 PAUSE = 1.0  # seconds between two looks
 LITTLE = 10e9  # bytes of free space
 SKEW = 5.0  # seconds that clocks may differ: states and times of jobs are compared between machines
+AGAIN = "BeginTime"  # why a job waits that was queued again
 LEASES = (
     "leases stand in, and a stage whose process died elsewhere waits for 90 s; `mount -o flock` (Lustre) lets it go at "
     "once"
@@ -146,7 +147,7 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
         began = time.time()
         job = commands.submit(folder / "job.sh")
         try:
-            answered = _wait(lambda: (folder / "answer.json").exists() or job not in commands.queue())
+            answered, began = _answered(job, folder, began)
             seen = time.time()
             if not (folder / "answer.json").exists():
                 yield _no_answer(job, folder, answered)
@@ -173,7 +174,7 @@ def script(slurm: Slurm, folder: Path) -> str:
 
 
 def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) -> Iterator[Finding]:
-    """What a node has said. `began` and `seen` are this machine's times before and after."""
+    """What a node has said. `began` and `seen` are this machine's times before its job started and after it answered."""
     node = answer["node"]
     yield Finding(f"{node}: sees the folder; {answer['temporary'] / 1e9:.1f} GB of its own free")
     if answer["locks"] is True:
@@ -201,6 +202,26 @@ def of_bundles(slurm: Slurm, answer: Mapping[str, Any]) -> Iterator[Finding]:
         said = f"{answer['node']}: {cores} cores for {count} runs at a time"
         cure = "they would take turns: set slurm.cpus_per_task, or fewer slurm.ntasks_per_node"
         yield Finding(said, cure if cores < count else "", serious=False)
+
+
+def _answered(job: str, folder: Path, began: float) -> tuple[bool, float]:
+    """Wait until a job has answered or ended; whether it has, and this machine's time when it last was known to wait.
+
+    `began`: when it was submitted. One that has queued itself again waits for another reason than before.
+    """
+    waited = began
+
+    def ready() -> bool:
+        nonlocal waited
+        now = time.time()
+        if (folder / "answer.json").exists():
+            return True
+        queued = commands.queue().get(job)
+        if queued and queued.waits and queued.reason != AGAIN:
+            waited = now
+        return queued is None
+
+    return _wait(ready), waited
 
 
 def _requeued(job: str, folder: Path, node: str) -> Finding:
