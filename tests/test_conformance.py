@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import re
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -57,6 +60,17 @@ def test_two_processes_equal_one(tmp_path) -> None:
     names = these_of({"elle", "agem", "pnn"}, methods.names())
     labs = [Lab(name, everything.build, tmp_path / name) for name in [*names, "everything"]]
     conformance.compare_two_processes(labs)
+
+
+def test_no_process_waits_for_one_that_failed() -> None:
+    """Oracle: the exit codes: one that failed ends the other, which would sleep on; two that succeed both end."""
+    context = multiprocessing.get_context("spawn")
+    pair = [context.Process(target=sys.exit, args=(3,)), context.Process(target=time.sleep, args=(1000,))]
+    conformance._run_together(pair)
+    assert [process.exitcode for process in pair] == [3, -signal.SIGKILL]
+    pair = [context.Process(target=time.sleep, args=(seconds,)) for seconds in (0.0, 0.1)]
+    conformance._run_together(pair)
+    assert [process.exitcode for process in pair] == [0, 0]
 
 
 TRIED_AT_ONCE = (

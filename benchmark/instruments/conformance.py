@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -307,16 +309,28 @@ def compare_two_processes(labs: Sequence[Lab]) -> None:
     for lab in labs:
         lab.run(lab.config(), "two")  # links the tokenised text
     pair = [context.Process(target=_one_of_two, args=(rank, port, jobs)) for rank in range(2)]
-    for process in pair:
-        process.start()
-    for process in pair:
-        process.join()
+    _run_together(pair)
     assert all(process.exitcode == 0 for process in pair), f"exit codes {[process.exitcode for process in pair]}"
     for lab, weights in zip(labs, expected, strict=True):
         run = lab.run(lab.config(), "two")
         actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
         cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
         _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes", cure)
+
+
+def _run_together(processes: Sequence[BaseProcess]) -> None:
+    """Start processes and wait for them; where one fails the others end too, which would wait for it."""
+    for process in processes:
+        process.start()
+    try:
+        while running := [process.sentinel for process in processes if process.is_alive()]:
+            if any(process.exitcode for process in processes):
+                break
+            connection.wait(running)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
