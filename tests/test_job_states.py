@@ -37,6 +37,7 @@ def lab(tmp_path) -> Lab:
     [
         ([], {"7": commands.Queued("PENDING", "Priority", "")}, {}, "waiting", "Priority"),
         ([STARTED], {"7": commands.Queued("RUNNING", "", "n1")}, {}, "running", "starting"),
+        ([STARTED], {"7": commands.Queued("SUSPENDED", "", "n1")}, {}, "running", "suspended; 0 of 2 stages done"),
         ([STARTED, STARTED], {"7": commands.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
         ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
         ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),

@@ -191,7 +191,8 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     assert (waits.state, waits.job.id) == ("waiting", job) and "its job trains others first" in waits.detail
     scontrol("suspend", job)
     time.sleep(4)
-    assert commands.queue()[job].state == "SUSPENDED" and lab.states()["x"].state == "running"
+    assert lab.states()["x"].state == "running" and lab.states()["x"].detail.startswith("suspended; ")
+    assert lab.states()["trips"].detail.startswith("its job is suspended")
     scontrol("resume", job)
     preempt(lab)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)

@@ -117,7 +117,10 @@ def _lines(states: Sequence[RunState]) -> list[str]:
 
 def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
-    found = [f"{job.name}  running  {job.id}  {job.history.node}" for job in survey.other_jobs("running")]
+    found = [
+        "  ".join(filter(None, (job.name, "running", job.id, job.history.node, job.detail)))
+        for job in survey.other_jobs("running")
+    ]
     if waiting := survey.other_jobs("waiting"):
         found.append(f"{len(waiting)} other jobs wait")
     for job in survey.other_jobs("failed", "interrupted", "held", "unknown"):

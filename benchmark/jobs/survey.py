@@ -128,7 +128,7 @@ class Survey:
         failed = lines[-1] if lines and lines[-1]["kind"] == "failed" else None
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
-            return self._running(config, trained, "starting", job)
+            return self._running(config, trained, so_far if job.detail else "starting", job)
         if job and job.under_way:
             progress = self._running(config, trained, so_far).detail if job.state == "unknown" else so_far
             return RunState(config, job.state, _join(job.detail, progress), trained, job)
@@ -142,13 +142,13 @@ class Survey:
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
 
     def _running(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState | None = None) -> RunState:
-        last = _heartbeat(self.store, config)
+        last, said = _heartbeat(self.store, config), job.detail if job else ""
         if not last:
-            otherwise = _join(otherwise, self._waits_for(trained, job))
+            otherwise = _join(said, otherwise, self._waits_for(trained, job))
             return RunState(config, "running", otherwise, trained, job)
         fraction = last["fraction"] if last["stage"] == trained.stages else 0.0
         trained = dataclasses.replace(trained, fraction=fraction)
-        return RunState(config, "running", _progress(last, config), trained, job)
+        return RunState(config, "running", _join(said, _progress(last, config)), trained, job)
 
     def _waits_for(self, trained: Trained, job: JobState | None) -> str:
         """Who has the stage that a run's job waits for, such as a job of another suite, and what ends that."""

@@ -269,10 +269,13 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
 def _state_of(job: Job, queued: Queued | None, ending: str) -> JobState:
     if job.end and (job.is_over or not queued):
         return _ended(job, job.end)
+    if queued and queued.waits:
+        return _state(job, "waiting", queued.reason)
     if queued:
-        if job.bundled and not job.begun and not queued.waits:
-            return _state(job, "waiting", "its job trains others first")
-        return _state(job, "waiting" if queued.waits else "running", queued.reason if queued.waits else "")
+        still = queued.state.lower() if queued.stands_still else ""
+        if job.bundled and not job.begun:
+            return _state(job, "waiting", f"its job {f'is {still}' if still else 'trains others first'}")
+        return _state(job, "running", still)
     failed = ending in FAILURES and (job.begun or not job.bundled)
     return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
 

@@ -43,6 +43,11 @@ class Queued:
     def waits(self) -> bool:
         return self.state == "PENDING"
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it has its nodes, and may not compute: `scontrol suspend`, gang scheduling, a stop by a signal."""
+        return self.state in ("SUSPENDED", "STOPPED")
+
 
 def queue(*others: int) -> dict[str, Queued]:
     """The jobs of this user and of `others` by id; tasks of arrays are apart, `123_4`.
