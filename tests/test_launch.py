@@ -98,6 +98,33 @@ gpus_per_node = "mig:1"
         load_suite(str(lab.file), {"slurm.score.tiem": 5})
 
 
+def test_models_are_scored_where_they_were_trained(lab: Lab) -> None:
+    """Oracle: by hand: GPUs that only training asks for are in its partition, and a score takes one there.
+
+    One that names a partition of its own has there what it says itself. Nothing else needs a GPU.
+    """
+    sections = """partition = "cpu"
+qos = "low"
+[slurm.train]
+partition = "gpu"
+gpus_per_node = "a100:4"
+constraint = "nvlink"
+[slurm.score]
+constraint = "any"
+[slurm.measure]
+partition = "cpu2"
+"""
+    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    told = {kind: slurm.for_one_process(kind) for kind in KINDS if kind != "train"}
+    keys = ("partition", "qos", "constraint", "gpus_per_node", "nodes", "ntasks_per_node")
+    assert {kind: tuple(one.get(key) for key in keys) for kind, one in told.items()} == {
+        "prepare": ("cpu", "low", None, None, 1, 1),
+        "score": ("gpu", "low", "any", "a100:1", 1, 1),
+        "measure": ("cpu2", "low", None, None, 1, 1),
+        "report": ("cpu", "low", None, None, 1, 1),
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "gpus", "one"),
     [

@@ -181,11 +181,24 @@ class Slurm(Settings):
         of_gpus = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
         own, its = self.of(kind)._given(), getattr(self, kind)
         given = {key: value for key, value in own.items() if key not in of_gpus}
-        wants = kind in ("score", "measure") and asks_for_gpus(self._given())
-        one: dict[str, Gpus] = {"gpus_per_node": self._one_gpu} if wants else {}
+        one: dict[str, Any] = {}
         if its.gpus_per_node is not None:
             one = {"gpus_per_node": its.gpus_per_node}
+        elif kind in ("score", "measure"):
+            one = self._one_gpu_as_in_training(its)
         return {**given, **one, "nodes": 1, "ntasks_per_node": 1}
+
+    def _one_gpu_as_in_training(self, its: JobKind) -> dict[str, Any]:
+        """A GPU, where `[slurm]` has some; or where training alone does, and then in its partition."""
+        if asks_for_gpus(self._given()):
+            return {"gpus_per_node": self._one_gpu}
+        train = self.of("train")
+        if its.partition is not None or not asks_for_gpus(train._given()):
+            return {}  # a partition of its own need have none
+        where = {key: getattr(self.train, key) for key in ("partition", "qos", "constraint", "exclude")}
+        own = its.model_dump(exclude_none=True)
+        given = {key: value for key, value in where.items() if value is not None and key not in own}
+        return {"gpus_per_node": train._one_gpu, **given}
 
     def _given(self) -> dict[str, Any]:
         given = self.model_dump(
