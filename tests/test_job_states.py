@@ -227,6 +227,10 @@ def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
     assert lab.call("run", "--executor", "slurm", "--parallel", "2", "--dry-run") == 2
     assert "set slurm.array_parallelism" in capsys.readouterr().err
+    for command in ("run", "tune"):
+        assert lab.call(command, "--dry-run", "--wait") == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: --wait: with --dry-run nothing begins")
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def script(slurm: Slurm, folder: Path) -> str:
 
 
 def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) -> Iterator[Finding]:
-    """What a node has said. `began` and `seen` are this machine's times before its job started and after it answered."""
+    """What a node has said. `began` and `seen` are this machine's times before its job started and after that."""
     node = answer["node"]
     yield Finding(f"{node}: sees the folder; {answer['temporary'] / 1e9:.1f} GB of its own free")
     if answer["locks"] is True:

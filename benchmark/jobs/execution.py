@@ -10,11 +10,14 @@ from benchmark.jobs.dry_run import describe
 from benchmark.jobs.plan import LaunchOptions, Plan, Tables
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
+from benchmark.settings.config import ConfigError
 from benchmark.sharing import check_sharing
 
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+    if options.dry_run and options.wait:
+        raise ConfigError("--wait: with --dry-run nothing begins that could be waited for: leave one of them out")
     check_sharing(survey.store.root)
     how = LaunchOptions(
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
