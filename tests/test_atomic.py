@@ -90,7 +90,7 @@ WRITERS = {
     | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save"}
     | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive", "transformer")}
     | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")}
-    | {"analysis.figures.to_files", "jobs.slurm.staging.staged"},
+    | {"analysis.figures.to_files", "jobs.slurm.staging._copy"},
     ALONE: {"jobs.results.unpack", "jobs.results._unpack_at_most", "instruments.lab.run", "instruments.rekey._move"}
     | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
     | {"jobs.slurm.snapshot._take", "jobs.slurm.submission._submit"},

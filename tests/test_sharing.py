@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from benchmark.errors import UserError
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.staging import staged
+from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError
 from benchmark.sharing import check_sharing, exposed
 from benchmark.store import Store
@@ -152,6 +155,21 @@ def test_another_cluster_has_numbers_of_its_own(lab: Lab, tmp_path: Path, monkey
     assert lab.call("cancel", "--dry-run") == 0
     told = capsys.readouterr().out
     assert "jobs of another cluster or user go on" in told and "tiny:naive-s0" not in told and "tiny:er-s0" in told
+
+
+def test_nobody_waits_for_a_copy_of_tokens(lab: Lab, tmp_path: Path) -> None:
+    """Oracle: while another copies a text, the shared folder has it; and where one process of a run copies, the others,
+    which meet it before they go on, find the copies."""
+    lab.call("prepare")
+    config, shared, disk = lab.config("Naive"), Store(lab.runs), str(tmp_path / "disk")
+    copies = staged(config, shared, disk)
+    [copy, *_] = [text.folder for text in corpus_of(config, copies).domains if text.folder]
+    kept = copy.rename(tmp_path / "copy")
+    with Lease(copy.with_name(f"{copy.name}.lock")):
+        assert staged(config, shared, disk) == shared
+        assert staged(config, shared, disk, partial(os.replace, kept, copy)) == copies
+    shutil.rmtree(copy)
+    assert staged(config, shared, disk) == copies and copy.exists()
 
 
 def test_tokens_are_copied_to_a_disk_of_the_node(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

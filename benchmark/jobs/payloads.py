@@ -68,7 +68,7 @@ class TrainRun:
             if self.scratch:
                 from benchmark.jobs.slurm.staging import staged
 
-                store = staged(config, store, self.scratch)
+                store = staged(config, store, self.scratch, world.barrier)
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, asked_to_stop, self.waits)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.store import Store
 
 
-def staged(config: RunConfig, store: Store, scratch: str) -> Store:
+def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], None] = lambda: None) -> Store:
     """The store, with copies of the run's tokens below `scratch`, where variables of the job's environment count.
 
-    They are made once a node, and kept for the next job. Raises ConfigError for a variable that the job does not have,
-    UserError for a folder there that is another user's, OSError where the disk is too small.
+    They are made once a node, and kept for the next job. A run that finds another at it does not wait: it reads the
+    shared folder. `meet` waits for the run's other processes, which have to wait for each other anyway.
+
+    Raises ConfigError for a variable that the job does not have, UserError for a folder there that is another user's,
+    OSError where the disk is too small.
     """
     place = os.path.expandvars(scratch)
     if "$" in place:
@@ -30,12 +34,24 @@ def staged(config: RunConfig, store: Store, scratch: str) -> Store:
     make_private(own)
     copies = replace(store, tokens=own / digest(str(store.root.absolute())))
     corpus = corpus_of(config, store, check=False)  # the copies are checked
-    folders = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
-    for folder in (*folders, *(store.data / "tokenizers").glob("*/")):
-        copy = copies.data / folder.relative_to(store.data)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with Lease(copy.with_name(f"{copy.name}.lock")):
-            if not copy.exists():
-                with whole_folder(copy) as unfinished:
-                    shutil.copytree(folder, unfinished, dirs_exist_ok=True)
-    return copies
+    texts = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
+    folders = [*texts, *(store.data / "tokenizers").glob("*/")]
+    pairs = [(folder, copies.data / folder.relative_to(store.data)) for folder in folders]
+    for folder, copy in pairs:
+        _copy(folder, copy)
+    meet()
+    return copies if all(copy.exists() for _, copy in pairs) else store
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    """Copy a folder, unless somebody has or does."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    lease = Lease(copy.with_name(f"{copy.name}.lock"))
+    if copy.exists() or not lease.try_acquire():
+        return
+    try:
+        if not copy.exists():
+            with whole_folder(copy) as unfinished:
+                shutil.copytree(folder, unfinished, dirs_exist_ok=True)
+    finally:
+        lease.release()
