@@ -17,12 +17,13 @@ from benchmark.errors import UserError
 PIECE = 500  # ids in one command
 NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
 USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
-# begin a job's own variables: Slurm's, MPI's, those of torch's processes, and its share of a node's GPUs
-OUTER = (
-    *("SLURM", "SBATCH", "SRUN", "SUBMITIT_", "PMI", "OMPI_"),
-    *("RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "GROUP_", "ROLE_", "MASTER_"),
+# a job's own variables: what those of Slurm and MPI begin with; torchrun's, and its share of a node's GPUs
+OUTER = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "TORCHELASTIC_")
+OUTER_NAMES = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-)
+}
 T = TypeVar("T")
 
 
@@ -210,4 +211,5 @@ def _ask(command: list[str]) -> str:
 
 def _environment() -> dict[str, str]:
     """This process's environment, without what belongs to a job that it may itself run in: sbatch would pass it on."""
-    return {key: value for key, value in os.environ.items() if key == "SLURM_CONF" or not key.startswith(OUTER)}
+    own = {key for key in os.environ if key in OUTER_NAMES or key.startswith(OUTER)} - {"SLURM_CONF"}
+    return {key: value for key, value in os.environ.items() if key not in own}
