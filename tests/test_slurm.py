@@ -146,10 +146,15 @@ def test_shared_stages_come_first_and_once(sweep: Lab) -> None:
     assert {sweep.keys(row)[0] for row in sweep.states()} == {sweep.keys("Naive")[0]}
 
 
-def test_squeue_says_what_runs(sweep: Lab) -> None:
+def test_squeue_says_what_runs(sweep: Lab, capsys) -> None:
+    """Oracle: Slurm's accounts: a job has its own name, an array that of its kind; `status` says which task it is."""
     told = subprocess.run(["sacct", "-nPX", "-o", "JobID,JobName"], capture_output=True, text=True, check=True).stdout
-    assert {f"{job.id}|{job.name}" for job in sweep.jobs()} <= set(told.splitlines())
-    assert sweep.job("limited").name == "tiny:limited-s0"
+    jobs = sweep.jobs()
+    names = {job.id: "tiny:train" if job.id != job.array else job.name for job in jobs}
+    assert {f"{id}|{name}" for id, name in names.items()} <= set(told.splitlines())
+    assert {"tiny:train", "tiny:report"} < set(names.values()) and sweep.call("status") == 1
+    row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("limited"))
+    assert sweep.job("limited").id in row and sweep.job("limited").name == "tiny:limited-s0"
 
 
 def test_a_time_limit_costs_nothing(sweep: Lab) -> None:

@@ -74,6 +74,8 @@ def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> No
     assert max(number for one in arrays for number in one.tasks) == 24
     kinds = [one.dependency.partition(":")[0] for one in arrays]
     assert kinds == ["afterany"] * 5 + ["aftercorr"] * 3
+    names = [name for one in arrays for name in re.findall(r"^#SBATCH --job-name=(.*)$", one.text, re.MULTILINE)]
+    assert names == ["tiny:train"] * 5 + ["tiny:score"] * 3, "squeue says what they do"
     lab.submit("--seeds", SEEDS)
     assert "nothing to submit" in capsys.readouterr().out and len(slurm.arrays) == 10
 

@@ -152,11 +152,6 @@ def wire(jobs: Sequence[str], after: Sequence[str], needs: Sequence[str]) -> Non
             _ask(["scontrol", "update", f"JobId={','.join(piece)}", f"Dependency={','.join(wanted)}"])
 
 
-def rename(job: str, name: str) -> None:
-    """Give a job another name."""
-    _ask(["scontrol", "update", f"JobId={job}", f"JobName={name}"])
-
-
 def release(jobs: Sequence[str]) -> None:
     """Let held jobs or tasks of arrays go."""
     for piece in pieces(shortened(jobs)):

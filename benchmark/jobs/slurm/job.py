@@ -46,7 +46,6 @@ class SlurmJob:
     folder: Path  # of the suite's job files
     gpus: bool
     exclusive: bool | str
-    name: str = ""
 
     def __call__(self) -> None:
         gc.freeze()  # what is imported stays: collections, those of forks too, need not look at it
@@ -86,9 +85,6 @@ class SlurmJob:
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         records.append(file, {"kind": "started", "node": node(), "gpus": gpus, "restarts": restarts})
-        if "SLURM_ARRAY_JOB_ID" in os.environ:  # an array has one name: each task takes its own when it starts
-            with contextlib.suppress(UserError):  # nodes without scontrol
-                commands.rename(os.environ["SLURM_JOB_ID"], self.name)
 
     def _check(self) -> None:
         if snapshot.digest(ROOT) != ROOT.name:

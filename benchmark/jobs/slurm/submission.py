@@ -226,7 +226,7 @@ class Submission:
         if batch.tasks is not None:
             more["array"] = f"{commands.ranges(batch.tasks)}%{batch.parallelism}"
             executor.parameters["map_count"] = len(batch.tasks)  # names logs after arrays
-        name = batch.jobs[0].name if batch.tasks is None else self.suite.name
+        name = batch.jobs[0].name if batch.tasks is None else f"{self.suite.name}:{batch.jobs[0].kind}"
         executor.update_parameters(
             **{**batch.parameters, "additional_parameters": more}, job_name=name, stderr_to_stdout=True
         )
@@ -242,7 +242,7 @@ class Submission:
         """What the jobs do; they are held until it is there."""
         gpus, exclusive = asks_for_gpus(batch.parameters), batch.parameters.get("exclusive", False)
         for job, id in zip(batch.jobs, ids, strict=True):
-            delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive, job.name))
+            delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive))
             delayed.set_timeout(batch.parameters["time"], self.suite.slurm.max_num_timeout)
             with for_the_user_alone():
                 delayed.dump(self._paths(id).submitted_pickle)
