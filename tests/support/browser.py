@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+PATIENCE = 120.0  # seconds for an answer, on a machine that is busy
 
 
 class Browser:
@@ -27,11 +29,11 @@ class Browser:
         self._buffer, self._count, self._session = b"", 0, ""
         self.said: list[str] = []  # on the console, and what was thrown
         self.asked: list[str] = []  # addresses that the page asked for
-        page = next(one for one in self._call("Target.getTargets")["targetInfos"] if one["type"] == "page")
-        attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Network"):
-            self._call(f"{domain}.enable")
+        try:
+            self._attach()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self) -> Browser:
         return self
@@ -86,6 +88,13 @@ class Browser:
         """Move the mouse."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def _attach(self) -> None:
+        page = next(one for one in self._call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network"):
+            self._call(f"{domain}.enable")
+
     def _call(self, method: str, **parameters: Any) -> Any:
         self._count += 1
         session = {"sessionId": self._session} if self._session else {}
@@ -103,6 +112,8 @@ class Browser:
 
     def _read(self) -> Any:
         while b"\0" not in self._buffer:
+            answers, _, _ = select.select([self._from], [], [], PATIENCE)
+            assert answers, f"the browser said nothing for {PATIENCE:.0f} s"
             found = os.read(self._from, 1 << 16)
             assert found, "the browser ended"
             self._buffer += found
