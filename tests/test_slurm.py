@@ -21,6 +21,7 @@ import torch
 
 import run_all
 from benchmark import records
+from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.submission import Submission
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
@@ -196,8 +197,9 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     assert (waits.state, waits.job.id) == ("waiting", job) and "its job trains others first" in waits.detail
     scontrol("suspend", job)
     time.sleep(4)
-    assert lab.states()["x"].state == "running" and lab.states()["x"].detail.startswith("suspended; ")
-    assert lab.states()["trips"].detail.startswith("its job is suspended")
+    still = lab.states()
+    assert still["x"].state == "running" and still["x"].detail.startswith("suspended; ")
+    assert still["trips"].state == "waiting" and still["trips"].detail.startswith("its job is suspended")
     scontrol("resume", job)
     preempt(lab)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
@@ -336,6 +338,8 @@ def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
     with SlurmCluster(tmp_path / "slurm", nodes=1, more=limits), new_lab(tmp_path / "lab", texts) as lab:
         accounts("add", "account", "lab")
         accounts("add", "user", user, "account=lab", "MaxSubmitJobs=4")
+        [limit] = doctor.of_accounts("lab", commands.configuration()["ClusterName"])
+        assert limit.what.startswith("account lab: at most 4 jobs") and list(doctor.of_accounts(None, "")) == [limit]
         scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
         assert lab.write("a", "b", "c", "d", slurm='account = "lab"').submit() == 3
         told = capsys.readouterr().out
