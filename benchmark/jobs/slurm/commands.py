@@ -159,9 +159,9 @@ def release(jobs: Sequence[str]) -> None:
 
 
 def shortened(jobs: Sequence[str]) -> list[str]:
-    """Ids as Slurm's commands take them, the tasks of an array together: 12_0, 12_1, 12_2 and 13 are 12_[0-2], 13."""
+    """Ids as Slurm's commands take them, the tasks of an array together: 12_0, 12_[1-2] and 13 are 12_[0-2], 13."""
     tasks: dict[str, list[int]] = {}
-    for job in jobs:
+    for job in (one for ids in jobs for one in each_task(ids)):
         array, _, task = job.partition("_")
         tasks.setdefault(array, []).extend([int(task)] if task else [])
     return [f"{array}_[{ranges(sorted(set(found)))}]" if found else array for array, found in tasks.items()]
