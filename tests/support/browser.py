@@ -32,13 +32,17 @@ class Browser:
         try:
             self._attach()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.close()
             raise
 
     def __enter__(self) -> Browser:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, one: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the browser."""
         self._process.kill()
         self._process.wait()
         os.close(self._to)
