@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmark.atomic import naming
 from benchmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -190,8 +191,8 @@ class Lease(Lock):
         with self._ends:
             number, self._number = self._number, 0
             self._ends.notify_all()
-        with contextlib.suppress(OSError):  # if it is another's by now, that one's number is higher
-            self._numbered(number).write_bytes(b"{}")  # nobody's; removed, its number could be taken again
+        if not self._give_back(number):
+            threading.Thread(target=self._insist, args=(number,), name="lease", daemon=True).start()
         super().release()
 
     def check(self) -> None:
@@ -245,10 +246,15 @@ class Lease(Lock):
             return False
         mine = self._numbered(last + 1)
         try:
-            with mine.open("x") as file:
-                json.dump(asdict(me()), file)
+            file = mine.open("x")
         except FileExistsError:
             return False
+        try:
+            with naming(mine), file:
+                json.dump(asdict(me()), file)
+        except BaseException:
+            mine.unlink(missing_ok=True)  # the next one would wait for it to say whose it is
+            raise
         # one that took long to come here, after several others, has created an old number anew
         if max(self._numbers()) != last + 1:
             mine.unlink(missing_ok=True)
@@ -257,6 +263,21 @@ class Lease(Lock):
         for number in before:
             self._numbered(number).unlink(missing_ok=True)
         return True
+
+    def _give_back(self, number: int) -> bool:
+        """Make it nobody's; False where the disk does not let it."""
+        try:
+            with self._numbered(number).open("r+b") as file:  # removed, its number could be taken again
+                file.write(b"{}")
+                file.truncate()
+        except OSError as error:
+            return error.errno in GONE  # it is another's by now, whose number is higher
+        return True
+
+    def _insist(self, number: int) -> None:
+        """Others, and this process too, would wait for its owner as long as this process lives."""
+        while not self._give_back(number):
+            time.sleep(BEAT)
 
     def _is_free(self, number: int) -> bool:
         """Whether its owner has given it back, is dead, or was silent for too long while this process looked."""

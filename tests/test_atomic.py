@@ -94,7 +94,7 @@ WRITERS = {
     ALONE: {"jobs.results.unpack", "jobs.results._unpack_at_most", "instruments.lab.run", "instruments.rekey._move"}
     | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
     | {"jobs.slurm.snapshot._take", "jobs.slurm.submission._submit"},
-    LEASED: {"lease._claim", "lease.release"},
+    LEASED: {"lease._claim", "lease._give_back"},
 }
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from benchmark import checksums, records
+from benchmark import checksums, lease, records
 from benchmark.atomic import sweep, write_json
 from benchmark.data.tokens import prepare
 from benchmark.models import build, load
@@ -147,6 +148,19 @@ def read_heartbeat(folder: Path) -> Any:
     return json.loads(path.read_text())["phase"] if path.exists() else None
 
 
+# A lease
+
+
+def own_twice(folder: Path) -> None:
+    for _ in range(2):  # what was not given back is waited for
+        with patch.object(lease, "BEAT", 0.01), lease.Lease(folder / "lock"):
+            pass
+
+
+def is_owned(folder: Path) -> bool:
+    return lease.Lease(folder / "lock").is_taken()
+
+
 def scenarios() -> list[Scenario]:
     models = Models()
     return [
@@ -163,4 +177,5 @@ def scenarios() -> list[Scenario]:
         Scenario("model_again", models.first, models.second, models.read, lambda found, *both: found in (None, *both)),
         Scenario("tokens", write_text, tokenise, read_tokens, is_subset),
         Scenario("heartbeat", nothing, show, read_heartbeat),
+        Scenario("lease", nothing, own_twice, is_owned),
     ]

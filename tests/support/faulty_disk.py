@@ -5,6 +5,7 @@ there (creating, writing, syncing, renaming, making folders); then once for each
 EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many faults there were, and what went wrong:
 
 - an error that does not name a file of the scenario's folder;
+- work that does not come to an end;
 - a reader that sees neither what was there nor what was to come, or meets an exception;
 - the same work done again on a whole disk that does not come to the same.
 
@@ -20,7 +21,9 @@ import ctypes
 import json
 import os
 import random
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +36,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 KINDS = ("full", "read-only", "error", "torn")  # as in faulty_disk.c
 DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty disk
+HANGS = -99  # where it has not ended
+PATIENCE = 120.0  # seconds that it has
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,11 @@ class FaultyDisk:
             self._library.fault_disarm()
 
 
-def in_a_child(act: Callable[[], None]) -> tuple[int, str]:
-    """The exit status of a copy of this process that does something, and its error; a negative number is a signal."""
+def in_a_child(act: Callable[[], None], patience: float = PATIENCE) -> tuple[int, str]:
+    """The exit status of a copy of this process that does something, and its error; a negative number is a signal.
+
+    One that has neither ended nor raised an error after so many seconds is killed.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -113,8 +121,12 @@ def in_a_child(act: Callable[[], None]) -> tuple[int, str]:
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        ended = bool(select.select([pipe], [], [], patience)[0])
+        if not ended:
+            os.kill(child, signal.SIGKILL)
         text = pipe.read().decode()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return (status if ended else HANGS), text
 
 
 def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[str, Any]:
@@ -148,6 +160,8 @@ def one_fault(
             scenario.act(folder)
 
     status, error = in_a_child(act)
+    if status == HANGS:
+        return "it hangs"
     if status == FAILED and str(folder) not in error:
         return f"no file is named: {error}"
     if status not in (DONE, FAILED) and fault[1] != "torn":
