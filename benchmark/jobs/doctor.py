@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.jobs.slurm import commands
 from benchmark.sharing import check_sharing
@@ -142,8 +143,9 @@ def of_accounts(account: str | None, cluster: str) -> Iterator[Finding]:
 def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
     """Ask a node, by a job with the suite's options, what it finds."""
     with _question(runs) as folder, _held(folder / "lock"):
-        shutil.copyfile(PROBE, folder / PROBE.name)
-        (folder / "job.sh").write_text(script(slurm, folder))
+        with naming(folder):
+            shutil.copyfile(PROBE, folder / PROBE.name)
+            (folder / "job.sh").write_text(script(slurm, folder))
         began = time.time()
         job = commands.submit(folder / "job.sh")
         try:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from benchmark import records
-from benchmark.atomic import whole_file
+from benchmark.atomic import naming, whole_file
 from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
 from benchmark.errors import UserError
@@ -77,7 +77,8 @@ def unpack(folder: Path, into: Path) -> Store:
                 )
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+                with naming(path):
+                    path.write_bytes(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise ResultsError(
                     f"{archive}: {name!r} is a file and a folder; such an archive is not ours: restore it from a copy"
@@ -193,7 +194,8 @@ def _unpack_at_most(most: int, packed: IO[bytes], into: Path) -> None:
             size += member.size
             if size > most:
                 raise OverflowError(f"more than {most:,} bytes")
-            tar.extract(member, into, filter="data")
+            with naming(into / member.name):
+                tar.extract(member, into, filter="data")
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

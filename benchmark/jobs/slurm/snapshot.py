@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.jobs.slurm.private import make_private
 from benchmark.sharing import for_the_user_alone
@@ -34,11 +35,12 @@ def _take(folder: Path) -> Path:
     else:
         with tempfile.TemporaryDirectory(dir=folder) as unfinished:
             copy = Path(unfinished) / kept.name
-            for path in _files(ROOT):
-                target = copy / path.relative_to(ROOT)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-            (copy / COMMIT_FILE).write_text(commit(), encoding="utf-8")
+            with naming(copy):
+                for path in _files(ROOT):
+                    target = copy / path.relative_to(ROOT)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target)
+                (copy / COMMIT_FILE).write_text(commit(), encoding="utf-8")
             try:
                 os.rename(copy, kept)
             except OSError:

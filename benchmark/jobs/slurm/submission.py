@@ -19,6 +19,7 @@ from typing import Any
 import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 
+from benchmark.atomic import naming
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
@@ -234,7 +235,7 @@ class Submission:
         text = executor._make_submission_file_text(executor._submitit_command_str, "")
         if not self.suite.slurm.wckey:  # submitit gives one, which sites that track them refuse
             text = text.replace("#SBATCH --wckey=submitit\n", "")
-        with for_the_user_alone():
+        with for_the_user_alone(), naming(script):
             script.write_text(text, encoding="utf-8")
         return commands.submit(script)
 
@@ -244,8 +245,9 @@ class Submission:
         for job, id in zip(batch.jobs, ids, strict=True):
             delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive))
             delayed.set_timeout(batch.parameters["time"], self.suite.slurm.max_num_timeout)
-            with for_the_user_alone():
-                delayed.dump(self._paths(id).submitted_pickle)
+            path = self._paths(id).submitted_pickle
+            with for_the_user_alone(), naming(path):
+                delayed.dump(path)
 
     def _paths(self, id: str) -> JobPaths:
         return JobPaths(self.destination.logs, job_id=id)
