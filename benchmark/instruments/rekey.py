@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from benchmark import records
-from benchmark.atomic import whole_file
+from benchmark.atomic import naming, whole_file
 from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
@@ -56,6 +56,8 @@ def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store
         found: dict[str, list[str]] = {"moved": [], "there already": [], "not to be found": []}
         for index, (before, now) in enumerate(zip(old, run.keys, strict=True)):
             if store.stage_done(now):
+                if store.last_of_stage(now)["stage"].get("moved_from") == before and store.stage(before).exists():
+                    shutil.rmtree(store.stage(before))  # what ended the move came between its last two steps
                 found["there already"].append(domains[index])
             elif store.stage_done(before):
                 _move_scores(run, suite, tasks, index, before)
@@ -111,7 +113,8 @@ def _move(run: Run, index: int, before: str) -> None:
     meet(model, [domain.name for domain in run.config.domains[: index + 1]], seed=0)
     new.mkdir(parents=True, exist_ok=True)
     model.save(new / "model", run.corpus.tokenizer)
-    shutil.copy2(old / "method.pt", new)
+    with naming(new / "method.pt"):
+        shutil.copy2(old / "method.pt", new)
     lines = cast(list[LineOfStage], records.read(old / "records.jsonl"))
     for line in lines:
         if line["kind"] == "stage":
