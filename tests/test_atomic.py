@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.atomic import sweep, whole_file, whole_folder, write_json
+from tests.support.disk_writers import WRITERS
 from tests.support.source_tree import TREES
 
 ROOT = Path(__file__).parent.parent
@@ -79,23 +80,6 @@ CALLS |= {
     "os.write",
     "torch.save",
 }
-SCENARIOS = "what tests/support/disk_scenarios.py lets go wrong at each operation"
-WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
-ALONE = "a file of its own, which nobody reads before it is whole"
-LEASED = "what is half written names no owner, and ends like one that is silent"
-WRITERS = {
-    SCENARIOS: {"atomic.whole_file", "atomic.whole_folder", "data.tokens._once", "records.append"}
-    | {"training.checkpoint.save", "training.progress.show", "data.tokens._tokenise", "data.tokens._write_ids"},
-    WHOLE: {"data.croissant._write", "instruments.export_model.export_model", "jobs.results._write"}
-    | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save"}
-    | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive", "transformer")}
-    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")}
-    | {"analysis.figures.to_files", "jobs.slurm.staging._copy"},
-    ALONE: {"jobs.results.unpack", "jobs.results._unpack_at_most", "instruments.lab.run", "instruments.rekey._move"}
-    | {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"}
-    | {"jobs.slurm.snapshot._take", "jobs.slurm.submission._submit"},
-    LEASED: {"lease._claim", "lease._give_back"},
-}
 
 
 def writes(node: ast.AST) -> bool:
@@ -111,7 +95,8 @@ def writes(node: ast.AST) -> bool:
 
 
 def test_whatever_writes_is_whole_at_the_end() -> None:
-    """Oracle: the code, call by call: a new writer must say here why no reader sees half of what it writes."""
+    """Oracle: the code, call by call: a new writer needs a scenario, or says why it needs none. That the scenarios
+    really run them is a test of tests/test_faulty_disk.py."""
     functions = [
         (f"{module}.{function.name}", function)
         for module, tree in TREES.items()

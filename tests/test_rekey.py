@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 import methods
 from benchmark import records
-from benchmark.data.bpe import content_key
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.instruments.rekey import old_stage_keys, rekey
 from benchmark.models import load
-from benchmark.models.prompts import meet
-from benchmark.settings.config import Budget, digest
+from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
-from benchmark.training.run import Run
+from tests.support.older_version import as_that_version_left_it
 from tests.support.tiny_suite import write
 
 # written by that version: benchmark.training.run.stage_keys(tiny_config(METHOD), methods.build(METHOD), "corpus")
@@ -36,29 +32,6 @@ def test_old_keys_are_those_of_that_version(method: str) -> None:
     """Oracle: what that version computed."""
     options = {"noise_scale": "relative"} if method == "elle" else {}  # what ELLE's noise was then
     assert old_stage_keys(tiny_config(method), methods.build(method, options), "corpus") == OLD_KEYS[method]
-
-
-def as_that_version_left_it(run: Run) -> list[str]:
-    """Make of a trained run what it would have looked like: old keys, prompt rows of the whole stream."""
-    corpus, config = run.corpus, run.config
-    corpus_key = digest([content_key(corpus.tokenizer), [[domain.name, domain.key] for domain in corpus.domains]])
-    keys = old_stage_keys(config, methods.build(config.method, config.options), corpus_key)
-    for before, now in zip(keys, run.keys, strict=True):
-        folder = run.store.stage(now)
-        model = load(folder / "model")
-        meet(model, [domain.name for domain in config.domains], seed=1)
-        model.save(folder / "model", corpus.tokenizer)
-        lines = records.read(folder / "records.jsonl")
-        for line in lines:
-            line.pop("texts", None)
-            if line["kind"] == "stage":
-                line["key"] = before
-        (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        os.replace(folder, run.store.stage(before))
-    line = records.read(run.store.run_file(config))[0]
-    line.pop("texts")
-    run.store.run_file(config).write_text(json.dumps({**line, "stages": keys}) + "\n")
-    return keys
 
 
 @pytest.mark.parametrize("method", ["elle", "ewc", "pnn"])

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -129,6 +130,20 @@ ssize_t writev(int fd, const struct iovec *parts, int count)
     REAL(writev);
     FAIL("write", NULL, fd, parts[0].iov_base, parts[0].iov_len);
     return real(fd, parts, count);
+}
+
+ssize_t sendfile(int to, int from, off_t *offset, size_t size)
+{
+    REAL(sendfile);
+    FAIL("write", NULL, to, NULL, 0);
+    return real(to, from, offset, size);
+}
+
+ssize_t sendfile64(int to, int from, off64_t *offset, size_t size)
+{
+    REAL(sendfile64);
+    FAIL("write", NULL, to, NULL, 0);
+    return real(to, from, offset, size);
 }
 
 int fsync(int fd)

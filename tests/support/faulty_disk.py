@@ -27,10 +27,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +104,26 @@ class FaultyDisk:
             self._library.fault_disarm()
 
 
+@contextmanager
+def called() -> Iterator[set[str]]:
+    """The functions of the project that are called in a block, threads that it starts included: MODULE.NAME."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(f"{ROOT}/"):
+            module = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found.add(f"{module}.{frame.f_code.co_name}")
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
 def in_a_child(act: Callable[[], None], patience: float = PATIENCE) -> tuple[int, str]:
     """The exit status of a copy of this process that does something, and its error; a negative number is a signal.
 
@@ -135,7 +157,8 @@ def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[s
     fresh.mkdir()
     scenario.prepare(fresh)
     before = scenario.read(fresh)
-    names = disk.operations(fresh, scenario.act)
+    with called() as functions:
+        names = disk.operations(fresh, scenario.act)
     after = scenario.read(fresh)
     shutil.rmtree(fresh)
     wrong, faults = [], 0
@@ -147,7 +170,8 @@ def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[s
         if problem:
             wrong.append(f"{kind} at {number} ({names[number]}): {problem}")
         shutil.rmtree(fresh)
-    return {"scenario": scenario.name, "operations": len(names), "faults": faults, "wrong": wrong}
+    found = {"scenario": scenario.name, "operations": len(names), "faults": faults, "wrong": wrong}
+    return {**found, "called": sorted(functions)}
 
 
 def one_fault(
@@ -179,11 +203,11 @@ def one_fault(
 
 
 def main() -> None:
-    from tests.support.disk_scenarios import scenarios
+    from tests.support import disk_scenarios, disk_scenarios_of_jobs
 
     place, every, wanted = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
     disk = FaultyDisk()
-    for scenario in scenarios():
+    for scenario in (*disk_scenarios.scenarios(), *disk_scenarios_of_jobs.scenarios(place.parent / "trained")):
         if not wanted or scenario.name in wanted.split(","):
             print(json.dumps(run(scenario, disk, place, every)), flush=True)
     if not wanted:

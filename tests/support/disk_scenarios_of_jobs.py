@@ -1,0 +1,191 @@
+"""More of what the project writes, for a faulty disk: what stands around training, see disk_scenarios.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import submitit
+from submitit.core.utils import DelayedSubmission
+
+import methods
+from benchmark.instruments import lab
+from benchmark.instruments.rekey import rekey
+from benchmark.jobs import doctor, results
+from benchmark.jobs.plan import PlannedJob
+from benchmark.jobs.slurm import commands, job_files, probe, snapshot
+from benchmark.jobs.slurm.submission import Destination, Submission, SubmitCall
+from benchmark.models import load
+from benchmark.models.weights import weights_hash
+from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
+from benchmark.training.progress import Silent
+from benchmark.training.run import Run
+from tests.support import tiny_suite
+from tests.support.faulty_disk import Scenario
+from tests.support.older_version import as_that_version_left_it
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+def anything(*_: Any) -> bool:
+    """Of what nobody reads before its writer has ended."""
+    return True
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class Trained:
+    """A run of two stages, and a study of it, in a folder of its own that is copied."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        path = tiny_suite.write(place)
+        path.write_text(path.read_text().replace('"er"', '"naive"').replace('["naive", "naive"]', '["naive"]'))
+        self.suite = load_suite(str(path))
+        self.configs = methods.runs(self.suite)
+        self.run(place).train()
+        results.collect(self.suite, self.configs, Store(place / "runs"), place / "study")
+        shutil.copytree(place / "runs", place / "older")
+        self.keys = [self.run(place).keys, as_that_version_left_it(self.run(place, "older"))]
+        commit = "git init -q && git add -f study && git -c user.name=n -c user.email=e commit -qm s"
+        subprocess.run(commit, shell=True, cwd=place, check=True)
+
+    def run(self, folder: Path, runs: str = "runs") -> Run:
+        return Run(self.configs[0], lambda: methods.build("naive"), Store(folder / runs), lab.ALONE, Silent())
+
+    # A study
+
+    def copy_runs(self, folder: Path) -> None:
+        shutil.copytree(self._place / "runs", folder / "runs")
+
+    def collect(self, folder: Path) -> None:
+        results.collect(self.suite, self.configs, Store(folder / "runs"), folder / "study")
+
+    def collected(self, folder: Path) -> Any:
+        return [sorted(results._members(path)) for path in (folder / "study").rglob("*.gz")]
+
+    def unpack(self, folder: Path) -> None:
+        results.unpack(self._place / "study", folder / "unpacked")
+
+    def of_commit(self, folder: Path) -> None:
+        shutil.rmtree(folder / "commit", ignore_errors=True)  # in a folder of its own, it is never there
+        results._of_commit(str(self._place / "study"), "HEAD", folder / "commit")
+
+    # Keys of another version
+
+    def copy_older(self, folder: Path) -> None:
+        shutil.copytree(self._place / "older", folder / "runs")
+
+    def rekey(self, folder: Path) -> None:
+        list(rekey(self.suite, self.configs, methods.build, Store(folder / "runs"), lab.ALONE))
+
+    def weights(self, folder: Path) -> Any:
+        """Of each stage, under its new and its old key."""
+        store = Store(folder / "runs")
+        return [
+            [weights_hash(load(store.stage(key) / "model")) if store.stage_done(key) else None for key in both]
+            for both in zip(*self.keys, strict=True)
+        ]
+
+    @staticmethod
+    def is_held(found: Any, before: Any, after: Any) -> bool:
+        """Each stage is where it was, or where it comes to, or for a moment both."""
+        stages = zip(found, before, after, strict=True)
+        return all(one in (old, new, [new[0], old[1]]) for one, old, new in stages)
+
+    # What is submitted
+
+    def submit(self, folder: Path) -> None:
+        place = Destination("c", 10, folder / "jobs", folder / "logs", folder / "code")
+        job = PlannedJob("key", "train", "name", print)  # type: ignore[arg-type]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(small_code(folder))
+            stack.enter_context(patch.object(commands, "submit", return_value="1"))
+            stack.enter_context(patch.object(submitit.SlurmExecutor, "affinity", return_value=1))
+            submission = Submission(self.suite, place, None, {})  # type: ignore[arg-type]
+            submission._send(SubmitCall([job], None, {"time": 5, "additional_parameters": {}}))
+
+    @staticmethod
+    def submitted(folder: Path) -> Any:
+        jobs = job_files.read(folder / "jobs")
+        return [[job.id, bool(DelayedSubmission.load(folder / "logs" / f"{job.id}_submitted.pkl"))] for job in jobs]
+
+
+# A copy of the code
+
+
+@contextlib.contextmanager
+def small_code(folder: Path) -> Any:
+    """Code of two files, beside the folder, in the place of the project's."""
+    root = folder.with_name("root")
+    for name in ("run_all.py", "methods/er.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    with patch.object(snapshot, "ROOT", root):
+        yield
+
+
+def copy_code(folder: Path) -> None:
+    with small_code(folder):
+        snapshot.take(folder / "code")
+
+
+def copied(folder: Path) -> Any:
+    kept = [path for path in (folder / "code").glob("*") if not path.name.startswith("tmp")]
+    return [snapshot.digest(path) == path.name for path in kept]
+
+
+# What doctor tries
+
+
+def ask(folder: Path) -> None:
+    def submit(script: Path) -> str:
+        with contextlib.suppress(OSError):  # on another machine
+            probe.main(script.parent)
+        return "1"
+
+    findings = [*doctor.of_folder(folder)]
+    with contextlib.ExitStack() as stack:
+        answers: Any = {"submit": submit, "queue": dict, "restarts": lambda job: 1}
+        stack.enter_context(patch.multiple(commands, **answers))
+        stack.enter_context(patch.object(probe, "of_torch", return_value={"torch": "2", "device": "cpu", "devices": 0}))
+        stack.enter_context(patch.dict(os.environ, SLURM_JOB_ID="1"))
+        findings += doctor.of_node(Slurm(), folder)
+    for finding in findings:
+        if finding.serious and finding.cure:
+            raise ValueError(f"{folder}: {finding}")
+
+
+# Where conformance trains
+
+
+def make_lab(folder: Path) -> None:
+    with patch.object(lab, "Run"):
+        lab.Lab("naive", methods.build, folder).run(lab.tiny_config("naive"), "store")
+
+
+def scenarios(place: Path) -> list[Scenario]:
+    """`place`: where what they begin with is made, not on the faulty disk."""
+    place.mkdir()
+    trained = Trained(place)
+    return [
+        Scenario("collect", trained.copy_runs, trained.collect, trained.collected),
+        Scenario("unpack", nothing, trained.unpack, contents, anything),
+        Scenario("commit", nothing, trained.of_commit, contents, anything),
+        Scenario("rekey", trained.copy_older, trained.rekey, trained.weights, trained.is_held),
+        Scenario("submit", nothing, trained.submit, trained.submitted),
+        Scenario("code", nothing, copy_code, copied),
+        Scenario("doctor", nothing, ask, lambda folder: None),
+        Scenario("lab", nothing, make_lab, lambda folder: (folder / "store" / "data").is_dir()),
+    ]

@@ -1,0 +1,26 @@
+"""The functions of the project that write files: tests/test_atomic.py finds them, test_faulty_disk.py runs them."""
+
+from __future__ import annotations
+
+WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
+WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets each of its operations go wrong
+    "records": {"records.append"},
+    "json": {"atomic.whole_file"},
+    "model": {"atomic.whole_folder", "models.transformer._write"},
+    "tokens": {"data.tokens._once", "data.tokens._tokenise", "data.tokens._write_ids"},
+    "checkpoint": {"training.checkpoint.save"},
+    "heartbeat": {"training.progress.show"},
+    "lease": {"lease._claim", "lease._give_back"},
+    "collect": {"jobs.results._write"},
+    "unpack": {"jobs.results.unpack"},
+    "commit": {"jobs.results._unpack_at_most"},
+    "rekey": {"instruments.rekey._move"},
+    "submit": {"jobs.slurm.submission._submit"},
+    "code": {"jobs.slurm.snapshot._take"},
+    "doctor": {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"},
+    "lab": {"instruments.lab.run"},
+    WHOLE: {"data.croissant._write", "instruments.export_model.export_model", "analysis.figures.to_files"}
+    | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save", "jobs.slurm.staging._copy"}
+    | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive")}
+    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")},
+}
