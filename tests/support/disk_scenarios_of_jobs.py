@@ -37,7 +37,7 @@ def nothing(folder: Path) -> None:
 
 
 def anything(*_: Any) -> bool:
-    """Of what nobody reads before its writer has ended."""
+    """Nothing: nobody reads it before its writer has ended."""
     return True
 
 
@@ -91,7 +91,7 @@ class Trained:
         list(rekey(self.suite, self.configs, methods.build, Store(folder / "runs"), lab.ALONE))
 
     def weights(self, folder: Path) -> Any:
-        """Of each stage, under its new and its old key."""
+        """The state of each stage, under its new and its old key."""
         store = Store(folder / "runs")
         return [
             [weights_hash(load(store.stage(key) / "model")) if store.stage_done(key) else None for key in both]
