@@ -1,8 +1,10 @@
-"""Sixty short runs on a real Slurm, a third of them preempted or killed at random: `make slurm-chaos`, some minutes.
+"""Sixty short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
 
     python -m tests.tools.slurm_chaos [--runs 60] [--runs-per-job 1] [--seed S]
 
-With several runs a job what happens to one happens to its job: all of its runs stop, or its processes die.
+Who submits is killed twice on its way. Then jobs are told that their time is over, killed, preempted, suspended, or
+lose their node, and the controller falls silent. With several runs a job what happens to one happens to its job: all of
+its runs stop, or its processes die.
 
 All must finish, each once, equal to undisturbed ones bit for bit, and the training that was lost must stay within the
 checkpoint intervals and two percent.
@@ -11,23 +13,33 @@ checkpoint intervals and two percent.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import random
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 
 import torch
 
+import methods
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.job_files import Job
+from benchmark.jobs.survey import Survey
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import STEPS, Lab, copy_code, submitting, wait_until, write_texts
+from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_texts
 
 DISTURBED = 1 / 3
 SIDE_BY_SIDE = 2  # runs of a job that has several
+SILENCE = 3.0  # seconds
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
 RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
@@ -49,11 +61,10 @@ class Chaos:
         for row in self.rows:
             self.lab.tell(row, f"slow {STEP}")
         # row -> after how many of its twenty evaluations what happens to it
-        kinds = (self.tell, self.kill, self.lose_node, self.preempt)
-        self.plan = {
-            row: (self.chosen.randrange(2, 18), self.chosen.choice(kinds))
-            for row in self.chosen.sample(self.rows, round(DISTURBED * runs))
-        }
+        kinds = [self.tell, self.kill, self.lose_node, self.preempt, self.suspend, self.silence]
+        self.chosen.shuffle(kinds)
+        rows = self.chosen.sample(self.rows, round(DISTURBED * runs))
+        self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
         self.happened: Counter[str] = Counter()
 
     def row(self, number: int) -> str:
@@ -67,6 +78,8 @@ class Chaos:
         return self.lab.folder / "steps" / row
 
     def run(self) -> None:
+        for scripts in (1, 2):
+            self.kill_submitter(scripts)
         self.lab.submit()
         while commands.queue():
             for row, (evaluations, disturb) in list(self.plan.items()):
@@ -79,6 +92,31 @@ class Chaos:
             time.sleep(0.2)
         self.lab.submit("--retry-failed")  # those whose process was killed
         wait_until(lambda: not commands.queue())
+
+    def kill_submitter(self, scripts: int) -> None:
+        """SIGKILL to who submits, when it has written so many batch scripts; what it left unnoted is ended."""
+        before = len(self.scripts())
+        process = subprocess.Popen(
+            [sys.executable, "run_all.py", *self.lab.arguments("run", "--executor", "slurm")],
+            cwd=self.lab.folder.parent / "code",
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+        )
+        wait_until(lambda: len(self.scripts()) >= before + scripts or process.poll() is not None)
+        time.sleep(self.chosen.uniform(0, 0.1))
+        self.happened["kill_submitter"] += process.poll() is None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the sbatch that it waits for
+        process.wait()
+        time.sleep(1)
+        survey = Survey(load_suite(str(self.lab.file)), self.lab.configs(), methods.build, Store(self.lab.runs))
+        survey.states()
+        left = [job.id for key, job in survey.jobs.items() if key.startswith("unnoted-")]
+        print(f"killed who submits: {len(self.lab.jobs())} jobs are noted, {len(left)} not", flush=True)
+        commands.cancel(left)
+
+    def scripts(self) -> list[Path]:
+        return list(self.lab.runs.rglob("submission-*.sh"))
 
     def running(self, row: str) -> Job | None:
         config = self.lab.config(row)
@@ -114,6 +152,25 @@ class Chaos:
             "--output=/dev/null",
         ]
         subprocess.run(urgent, check=True, capture_output=True)
+
+    def suspend(self, job: Job) -> None:
+        """The job stands still, as others take turns with it; `status` says so."""
+        if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
+            state = next(one for one in self.lab.states().values() if one.config.id == job.run)
+            assert state.state == "done" or state.detail.startswith("suspended"), state
+            time.sleep(SILENCE)
+            subprocess.run(["scontrol", "resume", job.id], check=True)
+
+    def silence(self, job: Job) -> None:
+        """The controller stands still; nothing is taken for ended by it."""
+        before = self.ended()
+        with silent(self.cluster):
+            assert self.ended() <= before
+            time.sleep(SILENCE)
+
+    def ended(self) -> set[str]:
+        """The rows whose jobs are taken for dead."""
+        return {row for row, one in self.lab.states().items() if one.state in ("failed", "interrupted")}
 
     def verify(self) -> None:
         states = self.lab.states()
