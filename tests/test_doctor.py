@@ -119,6 +119,18 @@ def test_limits_of_accounts(monkeypatch) -> None:
     assert not list(doctor.of_accounts(None, "red"))
 
 
+def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
+    """Oracle: in a container the number of a user may have no name: Python's own error, and the number in its place."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "lab|4\n")
+    assert commands.submit_limits(None, "") == {"lab": 4} and f"user={os.getuid()}" in asked[0]
+
+
 class OneNode:
     """Slurm with one node, which is this machine; `requeue` is the body of its scontrol."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmark.errors import UserError
+from benchmark.lease import me
 
 PIECE = 500  # ids in one command
 NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
@@ -116,7 +116,7 @@ def submit_limits(account: str | None, cluster: str) -> dict[str, int]:
 
     Raises SlurmError where there is no answer: many sites keep no accounts.
     """
-    words = [f"user={getpass.getuser()}", *([f"account={account}"] if account else [])]
+    words = [f"user={me().user}", *([f"account={account}"] if account else [])]
     words += [f"cluster={cluster}"] if cluster else []
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", *words, "format=Account,MaxSubmitJobs"]
     rows = [line.split("|") for line in _ask(command).splitlines()]
