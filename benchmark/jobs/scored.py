@@ -40,18 +40,17 @@ def scored(
     config, keys, trained = run.config, run.trained.keys, run.trained.stages
     stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
     prompts = bool(stages) and _has_prompts(keys[:trained], store)
+    seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
     found = []
     for stage in stages:
         final = stage == len(config.domains) - 1
         ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
-        seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
         if stage >= trained:
             name = keys[stage] if stage < len(keys) else f"{config.label}-{stage}"
             found.append(Scored(name, len(ways) * sum(map(len, seeds.values()))))
             continue
         wanted = {(task, way, seed) for task, of in seeds.items() for seed in of for way in ways}
-        path = store.root / "scores" / f"{keys[stage]}.jsonl"
-        lines = _lines(path) if path.exists() else []
+        lines = _lines(store.root.joinpath("scores", f"{keys[stage]}.jsonl"))
         there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
         ran = tuple(when for cell, when in there.items() if cell in wanted)
         missing = len(wanted) - len(ran)
@@ -62,9 +61,11 @@ def scored(
 
 
 def _lines(path: Path) -> list[_Line]:
-    """The lines of a file of scores. Raises RecordsError as `records.read` does."""
+    """The lines of a file of scores, none without one. Raises RecordsError as `records.read` does."""
     try:
         return _LINE.decode_lines(path.read_bytes())
+    except FileNotFoundError:
+        return []
     except (msgspec.MsgspecError, ValueError, RecursionError):  # a killed writer's half line, or damage: `read` knows
         return msgspec.convert(records.read(path), list[_Line])
 
