@@ -19,6 +19,7 @@ class Hardware(TypedDict):
     device: str  # the GPU's name, or "CPU"
     count: int  # of processes
     cpu: str
+    instructions: NotRequired[str]  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
     cores: int | None  # of the machine
     own_cores: list[int]  # those that this process may run on
     side_by_side: int  # runs at a time on the machine

@@ -21,9 +21,9 @@ that the stage began anew: what stands before it no longer counts.
                 budget {unit: "seconds"|"steps"|"tokens"|..., amount},
                 data {domain: what its tokens were made of}, texts {domain: hash of its validation text} (older: none),
                 phases [{name, share, memory, trains}],
-                provenance {code, packages {name: version}, hardware {device, count, cpu, cores, own_cores [of this
-                            process], side_by_side (runs at a time on the machine), node}, threads,
-                            precision, world_size}
+                provenance {code, packages {name: version}, hardware {device, count, cpu, instructions
+                            (vector ones, e.g. AVX2; older: none), cores, own_cores [of this process],
+                            side_by_side (runs at a time), node}, threads, precision, world_size}
     evaluation  phase, step, fraction (of the stage's budget, 0..1), charged {seconds, steps, tokens},
                 perplexity and bits_per_byte {every domain of the stream, seen or not, and every probe: float},
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth

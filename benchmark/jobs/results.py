@@ -247,7 +247,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
             if key in keys:
                 with join() as alone:
                     TrainRun(config, build, store.root, keys.index(key))(alone, lambda: False)
-                expected, actual = _done(recorded, key).get("weights"), _done(store, key).get("weights")
+                expected, actual = (_hash_of(where, key) for where in (recorded, store))
                 if not store.stage_done(key):
                     raise ResultsError(
                         f"{config.id}: that stage has another key here: text or settings differ"
@@ -255,8 +255,9 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
                     )
                 if actual != expected:
                     raise ResultsError(
-                        f"stage {key} of {config.id} came to weights {actual}, recorded are {expected}: run it with "
-                        "the code, packages and hardware that the record names, or collect what it is now"
+                        f"stage {key} of {config.id} came to weights {actual} on {_trained_on(store, key)}, recorded "
+                        f"are {expected} on {_trained_on(recorded, key)}: run it with the code, packages and hardware "
+                        "that the record names, or collect what it is now"
                     )
                 yield f"stage {key} of {config.id}: the same weights, {expected}"
                 return
@@ -323,14 +324,13 @@ def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> 
 
 
 def _machines(runs: Sequence[RunRecords]) -> str:
-    found = {
-        f"{line['provenance']['hardware']['device']} ({line['provenance']['hardware']['cpu']})"
-        for run in runs
-        for stage in run.stages
-        for line in stage
-        if line["kind"] == "stage"
-    }
+    found = {_machine(line) for run in runs for stage in run.stages for line in stage if line["kind"] == "stage"}
     return ", ".join(sorted(found)) or "no machine yet"
+
+
+def _machine(stage: StageLine) -> str:
+    machine = stage["provenance"]["hardware"]
+    return f"{machine['device']} ({', '.join(filter(None, (machine['cpu'], machine.get('instructions'))))})"
 
 
 def _compare(committed: Path, rendered: Path) -> int:
@@ -354,8 +354,12 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
-def _done(store: Store, key: str) -> dict[str, str]:
-    return records.last(store.stage(key) / "records.jsonl", "done") or {}
+def _hash_of(store: Store, key: str) -> str | None:
+    return store.last_of_stage(key, "done").get("done", {}).get("weights")
+
+
+def _trained_on(store: Store, key: str) -> str:
+    return _machine(cast(StageLine, store.last_of_stage(key)["stage"]))
 
 
 def _members(archive: Path) -> dict[str, bytes]:

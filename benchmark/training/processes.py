@@ -103,6 +103,7 @@ class World:
             device=device_name(self.device),
             count=self.size,
             cpu=_cpu_model(),
+            instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
             own_cores=own_cores(),
             side_by_side=self.side_by_side,
