@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from submitit.slurm.slurm import _make_sbatch_string
 
 from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
@@ -67,6 +68,17 @@ def test_the_node_is_asked_for_what_training_asks_for() -> None:
     flags = {line for line in doctor.script(by_gpu, Path("/x")).splitlines() if line.startswith("#SBATCH")}
     assert {"#SBATCH --gpus-per-task=2", "#SBATCH --cpus-per-gpu=3", "#SBATCH --mem-per-gpu=4GB"} <= flags
     assert "#SBATCH --mem-per-cpu=1GB\n" in doctor.script(Slurm(mem_per_cpu="1GB"), Path("/x"))
+
+
+def test_options_without_a_value(tmp_path: Path) -> None:
+    """Oracle: sbatch takes `--exclusive` and no `--exclusive=True`; false leaves an option out, of real jobs too."""
+    more = Slurm(additional_parameters={"exclusive": True, "requeue": False, "core_spec": 1, "licenses": "a b"})
+    flags = [line for line in doctor.script(more, Path("/x")).splitlines() if line.startswith("#SBATCH")]
+    assert {"#SBATCH --exclusive", "#SBATCH --core-spec=1", "#SBATCH --licenses='a b'"} <= set(flags)
+    assert not [line for line in flags if "requeue" in line or "True" in line]
+    real = _make_sbatch_string("true", tmp_path, **more.for_training("steps")).splitlines()
+    assert {"#SBATCH --exclusive", "#SBATCH --core-spec=1", "#SBATCH --licenses='a b'"} <= set(real)
+    assert not [line for line in real if "requeue" in line]
 
 
 def test_gpus_of_training_alone_are_looked_for(tmp_path: Path, monkeypatch) -> None:

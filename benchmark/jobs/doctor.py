@@ -165,14 +165,17 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
 
 def script(slurm: Slurm, folder: Path) -> str:
     """A batch script with the options of the suite's training jobs, as far as they choose the node."""
+    from submitit.slurm.slurm import _as_sbatch_flag
+
     own = slurm.of("train")
     if own.runs_per_job > 1:
         own = own.as_one_process(bool(own.exclusive))
-    given = {name.replace("_", "-"): value for name in OPTIONS if (value := getattr(own, name)) is not None}
+    given = {name: value for name in OPTIONS if (value := getattr(own, name)) is not None}
     given |= {"ntasks": 1, "time": 5, "job-name": "doctor", "output": folder / "log", "open-mode": "append"}
-    flags = [f"#SBATCH --{name}={value}" for name, value in (given | dict(own.additional_parameters)).items()]
+    given |= {"requeue": True, **own.additional_parameters}
+    flags = [_as_sbatch_flag(name, value) for name, value in given.items() if value is not False]
     command = f"{own.python or sys.executable} {folder / PROBE.name} {folder}"
-    return "\n".join(["#!/bin/bash", *flags, "#SBATCH --requeue", "set -e", *own.setup, command, ""])
+    return "\n".join(["#!/bin/bash", *flags, "set -e", *own.setup, command, ""])
 
 
 def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) -> Iterator[Finding]:

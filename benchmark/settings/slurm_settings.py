@@ -79,7 +79,9 @@ class Slurm(Settings):
     )
     max_num_timeout: int = Field(1000, ge=0, le=MOST, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
-    additional_parameters: dict[str, Any] = Field({}, description='other options of sbatch, {"reservation" = "x"}')
+    additional_parameters: dict[str, Any] = Field(
+        {}, description='other options of sbatch, {"reservation" = "x"}; true: without a value, false: not at all'
+    )
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv x.sif python3'"
     )
@@ -215,7 +217,8 @@ class Slurm(Settings):
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
         # A job that needs another's success ends if there is none, rather than wait for ever.
         always = {"requeue": True, "kill_on_invalid_dep": "yes"}
-        given["additional_parameters"] = {**always, **self.additional_parameters}
+        more = {**always, **self.additional_parameters}
+        given["additional_parameters"] = {key: value for key, value in more.items() if value is not False}
         return given
 
 
