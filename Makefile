@@ -27,11 +27,11 @@ MEASURED = $(shell $(RUN) -c 'import sys; print("--cov" if sys.version_info >= (
 
 # One thread a process: the tests run side by side, but those on the cluster, which has all cores to itself.
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore tests/test_slurm.py $(MEASURED)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore-glob 'tests/test_slurm*.py' $(MEASURED)
 	@$(MAKE) test-slurm
 
 test-slurm: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm.py
+	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm*.py
 
 test-thorough: $(VENV)/installed-test
 	THOROUGH=1 PYTEST_TIMEOUT=7200 $(MAKE) test

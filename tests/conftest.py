@@ -1,9 +1,14 @@
 """What tests of several files are given."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import matplotlib.figure
 import pytest
 
 from analysis import figures
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_lab import Lab, missing, new_lab, write_texts
 
 
 @pytest.fixture
@@ -13,3 +18,24 @@ def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
     to_files = figures.to_files
     monkeypatch.setattr(figures, "to_files", lambda figure: seen.append(figure) or to_files(figure))
     return seen
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
+    assert not missing, f"not installed: {' '.join(missing)}"
+    with SlurmCluster(tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder)
+    Lab(folder / "prepared", folder).write('{ method = "naive" }').call("prepare")
+    return folder
+
+
+@pytest.fixture
+def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
+    with new_lab(tmp_path, texts) as lab:
+        yield lab

@@ -6,7 +6,6 @@ Every wait is for a state and ends with an error if that does not come. Runs are
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import signal
@@ -24,69 +23,26 @@ from benchmark import records
 from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.submission import Submission
-from tests.support.slurm_cluster import SlurmCluster, missing_programs
-from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_task, write_texts
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_lab import (
+    Lab,
+    assert_as_if_undisturbed,
+    needs_slurm,
+    new_lab,
+    scontrol,
+    silent,
+    wait_until,
+    write_task,
+)
 from tests.support.thorough import only_thorough
 
-missing = missing_programs()
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(
-        bool(missing) and os.environ.get("CI") != "true",
-        reason=f"Slurm is not installed: apt-get install --no-install-recommends {' '.join(missing)}",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
-    assert not missing, f"not installed: {' '.join(missing)}"
-    with SlurmCluster(tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    write_texts(folder)
-    Lab(folder / "prepared", folder).write('{ method = "naive" }').call("prepare")
-    return folder
-
-
-@contextlib.contextmanager
-def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
-    """`folder/code` is what will be submitted."""
-    lab = Lab(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
-    with submitting(copy_code(folder / "code")):
-        yield lab
-        subprocess.run(["scancel", "--me"], check=True)
-        wait_until(lambda: not commands.queue())
-
-
-@pytest.fixture
-def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
-    with new_lab(tmp_path, texts) as lab:
-        yield lab
-
-
-def scontrol(*words: str) -> None:
-    subprocess.run(["scontrol", *words], check=True)
+pytestmark = needs_slurm
 
 
 def preempt(lab: Lab) -> None:
     """A job of a partition that goes before takes both nodes."""
     urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
     subprocess.run(urgent, check=True, capture_output=True)
-
-
-def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
-    """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
-    expected = lab.undisturbed(row)
-    assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.weights(row).items())
-    assert lab.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
-    assert lab.stage(row)[-1]["charged"]["steps"] == STEPS
-    steps = [line["step"] for line in lab.stage(row) if line["kind"] == "resumed"]
-    assert len(steps) == resumed and all(0 < step < STEPS for step in steps)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,8 +30,17 @@ from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
-from tests.support.slurm_cluster import SlurmCluster
+from tests.support import processes
+from tests.support.slurm_cluster import SlurmCluster, missing_programs
 
+missing = missing_programs()
+needs_slurm = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(
+        bool(missing) and os.environ.get("CI") != "true",
+        reason=f"Slurm is not installed: apt-get install --no-install-recommends {' '.join(missing)}",
+    ),
+]
 PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
 STEPS = 200  # of the second stage, evaluated every tenth
 WORDS = {"wood": "oak ash elm fir pine birch leaf root bark moss", "sea": "wave salt tide fish crab sand reef gull"}
@@ -223,6 +233,38 @@ class Lab:
         assert train_here([self.config(row)], methods.build, other.runs) == []
         torch.set_num_threads(threads)
         return other
+
+
+@contextlib.contextmanager
+def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
+    """`folder/code` is what will be submitted."""
+    lab = Lab(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
+    with submitting(copy_code(folder / "code")):
+        yield lab
+        subprocess.run(["scancel", "--me"], check=True)
+        wait_until(lambda: not commands.queue())
+
+
+def scontrol(*words: str) -> None:
+    subprocess.run(["scontrol", *words], check=True)
+
+
+def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
+    """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
+    expected = lab.undisturbed(row)
+    assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.weights(row).items())
+    assert lab.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
+    assert lab.stage(row)[-1]["charged"]["steps"] == STEPS
+    steps = [line["step"] for line in lab.stage(row) if line["kind"] == "resumed"]
+    assert len(steps) == resumed and all(0 < step < STEPS for step in steps)
+
+
+def processes_of(job: str) -> list[int]:
+    """Pids of what a job has started on this machine, its batch script left out."""
+    array, _, task = job.partition("_")
+    own = [f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"] if task else [f"SLURM_JOB_ID={job}"]
+    wanted = [*own, "SUBMITIT_EXECUTOR=slurm"]
+    return [pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted)]
 
 
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:

@@ -35,7 +35,7 @@ from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import STEPS, Lab, copy_code, silent, submitting, wait_until, write_texts
+from tests.support.slurm_lab import STEPS, Lab, copy_code, processes_of, silent, submitting, wait_until, write_texts
 
 DISTURBED = 1 / 3
 SIDE_BY_SIDE = 2  # runs of a job that has several
@@ -129,9 +129,7 @@ class Chaos:
 
     def kill(self, job: Job) -> None:
         """The training process dies, as when there is no memory left."""
-        array, _, task = job.id.partition("_")
-        wanted = (f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SUBMITIT_EXECUTOR=slurm")
-        processes.kill(pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted))
+        processes.kill(processes_of(job.id))
 
     def lose_node(self, job: Job) -> None:
         self.cluster.kill_node(job.starts[-1]["node"])

@@ -1,0 +1,112 @@
+"""Jobs that train nothing, and a part of an array, on a real Slurm; see tests/test_slurm.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from benchmark.jobs.slurm import commands
+from tests.support import processes
+from tests.support.slurm_lab import Lab, needs_slurm, processes_of, scontrol, wait_until, write_task
+from tests.support.thorough import THOROUGH, only_thorough
+
+pytestmark = needs_slurm
+
+
+def test_cancel_ends_tasks_of_an_array(lab: Lab) -> None:
+    """Oracle: by hand, in Slurm's queue: of arrays in which all wait, the tasks of a seed, then of a run."""
+    lab.write('{ method = "naive" }', '{ method = "er" }', tasks=write_task(lab.folder))
+    with lab.file.open("a") as file:
+        file.write('additional_parameters = { begin = "now+1hour" }')
+    lab.submit("--seeds", "0,1,2")
+    ids = {job.name: job.id for job in lab.jobs()}
+    ends = {id for name, id in ids.items() if "s1" in name}
+    assert len(ids) == 16 and len(ends) == 5, "a shared stage and two runs with their scores a seed, and the report"
+    assert lab.call("cancel", "--seeds", "1") == 0
+    assert set(commands.queue()) == {*ids.values()} - ends
+    ends |= {ids["tiny:er-s2"], ids["tiny:score-er-s2-sea"]}
+    assert lab.call("cancel", "--methods", "er", "--seeds", "2") == 0
+    assert set(commands.queue()) == {*ids.values()} - ends
+
+
+def kill(job: str) -> None:
+    """Its processes die as soon as it has some, as where memory is short; Slurm is not asked to end it."""
+    wait_until(lambda: any(processes.has_variable(pid, "SLURM_PROCID=0") for pid in processes_of(job)))
+    processes.kill(processes_of(job))
+
+
+def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
+    """A score, a measure and a report are killed. Oracle: the rule for runs: each is told with its log and counted, and
+    is tried again when that is asked for, and only then."""
+    lab.write('{ method = "naive" }', tasks=write_task(lab.folder))
+    text = lab.file.read_text().replace("main_pretraining", "representational_similarity")
+    lab.file.write_text(text.replace("[40, 200]", "[1, 1]"))
+    assert lab.call("run", "--set", "tasks=[]", "--set", "tables=[]", "--parallel", "1") == 0
+    lab.submit()
+    killed = lab.jobs()
+    for job in killed:
+        kill(job.id)
+    wait_until(lambda: not commands.queue())
+    capsys.readouterr()
+    assert lab.call("status") == 1
+    told = capsys.readouterr().out
+    assert "other jobs: 3 failed" in told and len(killed) == 3
+    for job in killed:
+        said = f"{job.name}  failed  {job.id}  ended without a word (FAILED); log {job.submitted['log']}"
+        assert said in told.splitlines()
+    lab.submit()
+    assert "nothing to submit" in capsys.readouterr().out and lab.jobs() == killed
+    lab.submit("--retry-failed")
+    assert [job.key for job in lab.jobs()[3:]] == [job.key for job in killed]
+    assert lab.call("status") == 0, "they are under way"
+    if THOROUGH:
+        wait_until(lambda: not commands.queue())
+        assert lab.call("status") == 0 and (lab.folder / "report" / "tiny" / "index.html").exists()
+
+
+@only_thorough
+def test_preparation_goes_on_where_its_limit_stopped_it(lab: Lab, capsys) -> None:
+    """It is told that its time is over in its second text, and killed when it is there again. Oracle: Slurm queues it
+    again, a killed one is tried again when asked, and none of them makes the first text anew."""
+    texts = [json.dumps({"text": f"sand {number} " * 500}) for number in range(4000)]
+    (lab.folder / "sea.jsonl").write_text("\n".join(texts))
+    lab.write('{ method = "naive" }', slurm='partition = "preemptible"\n[slurm.prepare]\npartition = "main"')
+    lab.file.write_text(lab.file.read_text().replace(f"{lab.texts}/sea", f"{lab.folder}/sea"))
+    domains = lab.runs / "data" / "domains"
+    before = {*domains.iterdir()}
+
+    def first_text(starts: int) -> os.stat_result:
+        """Wait until a job that has started so often is in its second text; of the first it has made this."""
+        wait_until(lambda: len(lab.jobs()[0].starts) == starts and made() and [*domains.glob("*.unfinished/*.bin")])
+        [file] = made()
+        return file.stat()
+
+    def made() -> list[Path]:
+        found = [file for file in domains.glob("*/info.json") if file.parent not in before]
+        return [file for file in found if file.parent.suffix != ".unfinished"]
+
+    scontrol("update", "PartitionName=preemptible", "State=DOWN")  # nothing else begins
+    try:
+        lab.submit()
+        job = lab.jobs()[0].id
+        first = first_text(starts=1)
+        subprocess.run(["scancel", "--signal=USR2", job], check=True)  # as a time limit does
+        wait_until(lambda: commands.queue()[job].waits)
+        assert first_text(starts=2) == first
+        kill(job)
+        wait_until(lambda: job not in commands.queue())
+        capsys.readouterr()
+        assert lab.call("status") == 1
+        assert f"tiny:prepare  failed  {job}  ended without a word (FAILED); log" in capsys.readouterr().out
+        lab.submit()
+        assert "nothing to submit" in capsys.readouterr().out
+        lab.call("cancel", "--seeds", "0")  # the run, which would make its text itself
+        lab.submit("--retry-failed")
+        assert [one.name for one in lab.jobs()[-3:]] == ["tiny:prepare", "tiny:naive-s0", "tiny:report"]
+        wait_until(lambda: lab.jobs()[-3].end)
+    finally:
+        scontrol("update", "PartitionName=preemptible", "State=UP")
+    assert lab.jobs()[-3].end["state"] == "done" and len(made()) == 2
+    assert first in [file.stat() for file in made()]
