@@ -329,13 +329,19 @@ def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bo
         assert bool(lost) == (answered and step < 3) == ("ends it" in capsys.readouterr().out)
 
 
-def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch) -> None:
-    """Oracle: MaxArraySize 0, where Slurm refuses every array."""
+@pytest.mark.parametrize("seeds", ["0,1,2", SEEDS])
+def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch, seeds: str) -> None:
+    """Oracle: MaxArraySize 0, where Slurm refuses every array: a call a job, and none more, however many there are. It
+    names what the job waits for, and the one that ends before it, so that no more than three train at a time."""
+    lab.write('{ method = "naive" }', '{ method = "er" }', slurm="array_parallelism = 3")
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=0)
-    assert lab.submit() == 0
-    assert len(slurm.arrays) == 5 and not any(one.tasks for one in slurm.arrays.values())
-    for job in lab.jobs():
-        assert after(lab, slurm, job.id) >= set(job.submitted["after"])
+    assert lab.submit("--seeds", seeds) == 0
+    jobs = lab.jobs()
+    assert len(slurm.arrays) == len(jobs) == 2 + 3 * len(seeds.split(",")) == slurm.calls["sbatch"]
+    assert not any(one.tasks for one in slurm.arrays.values()) and not slurm.calls["scontrol update"]
+    trained = [job for job in jobs if job.submitted["serves"]]
+    for before, job in zip([None] * 3 + trained, trained, strict=False):
+        assert after(lab, slurm, job.id) == {*job.submitted["after"], *([before.id] if before else [])}
 
 
 def test_a_report_waits_for_those_alone_that_end_last(lab: Lab, tmp_path, monkeypatch) -> None:

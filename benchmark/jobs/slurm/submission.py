@@ -77,8 +77,12 @@ class Submission:
         """Submit training: all at once, with dependencies of single tasks, where these take few calls; else in waves.
 
         A wave is what needs as many shared stages before it, and waits for all of the wave before. So at most
-        `array_parallelism` of its tasks run at a time however many arrays it takes.
+        `array_parallelism` of its tasks run at a time however many arrays it takes. Where a call submits one job it
+        says what that waits for.
         """
+        if self._largest == 1:
+            self._in_lanes(jobs, None)
+            return
         new = {job.key for job in jobs}
         waits = {job.key: frozenset(key for key in job.after if key in new or key in self.ids) for job in jobs}
         common = frozenset.intersection(*waits.values()) - new
@@ -126,24 +130,27 @@ class Submission:
     def after_all(self, job: PlannedJob) -> None:
         """Submit a job that waits until others have ended."""
         [(_, parameters)] = self.resources.alike([job])
-        self._send(
-            SubmitCall([job], None, parameters, self._after([self.ids[key] for key in job.after if key in self.ids]))
-        )
+        self._send(SubmitCall([job], None, parameters, self._after(self._before(job))))
+
+    def _before(self, job: PlannedJob) -> list[str]:
+        """The ids of those that a job waits for; what is not under way has ended."""
+        return [self.ids[key] for key in job.after if key in self.ids]
 
     def _in_lanes(
-        self,
-        jobs: Sequence[PlannedJob],
-        after: Sequence[str],
-        unwired: frozenset[str] = frozenset(),
+        self, jobs: Sequence[PlannedJob], after: Sequence[str] | None, unwired: frozenset[str] = frozenset()
     ) -> None:
-        """Submit arrays, of jobs that ask for the same, of which together at most `array_parallelism` tasks run."""
+        """Submit arrays, of jobs that ask for the same, of which together at most `array_parallelism` tasks run.
+
+        They wait until `after` have ended; None stands for what the first of an array waits for.
+        """
         alike, cap = self.resources.alike(jobs), self.suite.slurm.array_parallelism
         pieces = [(piece, given) for group, given in alike for piece in commands.pieces(group, self._largest)]
         lanes = min(len(pieces), cap)
         last: list[str] = []
         for number, (piece, parameters) in enumerate(pieces):
             share = cap // lanes + (number % lanes < cap % lanes)
-            waits = [*after, *last[number - lanes : number - lanes + 1]] if number >= lanes else after
+            waits = [*(self._before(piece[0]) if after is None else after)]
+            waits += last[number - lanes : number - lanes + 1] if number >= lanes else []
             tasks = range(len(piece)) if len(piece) > 1 else None
             self._send(SubmitCall(piece, tasks, parameters, self._after(waits), share, unwired))
             last += self.sent[-1:]
@@ -193,8 +200,7 @@ class Submission:
         """Write down what was submitted."""
         lines = {}
         for job, id in zip(batch.jobs, ids, strict=True):
-            # what is not under way has ended
-            after = [self.ids[key] for key in job.after if key in self.ids]
+            after = self._before(job)
             wired = job.key not in batch.unwired
             if not wired:  # a task's own dependency takes the place of its array's
                 after += [id for id in _arrays(batch.dependency) if id not in after]
