@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 import methods
 from benchmark import records
+from benchmark.instruments import rekey as rekeying
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.instruments.rekey import old_stage_keys, rekey
 from benchmark.models import load
@@ -59,6 +62,33 @@ def test_a_finished_run_is_moved_and_goes_on(tmp_path: Path, method: str) -> Non
     run.store.stage(run.keys[2]).rename(tmp_path / "lost")
     lab.run(lab.config(), "store").train()
     assert run.store.stage_done(run.keys[2])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc, which says what is synced")
+def test_all_that_was_moved_is_on_the_disk_before_the_old_is_removed(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: what the system is asked to sync before the old folder goes: a power cut leaves one of the two whole."""
+    suite = load_suite(str(write(tmp_path)))
+    lab = Lab("ewc", methods.build, tmp_path)
+    run = lab.run(lab.config(), "store")
+    run.train(last_stage=0)
+    first = old_stage_keys(run.config, methods.build("ewc", {}), rekeying._old_corpus_key(run.corpus))[0]
+    run.store.stage(run.keys[0]).rename(run.store.stage(first))
+    asked: list[Path] = []
+    sync, remove = os.fsync, shutil.rmtree
+
+    def synced(file: int) -> None:
+        asked.append(Path(os.readlink(f"/proc/self/fd/{file}")))
+        sync(file)
+
+    def removed(folder: Path, *arguments, **options) -> None:
+        asked.append(Path(folder))
+        remove(folder, *arguments, **options)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    rekeying._move(run, 0, first)
+    before = {path.name.removeprefix(".").rpartition(".")[0] for path in asked[: asked.index(run.store.stage(first))]}
+    assert {"method.pt", "records.jsonl"} <= before
 
 
 def test_what_was_trained_on_other_text_stays_and_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from benchmark import records
-from benchmark.atomic import naming, whole_file
+from benchmark.atomic import whole_file
 from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
@@ -113,8 +113,8 @@ def _move(run: Run, index: int, before: str) -> None:
     meet(model, [domain.name for domain in run.config.domains[: index + 1]], seed=0)
     new.mkdir(parents=True, exist_ok=True)
     model.save(new / "model", run.corpus.tokenizer)
-    with naming(new / "method.pt"):
-        shutil.copy2(old / "method.pt", new)
+    with whole_file(new / "method.pt") as copy, (old / "method.pt").open("rb") as file:
+        shutil.copyfileobj(file, copy)
     lines = cast(list[LineOfStage], records.read(old / "records.jsonl"))
     for line in lines:
         if line["kind"] == "stage":
