@@ -1,0 +1,46 @@
+"""`make chaos` in small: kills of a run, of many runs side by side, and what kills cost. docs/reliability.md has more."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support import many_runs
+from tests.support.goodput import SAVE, START, STEP, measure
+from tests.support.kills import Kills
+from tests.support.many_runs import ManyRuns
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks for processes in /proc")
+INTERVAL = 600.0  # seconds of train time between checkpoints, the default
+
+
+def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
+    """Oracle: an undisturbed run's models, tokens, records and tables, bit for bit."""
+    found = Kills(tmp_path, "er").disturb(2, random.Random(1), Counter())
+    assert found["kills"] and not found["different"]  # a kill may come after its piece has ended
+
+
+def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: Path, monkeypatch) -> None:
+    """Oracles: the runs that were asked for, the three stages of each seed, and the weights of undisturbed runs."""
+    monkeypatch.setattr(many_runs, "COMPARED", 1)
+    many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)
+    assert many.disturb(seconds=300)
+    found = many.found()
+    assert (found["runs"], found["done"], found["stages"], found["kills"]) == (4, 4, 6, 1) and not found["wrong"]
+
+
+def test_a_kill_costs_an_interval_of_checkpoints_at_most(tmp_path: Path) -> None:
+    """Oracle: the default interval, and what steps, checkpoints and starts take on the clocks of the simulation."""
+    began = time.perf_counter()
+    found = measure(tmp_path / "run", hours=1.0, days=0.05, chosen=random.Random(4))
+    real = time.perf_counter() - began
+    assert found.kills >= 1 and found.charged == pytest.approx(2 * 0.05 * 86400, abs=2 * STEP)
+    assert 0 < found.recorded <= found.kills * (INTERVAL + STEP)
+    checkpoints = SAVE * (found.charged / INTERVAL + found.kills)
+    most = found.kills * (INTERVAL + STEP) + START * (found.kills + 1) + checkpoints + real
+    assert found.recorded < found.spent - found.charged <= most
