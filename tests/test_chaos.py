@@ -1,4 +1,4 @@
-"""`make chaos` in small: kills of a run, of many runs side by side, and what kills cost. docs/reliability.md has more."""
+"""`make chaos` in small: kills of a run, of several side by side, and what kills cost (docs/reliability.md)."""
 
 from __future__ import annotations
 

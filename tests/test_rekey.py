@@ -67,7 +67,6 @@ def test_a_finished_run_is_moved_and_goes_on(tmp_path: Path, method: str) -> Non
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc, which says what is synced")
 def test_all_that_was_moved_is_on_the_disk_before_the_old_is_removed(tmp_path: Path, monkeypatch) -> None:
     """Oracle: what the system is asked to sync before the old folder goes: a power cut leaves one of the two whole."""
-    suite = load_suite(str(write(tmp_path)))
     lab = Lab("ewc", methods.build, tmp_path)
     run = lab.run(lab.config(), "store")
     run.train(last_stage=0)
