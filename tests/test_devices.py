@@ -98,6 +98,18 @@ class OfOtherMakers:
     mps = object()
 
 
+def test_seeding_the_cpu_asks_no_other_device(monkeypatch) -> None:
+    """Oracles: the numbers after `torch.manual_seed`, and a count of the devices that are asked: none."""
+    torch.manual_seed(7)
+    expected = torch.rand(5)
+    asked = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", asked.append)
+    devices.seed_random_numbers(7, torch.device("cpu"))
+    assert torch.rand(5).equal(expected) and not asked
+    devices.seed_random_numbers(8, torch.device("cuda"))
+    assert asked == [8]
+
+
 def test_what_is_asked_of_a_device(monkeypatch) -> None:
     """Oracle: the answers put in."""
     monkeypatch.setattr(torch, "get_device_module", lambda device: getattr(OfOtherMakers, device.type))

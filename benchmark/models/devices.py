@@ -35,6 +35,18 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
+def seed_random_numbers(seed: int, device: torch.device) -> None:
+    """Begin the random numbers of the CPU and of this device anew.
+
+    `torch.manual_seed` does it for all kinds of devices, and writes down the stack for each kind that is not there:
+    0.4 ms, of a small model's step of 10.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def kept_random_numbers(device: torch.device) -> AbstractContextManager[None]:
     """Leave the random numbers to come, of the CPU and of this device, as they are before."""
     if device.type == "cpu":

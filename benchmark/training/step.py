@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from benchmark.models.devices import kept_random_numbers
+from benchmark.models.devices import kept_random_numbers, seed_random_numbers
 from benchmark.models.part_names import part_names
 from benchmark.settings.config import ConfigError
 from benchmark.training.flops import count_flops
@@ -59,7 +59,7 @@ class Stepper:
 
         Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
         """
-        torch.manual_seed(self.loader.seed(step))  # dropout: a function of the step, nothing to checkpoint
+        seed_random_numbers(self.loader.seed(step), self.inputs.world.device)  # dropout: nothing to checkpoint
         self.learner.elapsed = elapsed
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
