@@ -258,7 +258,22 @@ def test_a_killed_score_is_seen_and_tried_again_when_asked(
     told = capsys.readouterr().out
     assert ("2 jobs to submit: 1 to score, 1 to report" in told) == bool(again)
     assert lab.call("status") == int(ending == "FAILED")
-    assert f"other jobs: 1 {'failed' if ending == 'FAILED' else 'interrupted'}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"other jobs: 1 {'failed' if ending == 'FAILED' else 'interrupted'}" in told
+    assert ("--retry-failed` (with --executor as before) tries again what failed" in told) == (ending == "FAILED")
+
+
+def test_a_failed_preparation_that_others_have_made_good_is_over(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: exit status 1 while its text is not prepared, 0 when it is."""
+    [data, *_] = lab.plan().jobs()
+    ask(monkeypatch, {})
+    write_job(lab, "Naive", STARTED, {"kind": "ended", "state": "failed", "error": "why"}, key=data.key, run=None)
+    assert lab.call("status") == 1
+    assert "other jobs: 1 failed" in capsys.readouterr().out
+    assert lab.call("prepare") == 0
+    capsys.readouterr()
+    assert lab.call("status") == 0
+    assert "other jobs" not in capsys.readouterr().out
 
 
 def test_tasks_that_never_began_are_told_apart(monkeypatch) -> None:

@@ -67,6 +67,8 @@ def next_step(survey: Survey, found: Collection[str]) -> str:
     if survey.under_way():
         return f"next: `{command.format('status')} --watch` shows it again and again until nothing is under way"
     as_before = " (with --executor as before)" if survey.jobs else ""
+    if found == {"done"} and survey.other_jobs("failed"):
+        return f"next: `{command.format('run')} --retry-failed`{as_before} tries again what failed"
     if found == {"done"}:
         return f"next: `{command.format('report')}` renders tables and figures"
     failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""

@@ -77,8 +77,12 @@ class Survey:
         return self._trains or any(job.under_way and job.state != "held" and not job.history.elsewhere for job in jobs)
 
     def other_jobs(self, *states: str) -> list[JobState]:
-        """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report."""
-        return [job for job in self.jobs.values() if not job.run and job.state in states]
+        """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report.
+
+        Not those that prepared nothing where others have since.
+        """
+        jobs = [job for job in self.jobs.values() if not job.run and job.state in states]
+        return [job for job in jobs if job.under_way or job.key not in self._prepared]
 
     def stale_jobs(self) -> list[JobState]:
         """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
