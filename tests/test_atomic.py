@@ -69,7 +69,9 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
 
 
 CALLS = {"write_text", "write_bytes", "save_pretrained", "save_file", "savefig", "copyfile", "copytree", "copy2"}
+
 CALLS |= {
+    "copyfileobj",
     "tofile",
     "extractall",
     "tar.extract",

@@ -21,6 +21,7 @@ from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
 from benchmark.training.stage_keys import stage_of
+from tests.support.thorough import only_thorough
 
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))
 
@@ -160,6 +161,7 @@ def test_rows_are_read_with_the_adapters_of_their_domain() -> None:
     assert not torch.equal(alone[3], model(tokens[[3]], torch.tensor([2]), positions[[3]]))
 
 
+@only_thorough
 def test_training_is_one_graph() -> None:
     """Oracle: the eager logits; `fullgraph` raises where the compiler would have to leave the graph."""
     model = adapted("gpt", dropout=0.0).train()

@@ -28,6 +28,7 @@ from benchmark.models.progressive import (
 )
 from benchmark.settings.architecture_names import names
 from benchmark.training.stage_keys import stage_of
+from tests.support.thorough import only_thorough
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))
@@ -305,6 +306,7 @@ def test_dropout_only_in_the_newest_column() -> None:
     assert torch.equal(model.encode(tokens, 2), model.encode(tokens, 2))
 
 
+@only_thorough
 def test_training_is_one_graph() -> None:
     """Oracle: the eager logits; `fullgraph` raises where the compiler would have to leave the graph."""
     model = progressive("bert", dropout=0.0).train()

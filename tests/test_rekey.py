@@ -86,8 +86,9 @@ def test_all_that_was_moved_is_on_the_disk_before_the_old_is_removed(tmp_path: P
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(shutil, "rmtree", removed)
     rekeying._move(run, 0, first)
-    before = {path.name.removeprefix(".").rpartition(".")[0] for path in asked[: asked.index(run.store.stage(first))]}
-    assert {"method.pt", "records.jsonl"} <= before
+    before = asked[: asked.index(run.store.stage(first))]
+    assert {"method.pt", "records.jsonl"} <= {path.name.removeprefix(".").rpartition(".")[0] for path in before}
+    assert {run.store.stage(run.keys[0]), run.store.root / "stages"} <= {*before}, "and their folders"
 
 
 def test_what_was_trained_on_other_text_stays_and_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from benchmark import records
-from benchmark.atomic import whole_file
+from benchmark.atomic import sync, whole_file
 from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
@@ -120,6 +120,7 @@ def _move(run: Run, index: int, before: str) -> None:
         if line["kind"] == "stage":
             line |= {"key": run.keys[index], "texts": run.stream.validation_keys, "moved_from": before}
     _write(new / "records.jsonl", lines)
+    sync(new.parent)
     shutil.rmtree(old)
 
 
