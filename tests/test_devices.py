@@ -102,7 +102,7 @@ def test_seeding_the_cpu_asks_no_other_device(monkeypatch) -> None:
     """Oracles: the numbers after `torch.manual_seed`, and a count of the devices that are asked: none."""
     torch.manual_seed(7)
     expected = torch.rand(5)
-    asked = []
+    asked: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", asked.append)
     devices.seed_random_numbers(7, torch.device("cpu"))
     assert torch.rand(5).equal(expected) and not asked
