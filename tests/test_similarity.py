@@ -36,6 +36,7 @@ from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import slurm_lab
 from tests.support.random_corpus import tiny_corpus
+from tests.support.thorough import only_thorough
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
 # three models' distributions over three classes at two positions
@@ -347,6 +348,7 @@ def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, capsys
     assert work.config == suite.configs()[1]
 
 
+@only_thorough
 def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab) -> None:
     """Oracle: the rule: a job that ended before a model was trained says nothing of it; one that ended later does."""
 
