@@ -59,7 +59,8 @@ class Stepper:
 
         Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
         """
-        seed_random_numbers(self.loader.seed(step), self.inputs.world.device)  # dropout: nothing to checkpoint
+        # dropout: a function of the step, nothing to checkpoint
+        seed_random_numbers(self.loader.seed(step), self.inputs.world.device)
         self.learner.elapsed = elapsed
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
