@@ -22,13 +22,15 @@ import torch
 
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.instruments.lab import STEPS, Lab
+from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.lease import me
 from benchmark.records import load_runs
-from benchmark.settings.config import Training
+from benchmark.settings.config import Budget, Training
 from benchmark.store import Heartbeat, read_heartbeat
+from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod
 from benchmark.training.stage import NonFiniteLoss, Stopped
+from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.manual_clock import Watch
 
 ROOT = Path(__file__).parent.parent
@@ -143,6 +145,18 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
     found, expected = (line["perplexity"] for line in both if line)
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """Oracle: ten steps' worth of a table made for the rows that were asked for are ten steps."""
+    lab, table = lab_of(Hungry, folder), tmp_path / "times.json"
+    config = lab.config()
+    row = RowTimes(config.method, {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
+    step_times.write(table, [row], ALONE.hardware())
+    budget = Budget(unit="reference", amount=0.25 * STEPS, reference=str(table))
+    run = lab.run(config.model_copy(update={"budget": budget}), "reference")
+    run.train(last_stage=0)
+    assert lines_of(run)[-1]["micro_batch_size"] == 2 and lines_of(run)[-1]["charged"]["steps"] == STEPS
 
 
 def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,9 @@ from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
 from benchmark.training.stage import Progress, StageRun, Stopped, Taken
-from benchmark.training.stage_inputs import StageInputs, trainable_stage
+from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
+from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
 
@@ -215,9 +216,7 @@ class Run:
             spent = training.clock.give_up() if training else spent
             rows = -(-rows // 2)
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
-            config = config.model_copy(
-                update={"training": config.training.model_copy(update={"micro_batch_size": rows})}
-            )
+            config = with_training(config, micro_batch_size=rows)
 
     def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
         """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
@@ -263,6 +262,7 @@ class Run:
             return self.asked_to_stop()
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
+        inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
         path = folder / "checkpoint.pt"
         return StageRun(inputs, path, record, asked_to_stop, self.progress, lease.check, spent)
 

@@ -29,7 +29,6 @@ from benchmark.training.optimization import LearningRate, Moments, Span, Spans, 
 from benchmark.training.own_code import declared, plain, refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
-from benchmark.training.step_times import stage_times
 from benchmark.training.unchanged import SideEffect, unchanged
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
@@ -76,7 +75,7 @@ class StageRun:
         self.position = Position(before=self.clock.charged())
         self.clock.begin_at(spent)  # seconds of an attempt that failed: the first phase counts them as its own
         self.precision = precision_of(self.training, self.world)
-        self.times = stage_times(inputs.config, self.stage.index)  # on the machine that the budget names, if it does
+        self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
         self.trunk: Trunk | None = None  # where a branch began

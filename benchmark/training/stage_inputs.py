@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +16,13 @@ from benchmark.training.method import LifelongMethod, Stage
 from benchmark.training.optimization import Moments
 from benchmark.training.processes import World
 from benchmark.training.stage_keys import stage_of
+from benchmark.training.step_times import StageTimes
 from benchmark.training.stream import Stream
+
+
+def with_training(config: RunConfig, **values: Any) -> RunConfig:
+    """The run with other values of its training, which its keys do not know of."""
+    return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
 def trainable_stage(
@@ -63,6 +70,7 @@ class StageInputs:
     model: LanguageModel
     world: World
     moments: Moments = field(default_factory=dict)  # what the stage before has kept of its optimizer
+    times: StageTimes | None = field(default=None, init=False)  # on the machine that a run's budget names, if it does
 
     @property
     def evaluated(self) -> LanguageModel:
