@@ -123,6 +123,8 @@ class ResumedLine(TypedDict):
     step: int
     charged: NotRequired[Spent]
     lost: NotRequired[float]  # seconds that are spent again
+    precision: NotRequired[str]  # that of the run
+    auto: NotRequired[str]  # what a run that began on the machine that goes on would have, where that is another
 
 
 class Measured(TypedDict, total=False):
@@ -219,6 +221,7 @@ class Score(TypedDict):
     test_without_leaks: NotRequired[float | None]
     leaks: NotRequired[int]  # examples of test that stand in train
     dev_by_epoch: NotRequired[list[float]]
+    precision: NotRequired[str]  # of the forward passes
     seconds: float
     picked_right: NotRequired[float]  # the share of test for which the discriminator picked the task's domain
 

@@ -29,8 +29,8 @@ that the stage began anew: what stands before it no longer counts.
                 loss, tokens_per_second, learning_rate; phase "start": before the first step, after growth
     metrics     phase, step, values {name: float}: what the method counts, e.g. A-GEM's conflicts
     optimizer   phase, carried (parameters whose moments it goes on with), new (names of those that begin anew)
-    resumed     phase, step, charged (so far), lost (seconds that are spent again, where the run's heartbeat told; in
-                `stage` too, where it begins anew): training goes on from the checkpoint of that step
+    resumed     phase, step (where training goes on), charged (so far), lost (seconds that are spent again, where the
+                run's heartbeat told; in `stage` too, where it begins anew), precision, auto (this machine's if other)
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
@@ -49,7 +49,7 @@ that the stage began anew: what stands before it no longer counts.
     done        (no fields)
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
-                seed, metric, dev, test, test_without_leaks (or null), seconds
+                seed, metric, dev, test, test_without_leaks (or null), precision (older: none), seconds
     baseline    task, task_key, domain, name ("majority", "bag of words"), metric, test (older: "reference")
 
     similarity  key, stage_key, domain, positions (their number), divergences (in nats, one an ancestor, oldest

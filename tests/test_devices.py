@@ -16,9 +16,8 @@ import methods
 from benchmark.instruments.lab import Lab
 from benchmark.jobs import slots
 from benchmark.models import LanguageModel, devices, load
-from benchmark.settings.config import Budget, ConfigError, Training
+from benchmark.settings.config import Budget, ConfigError
 from benchmark.training import own_code
-from benchmark.training.learner import precision_of
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
@@ -124,10 +123,9 @@ def test_what_is_asked_of_a_device(monkeypatch) -> None:
 def test_auto_is_what_the_machine_computes_in(able: dict[str, bool], precision: str, monkeypatch) -> None:
     """Oracle: the instructions that the CPU says it has; what a suite asks for is done everywhere."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able})
-    alone = World(0, 1, devices.CPU)
-    assert precision_of(Training(precision="auto"), alone) == precision
-    assert precision_of(Training(precision="fp32"), alone) == "fp32"
-    assert precision_of(Training(precision="bf16"), alone) == "bf16"
+    assert devices.precision_of("auto", devices.CPU) == precision
+    assert devices.precision_of("fp32", devices.CPU) == "fp32"
+    assert devices.precision_of("bf16", devices.CPU) == "bf16"
 
 
 def test_processes_share_the_devices_in_turns(monkeypatch) -> None:

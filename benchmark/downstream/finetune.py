@@ -25,7 +25,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.lease import Lease
-from benchmark.models.devices import computes_in_bf16, kept_random_numbers, own_device
+from benchmark.models.devices import kept_random_numbers, own_device, precision_of
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
 from benchmark.settings.schedules import schedule_of
@@ -60,8 +60,8 @@ class Trainer:
         self.device = own_device()
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
-        bf16 = settings.precision == "bf16" or (settings.precision == "auto" and computes_in_bf16(self.device))
-        self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+        self.precision = precision_of(settings.precision, self.device)
+        self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
             lr=0.0,
@@ -183,6 +183,7 @@ def score(
         test_without_leaks=without_leaks(task.metric, data, predictions),
         leaks=sum(data.leaked),
         dev_by_epoch=epochs,
+        precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
     )
     if prompt == "picked":

@@ -23,15 +23,15 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.instruments.step_parts import PARTS, shares
 from benchmark.models import LanguageModel
+from benchmark.models.devices import precision_of
 from benchmark.record_lines import Hardware
 from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
-from benchmark.training.learner import precision_of
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import stream_of
-from benchmark.training.stage_inputs import StageInputs, trainable_stage
+from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
@@ -127,7 +127,7 @@ class Prepared:
     def measure(self, pairs: int) -> tuple[list[Cost], StageTimes]:
         inputs, stage = self.inputs, self.inputs.stage
         naive = Stepper(replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0)
-        product = MatrixProduct(precision_of(inputs.config.training, inputs.world), inputs.world)
+        product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
         for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
@@ -198,6 +198,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
     keys = stage_keys(steps, method, stream.corpus.texts)  # steps: a table need not be there yet
+    config = with_training(config, precision=precision_of(config.training.precision, world.device))
     first = trainable_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
@@ -257,7 +258,7 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
 
     with join() as world:
         costs, rows = measure(configs, build, lambda one: corpus_of(one, store, say), world, pairs=pairs, say=say)
-        print(table(costs, precision_of(configs[0].training, world), world.hardware()))
+        print(table(costs, precision_of(configs[0].training.precision, world.device), world.hardware()))
         if table_file:
             step_times.write(table_file, rows, world.hardware())
             say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')

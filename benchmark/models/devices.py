@@ -65,6 +65,16 @@ def computes_in_bf16(device: torch.device) -> bool:
     return bool(supported and supported())
 
 
+def precision_of(wanted: str, device: torch.device) -> str:
+    """The arithmetic of forward passes: "auto" is bf16 autocast where the device computes in it, else fp32.
+
+    Weights, gradients' sums and the optimizer are fp32 in either.
+    """
+    if wanted != "auto":
+        return wanted
+    return "bf16" if computes_in_bf16(device) else "fp32"
+
+
 @contextmanager
 def strict_algorithms(wanted: bool) -> Iterator[None]:
     """Inside the block torch takes algorithms that give the same bits each time, and raises RuntimeError for what has

@@ -15,20 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
-from benchmark.models.devices import computes_in_bf16
 from benchmark.settings.config import Training
 from benchmark.training.batch import Batch
 from benchmark.training.processes import World
-
-
-def precision_of(training: Training, world: World) -> str:
-    """The arithmetic of forward passes: "auto" is bf16 autocast where the device computes in it, else fp32.
-
-    Weights, gradients' sums and the optimizer are fp32 in either.
-    """
-    if training.precision != "auto":
-        return training.precision
-    return "bf16" if computes_in_bf16(world.device) else "fp32"
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,8 @@ class Learner:
         self.elapsed = Elapsed()
         self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in self.named_parameters]
-        bf16 = precision_of(training, world) == "bf16"
+        assert training.precision != "auto", "a run decides it once, for all of its stages"
+        bf16 = training.precision == "bf16"
         self.autocast = torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16)
         objective: nn.Module = Objective(lambda batch: loss(self, batch), model, self.autocast)
         if world.size > 1:

@@ -25,7 +25,7 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
 from benchmark.lease import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load
-from benchmark.models.devices import is_out_of_memory, strict_algorithms
+from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
 from benchmark.models.start_model import load_start
 from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
@@ -34,7 +34,6 @@ from benchmark.settings.units import UNITS
 from benchmark.store import Store, read_heartbeat
 from benchmark.training import checkpoint
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
-from benchmark.training.learner import precision_of
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
@@ -148,12 +147,25 @@ class Run:
             lease = Lease(path.with_suffix(".lock"))
             self._acquire(lease)
             try:
-                precision = precision_of(self.config.training, self.world)
                 model = lambda: load_start(start, self.corpus.vocabulary)  # noqa: E731
-                evaluate_missing(path, model, self.stream, self.world, precision)
+                evaluate_missing(path, model, self.stream, self.world, self._precision())
                 self.world.barrier()
             finally:
                 lease.release()
+
+    def _precision(self) -> str:
+        """The arithmetic of all of the run: "auto" is what its first stage began with, on whatever machine.
+
+        It is read for each stage, under its lease: another run, on another machine, may have begun the first one.
+        """
+        auto = self.config.training.precision == "auto"
+        begun = self.store.last_of_stage(self.keys[0]).get("stage") if auto else None
+        return self.world.agree(begun["provenance"]["precision"] if begun else self._precision_here)
+
+    @property
+    def _precision_here(self) -> str:
+        """What a run that began on this machine would compute in."""
+        return precision_of(self.config.training.precision, self.world.device)
 
     @property
     def _start_key(self) -> str:
@@ -176,7 +188,7 @@ class Run:
             if todo:
                 self._compute(index, folder, lease)
             self.world.barrier()
-            evaluate_later_texts(folder, self.stream, self.world, precision_of(self.config.training, self.world))
+            evaluate_later_texts(folder, self.stream, self.world, self._precision())
         except LeaseLost as error:
             if self.world.size > 1:
                 raise
@@ -202,7 +214,11 @@ class Run:
 
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail.
         """
-        config, rows = self.config, self.config.training.micro_batch_size or self.config.training.batch_size
+        precision, rows = self._precision(), self.config.training.micro_batch_size or self.config.training.batch_size
+        config = with_training(self.config, precision=precision)
+        if precision != self._precision_here:
+            told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
+            _log.warning(told, folder, precision, self._precision_here)
         spent = 0.0
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
@@ -255,6 +271,8 @@ class Run:
                 values |= self._lost(index, spent) if (folder / "records.jsonl").exists() else {}
             elif kind == "resumed":
                 values |= self._lost(index, values["charged"]["seconds"])
+                if config.training.precision != self._precision_here:
+                    values["auto"] = self._precision_here
             records.append(folder / "records.jsonl", {"kind": kind, **values})
 
         def asked_to_stop() -> bool:

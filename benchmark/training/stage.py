@@ -23,7 +23,7 @@ from benchmark.training.clock import Clock
 from benchmark.training.contention import contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.flops import count_flops
-from benchmark.training.learner import Elapsed, Learner, precision_of
+from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.method import Phase, Stage, get_state, set_state
 from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
 from benchmark.training.own_code import declared, plain, refuse_own_code
@@ -74,7 +74,6 @@ class StageRun:
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=self.clock.charged())
         self.clock.begin_at(spent)  # seconds of an attempt that failed: the first phase counts them as its own
-        self.precision = precision_of(self.training, self.world)
         self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
@@ -276,7 +275,7 @@ class StageRun:
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs, charged = self.inputs, self.clock.charged()
         self._refuse_own_code()
-        perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.precision)
+        perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.training.precision)
         self.record(
             "evaluation",
             phase=phase,
@@ -313,7 +312,7 @@ class StageRun:
             hidden_size=model.hidden_size,
             phases=[asdict(phase) for phase in phases],
             budget={"unit": self.clock.unit.name, "amount": self.clock.limit},
-            precision=self.precision,
+            precision=self.training.precision,
         )
 
     def _check_agreement(self, saved: Checkpoint | None) -> None:
@@ -366,5 +365,9 @@ class StageRun:
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved.carried
         self.record(
-            "resumed", phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged()
+            "resumed",
+            phase=phases[self.position.phase].name,
+            step=self.position.step,
+            charged=self.clock.charged(),
+            precision=self.training.precision,
         )

@@ -1,0 +1,120 @@
+"""The arithmetic of forward passes is decided once a run, and recorded wherever it is used."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import methods
+from benchmark import records
+from benchmark.downstream.classifier import SavedModel
+from benchmark.downstream.finetune import score
+from benchmark.instruments.lab import Lab, tiny_config
+from benchmark.settings.config import RunConfig
+from benchmark.settings.task_settings import Finetuning
+from benchmark.training.run import Run
+from benchmark.training.stage import Stopped
+from tests.support.toy_task import TASK, data_of, save
+
+MACHINES: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"amx_bf16": True}}  # by what "auto" is there
+OTHER = {"fp32": "bf16", "bf16": "fp32"}
+
+
+@pytest.fixture
+def move(monkeypatch: pytest.MonkeyPatch):
+    """Goes on on the machine whose "auto" is that."""
+    return lambda auto: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: MACHINES[auto])
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
+
+
+def lines_of(run: Run, stage: int, kind: str) -> list[Any]:
+    return [line for line in records.read(run.store.stage(run.keys[stage]) / "records.jsonl") if line["kind"] == kind]
+
+
+def weights_of(run: Run) -> list[str]:
+    return [lines_of(run, stage, "done")[0]["weights"] for stage in range(2)]
+
+
+def precisions(run: Run) -> list[str]:
+    return [lines_of(run, stage, "stage")[0]["provenance"]["precision"] for stage in range(2)]
+
+
+@pytest.mark.parametrize("began", MACHINES)
+def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, lab: Lab, move, caplog) -> None:
+    """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of the first stage and
+    all of the second are trained on a machine that would have chosen the other one. Log and record say so."""
+    asked = lab.run(lab.config(precision=began), f"asked-{began}")
+    asked.train(last_stage=1)
+    config, calls = lab.config(precision="auto"), iter(range(100))
+    move(began)
+    with pytest.raises(Stopped):
+        lab.run(config, began, lambda: next(calls) == 3).train()
+    assert not caplog.records
+    move(OTHER[began])
+    run = lab.run(config, began)
+    with caplog.at_level(logging.WARNING):
+        run.train(last_stage=1)
+    assert weights_of(run) == weights_of(asked) and precisions(run) == [began, began]
+    [resumed] = lines_of(run, 0, "resumed")
+    assert (resumed["step"], resumed["precision"], resumed["auto"]) == (4, began, OTHER[began])
+    said = f"trained in {began}, with which the run's first stage began; one that began here would take {OTHER[began]}"
+    assert [said in line.message for line in caplog.records] == [True, True]  # a line for each stage that it trains
+
+
+def test_a_run_that_goes_on_where_it_began_says_nothing_of_another(lab: Lab, move, caplog) -> None:
+    """Oracle: the same machine: no line, and a record without its choice."""
+    config, calls = lab.config(precision="auto"), iter(range(100))
+    move("fp32")
+    with pytest.raises(Stopped):
+        lab.run(config, "same", lambda: next(calls) == 3).train()
+    run = lab.run(config, "same")
+    run.train(last_stage=0)
+    [resumed] = lines_of(run, 0, "resumed")
+    assert resumed["precision"] == "fp32" and "auto" not in resumed and not caplog.records
+
+
+def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(lab: Lab, move) -> None:
+    """Oracle: what the records say of the stage that another run has trained, elsewhere; a first stage of its own is
+    decided here."""
+    move("fp32")
+    lab.run(lab.config(precision="auto"), "shared").train(last_stage=0)
+    move("bf16")
+    run = lab.run(tiny_config("er", precision="auto"), "shared")
+    run.train(last_stage=1)
+    assert precisions(run) == ["fp32", "fp32"]
+    other = lab.run(seeded(tiny_config("er", precision="auto"), 4), "shared")
+    other.train(last_stage=1)
+    assert precisions(other) == ["bf16", "bf16"]
+
+
+def seeded(config: RunConfig, seed: int) -> RunConfig:
+    return config.model_copy(update={"seed": seed})
+
+
+@pytest.mark.parametrize("auto", MACHINES)
+def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -> None:
+    """Oracle: the type of what linear layers give in forward passes."""
+    move(auto)
+    seen: set[torch.dtype] = set()
+
+    def look(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(module, nn.Linear):
+            seen.add(output.dtype)
+
+    hook = nn.modules.module.register_module_forward_hook(look)
+    try:
+        task = TASK.model_copy(update={"max_epochs": 1})
+        found = score(SavedModel(save(tmp_path / "bert", "bert")), task, data_of(8, 8), "none", 0, Finetuning())
+    finally:
+        hook.remove()
+    assert seen == {{"fp32": torch.float32, "bf16": torch.bfloat16}[auto]}
+    assert found["precision"] == auto
