@@ -146,6 +146,14 @@ class Study:
         return frozenset(run.row for run in self.runs if _beyond_budget(run))
 
     @cached_property
+    def pooled(self) -> frozenset[str]:
+        """Rows whose stages take more or less than their own budgets, as From scratch and references do.
+
+        They train on all text so far at once, so no stage of theirs compares with one of the others'.
+        """
+        return frozenset(run.row for run in self.runs if _pools(run))
+
+    @cached_property
     def suites(self) -> list[str]:
         return list(self._by_suite)
 
@@ -207,6 +215,11 @@ def _beyond_budget(run: RunRecords) -> bool:
     heads = [header(stage) for stage in run.stages if stage]
     given = sum(head["budget"]["amount"] * sum(phase["share"] for phase in head["phases"]) for head in heads)
     return given > 1.01 * sum(head["budget"]["amount"] for head in heads)
+
+
+def _pools(run: RunRecords) -> bool:
+    shares = [sum(phase["share"] for phase in header(stage)["phases"]) for stage in run.stages if stage]
+    return any(abs(share - 1) > 0.01 for share in shares)
 
 
 def _values(line: Mapping[str, object], names: Sequence[str]) -> Iterator[object]:

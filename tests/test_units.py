@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import matplotlib.figure
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import methods
 import run_all
 from analysis import figures
+from analysis.study import Study
 from benchmark import records
 from benchmark.instruments.lab import ALONE, STEPS, Lab
+from benchmark.records import RunRecords
 from benchmark.settings.config import Budget, ConfigError
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import UNITS, Unit, recorded
@@ -76,6 +79,48 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
     data = study(tmp_path / "older", seeds=1)
     cells = load("units").build(data).blocks[0].rows[0].cells
     assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
+
+
+def last_lines(run: RunRecords) -> list[dict[str, Any]]:
+    return [line for line in run.stages[-1] if line["kind"] in ("evaluation", "done")]
+
+
+def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
+    """Oracle: the table of the other runs alone; by steps, which other programs do not change, that of all runs.
+
+    The run that is left out took a hundredth of the seconds: it would set the length that all are cut at.
+    """
+    data = study(tmp_path, seeds=3, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
+    whole = load("units").build(data).blocks[0]
+    [alone] = [run for run in data.runs if run.row == "ER" and run.seed == 1]
+    others = load("units").build(Study("demo", [run for run in data.runs if run is not alone])).blocks[0]
+    for run in data.runs:
+        run.stages[-1][-1]["cores"] = {"share": 0.94 if run is alone else 0.96}
+    for line in last_lines(alone):
+        line["charged"]["seconds"] /= 100
+    table = load("units").build(Study("demo", data.runs))
+    for row, of_others, of_all in zip(table.blocks[0].rows, others.rows, whole.rows, strict=True):
+        assert row.cells[0] == of_others.cells[0] and row.cells[2].values == of_all.cells[2].values
+    assert "By wall time 1 of 6 runs are left out: other programs took cores in their last stage." in table.notes
+    assert not [note for note in table.notes if "not measured" in note or "Not all seeds" in note]
+    for run in data.runs:
+        run.stages[-1][-1]["cores"] = {"share": 0.5}
+    cells = load("units").build(Study("demo", data.runs)).blocks[0].rows[0].cells
+    assert not cells[0].number and not cells[1].number and cells[2].number
+
+
+def test_a_row_that_spends_several_budgets_in_one_stage_is_left_out(tmp_path):
+    """Oracle: the table without that row, line by line."""
+    data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("Late", "late", {}), ("MAS", "mas", {})])
+    for run in data.runs:
+        if run.row == "Late":
+            run.stages[-1][0]["phases"][0]["share"] = 2.0
+            for line in last_lines(run):
+                line["charged"] = {unit: 2 * amount for unit, amount in line["charged"].items()}
+    table = load("units").build(data)
+    others = load("units").build(Study("demo", [run for run in data.runs if run.row != "Late"]))
+    assert table.blocks == others.blocks and [row.stub for row in table.blocks[0].rows] == [("ER",), ("MAS",)]
+    assert {*table.notes} - {*others.notes} == {"Left out, as stages of theirs take the budgets of several: Late."}
 
 
 @pytest.mark.parametrize("unit", UNITS)
