@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -39,6 +40,9 @@ STAGE = {
     "budget": {"unit": "steps", "amount": 4},
     "data": {},
 }
+
+
+OPTIMIZER = {"phase": "adapt", "carried": 0, "new": ["weight"]}
 
 
 def evaluation(phase: str, step: int, value: float) -> dict:
@@ -96,6 +100,38 @@ def test_a_broken_middle_line_is_an_error_with_its_number(tmp_path):
     path.write_text("\n".join([lines[0], lines[1][:20], lines[2], ""]))
     with pytest.raises(RecordsError, match=r"records\.jsonl:2: "):
         records.read(path)
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+@pytest.mark.parametrize("damaged", range(4))
+def test_what_is_last_is_not_what_stands_before_a_damaged_line(tmp_path, damaged: int, cut: int) -> None:
+    """Oracle: all lines, by `read`, which tells of the same line."""
+    path = tmp_path / "records.jsonl"
+    write_all(
+        path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), {"kind": "optimizer"} | OPTIMIZER]
+    )
+    records.append(path, {"kind": "done"})
+    lines = path.read_bytes().split(b"\n")
+    lines[damaged] = lines[damaged][:-cut]
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(RecordsError, match=rf"records\.jsonl:{damaged + 1}: ") as told:
+        records.read(path)
+    with pytest.raises(RecordsError, match=re.escape(str(told.value))):
+        records.last_of_each(path, "stage", "done", "evaluation", "resumed")
+    lines[damaged + 1 : damaged + 1] = [b""]  # as the writer leaves it that finds half a line
+    path.write_bytes(b"\n".join(lines))
+    found = records.last_of_each(path, "stage", "done", "evaluation", "resumed")
+    assert found == {line["kind"]: line for line in records.read(path) if line["kind"] != "optimizer"}
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b'"', b"\x00", b"\\q"])
+def test_a_byte_that_is_wrong_is_seen_in_a_line_that_is_passed_over(tmp_path, damage: bytes) -> None:
+    """Oracle: the line's number; each of the bytes makes a line no JSON."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, {"kind": "optimizer"} | OPTIMIZER, evaluation("adapt", 2, 6.0)])
+    path.write_bytes(path.read_bytes().replace(b"weight", b"wei" + damage + b"ht"))
+    with pytest.raises(RecordsError, match=r"records\.jsonl:2: "):
+        records.last_of_each(path, "stage", "evaluation")
 
 
 def test_an_unknown_kind_and_a_missing_field_are_refused(tmp_path):
