@@ -261,6 +261,7 @@ def test_a_killed_score_is_seen_and_tried_again_when_asked(
     told = capsys.readouterr().out
     assert f"other jobs: 1 {'failed' if ending == 'FAILED' else 'interrupted'}" in told
     assert ("--retry-failed` (with --executor as before) tries again what failed" in told) == (ending == "FAILED")
+    assert ("(with --executor as before) scores what is missing" in told) == (ending == "CANCELLED")
 
 
 def test_a_failed_preparation_that_others_have_made_good_is_over(lab: Lab, monkeypatch, capsys) -> None:

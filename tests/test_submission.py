@@ -18,10 +18,9 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.settings.slurm_settings import Slurm
-from tests.support.fake_slurm import FakeSlurm
+from tests.support.fake_slurm import FakeSlurm, after
 from tests.support.malformed.making import SECRET, SECRETS
 from tests.support.slurm_lab import Lab, write_task, write_texts
-from tests.support.thorough import one_in
 
 SEEDS = ",".join(map(str, range(30)))
 
@@ -30,19 +29,6 @@ SEEDS = ",".join(map(str, range(30)))
 def lab(tmp_path) -> Lab:
     write_texts(tmp_path)
     return Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
-
-
-def after(lab: Lab, slurm: FakeSlurm, job: str) -> set[str]:
-    """The noted jobs that Slurm lets a job wait for: its own dependency, or its array's."""
-    array, _, task = job.partition("_")
-    found: set[str] = set()
-    for one in (slurm.wired.get(job) or slurm.arrays[array].dependency).split(","):
-        kind, *ids = one.split(":")
-        if kind == "aftercorr":
-            found.add(f"{ids[0]}_{task}")
-        else:
-            found |= {noted.id for noted in lab.jobs() if noted.id in ids or noted.array in ids}
-    return found
 
 
 def test_many_runs_take_few_calls(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
@@ -247,86 +233,6 @@ def test_few_shared_stages_hold_up_nothing_else(lab: Lab, tmp_path, monkeypatch)
         if job.run:
             assert after(lab, slurm, job.id) == set(job.submitted["after"]) and len(job.submitted["after"]) == 2
     assert slurm.calls["scontrol update"] == 3 and slurm.calls["sbatch"] == 3
-
-
-def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: MaxSubmitJobs: as many as it allows, the rest by the next `run`; no job twice, none forgotten."""
-    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, most=50)
-    assert lab.submit("--seeds", SEEDS) == 3
-    told = capsys.readouterr().out
-    assert "50 jobs submitted" in told and "! Slurm took no more: 42 jobs are left" in told
-    assert len(lab.jobs()) == 50 == len(slurm.released)
-    assert lab.submit("--seeds", SEEDS) == 2, "nothing fits any more, which is an error"
-    assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
-    slurm.most = 1000
-    assert lab.submit("--seeds", SEEDS) == 0
-    keys = [job.key for job in lab.jobs()]
-    assert len(keys) == 92 == len(set(keys))
-
-
-def test_what_is_refused_in_the_middle_is_gone_on_with(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: what is submitted undisturbed: the ids are said, what was submitted runs, and `run` submits the rest."""
-    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
-
-    def refuse(command: list[str]) -> str:
-        if (command[0] == "sbatch" and slurm.calls["sbatch"] == 2) or (command[1] == "release" and released):
-            raise commands.SlurmError("sbatch: error: Invalid account or partition")
-        return slurm.answer(command)
-
-    released: list[str] = []
-    monkeypatch.setattr(commands, "_ask", refuse)
-    assert lab.submit() == 3
-    told = capsys.readouterr().out
-    assert "in 2 calls: 100, 101" in told and "Invalid account" in told and "`run` again submits them" in told
-    assert {job.id for job in lab.jobs()} == slurm.released == set(slurm.jobs)
-    released += ["from here on nothing is"]
-    slurm.calls["sbatch"] = 3
-    assert lab.submit() == 2
-    assert "submitted, but still held: 102; the same command lets them go" in capsys.readouterr().err
-    released.clear()
-    assert lab.submit() == 0
-    assert {job.id for job in lab.jobs()} == slurm.released and len(lab.jobs()) == 5
-
-
-class Killed:
-    """Slurm's answers to a process that dies at a call that changes something: before it, or when it is `answered`."""
-
-    def __init__(self, slurm: FakeSlurm, step: int, answered: bool) -> None:
-        self.slurm, self.step, self.answered = slurm, step, answered
-        self.changes: list[str] = []
-
-    def __call__(self, command: list[str]) -> str:
-        if command[0] == "squeue" or command[1] == "show":
-            return self.slurm.answer(command)
-        self.changes.append(command[0])
-        dies = len(self.changes) > self.step
-        answer = "" if dies and not self.answered else self.slurm.answer(command)
-        if dies:
-            raise KeyboardInterrupt
-        return answer
-
-
-@pytest.mark.parametrize("odd", one_in(2, [True, False]))
-def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bool) -> None:
-    """Oracle: what is submitted undisturbed: after the next `run` each job is noted once, wired and let go; what nobody
-    noted stays held, and `status` says what ends it."""
-    write_texts(tmp_path)
-    whole = ["tiny:er-s0", "tiny:naive-s0", "tiny:prepare", "tiny:report", "tiny:wood-of-2-s0"]
-    for step in range(6):
-        lab = Lab(tmp_path / f"lab-{step}", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
-        slurm = FakeSlurm(tmp_path / f"bin-{step}", monkeypatch)
-        answered = (step % 2 == 1) == odd
-        monkeypatch.setattr(commands, "_ask", Killed(slurm, step, answered))
-        assert lab.submit() == (130 if step < 5 else 0), "three submissions, a dependency, and letting go"
-        monkeypatch.setattr(commands, "_ask", slurm.answer)
-        assert lab.submit() == 0
-        jobs = lab.jobs()
-        assert sorted(job.name for job in jobs) == whole and {job.id for job in jobs} == slurm.released, step
-        assert all(after(lab, slurm, job.id) >= set(job.submitted["after"]) for job in jobs)
-        capsys.readouterr()
-        lab.call("status")
-        lost = set(slurm.jobs) - slurm.released
-        assert bool(lost) == (answered and step < 3) == ("ends it" in capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("seeds", ["0,1,2", SEEDS])

@@ -34,4 +34,4 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     code = executor.execute(plan)
-    return watch(survey) if options.wait else code
+    return (watch(survey) or code) if options.wait else code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -120,10 +120,20 @@ class Plan:
         build = once(self.build)
         return {config.id: plan_keys(config, build) for config in self.configs}
 
-    @cached_property
-    def _trainers(self) -> dict[str, str]:
-        """The key of the job that trains a stage, by the stage's."""
-        return {stage: segment.key for segment in self.segments for stage in segment.stages}
+    def _trainers(self, known: Sequence[JobState]) -> dict[str, str]:
+        """The key of the job that will train a stage, by the stage's: one of the plan, or one under way.
+
+        One whose state is unknown is nothing that Slurm could be told to wait for.
+        """
+        going = {job.key for job in known if job.under_way and job.state != "unknown"}
+        found: dict[str, str] = {}
+        for run, keys in self.keys.items():
+            ends = run if run in going else None
+            for key in reversed(keys):  # of several, the one that ends first
+                ends = shared if (shared := f"stage-{key}") in going else ends
+                if ends:
+                    found.setdefault(key, ends)
+        return found | {stage: segment.key for segment in self.segments for stage in segment.stages}
 
     @cached_property
     def _users(self) -> dict[str, tuple[str, ...]]:
@@ -140,7 +150,8 @@ class Plan:
         They prepare data, train, score, measure, and then render a report of what there is.
         """
         under_way = {job.key: job for job in known if job.under_way}
-        planned = [*self._preparing(known), *self._training(), *self._scoring(known), *self._measuring(known)]
+        first, trainers = [*self._preparing(known), *self._training()], self._trainers(known)
+        planned = [*first, *self._scoring(known, trainers), *self._measuring(known, trainers)]
         new = [job for job in planned if job.key not in under_way]
         if not new and not self._lacks_report(known):
             return []
@@ -181,7 +192,7 @@ class Plan:
             jobs.append(PlannedJob(segment.key, "train", segment.name, payload, after, serves=segment.serves))
         return jobs
 
-    def _scoring(self, known: Sequence[JobState]) -> list[PlannedJob]:
+    def _scoring(self, known: Sequence[JobState], trainers: Mapping[str, str]) -> list[PlannedJob]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
         settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
         jobs: dict[str, PlannedJob] = {}
@@ -192,12 +203,12 @@ class Plan:
                 key = f"score-{model}-{settings}"
                 name = f"{self.suite.name}:score-{config.label}-{config.domains[stage].name}"
                 payload = ScoreModel(self.suite, config, stage, self.store.root.absolute())
-                if (needs := self._trained_by(model, state, stage, key, known)) is not None:
+                if (needs := self._trained_by(model, state, stage, key, known, trainers)) is not None:
                     serves = self._users[model]
                     jobs.setdefault(key, PlannedJob(key, "score", name, payload, needs=needs, serves=serves))
         return list(jobs.values())
 
-    def _measuring(self, known: Sequence[JobState]) -> list[PlannedJob]:
+    def _measuring(self, known: Sequence[JobState], trainers: Mapping[str, str]) -> list[PlannedJob]:
         """One for the models of each run that has been or will be trained to its end."""
         settings = digest([measure.module for measure in self.tables.measures])
         jobs: dict[str, PlannedJob] = {}
@@ -207,12 +218,12 @@ class Plan:
             key = f"similarity-{model}-{settings}"
             name = f"{self.suite.name}:similarity-{config.label}"
             payload = MeasureModels(self.tables.measures, config, self.store.root.absolute())
-            if (needs := self._trained_by(model, state, stage, key, known)) is not None:
+            if (needs := self._trained_by(model, state, stage, key, known, trainers)) is not None:
                 jobs.setdefault(key, PlannedJob(key, "measure", name, payload, needs=needs, serves=self._users[model]))
         return list(jobs.values())
 
     def _trained_by(
-        self, model: str, state: RunState, stage: int, key: str, known: Sequence[JobState]
+        self, model: str, state: RunState, stage: int, key: str, known: Sequence[JobState], trainers: Mapping[str, str]
     ) -> tuple[str, ...] | None:
         """The keys of jobs that will train a stage's model for job `key`: none if it is trained.
 
@@ -220,7 +231,7 @@ class Plan:
         """
         if state.trained.stages > stage:
             return None if self._is_over(key, state.trained.keys[stage], known) else ()
-        return (self._trainers[model],) if model in self._trainers else None
+        return (trainers[model],) if model in trainers else None
 
     def _is_over(self, key: str, stage: str, known: Sequence[JobState]) -> bool:
         """Whether a job has worked on the model that this stage has now, and is not to be submitted again.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from benchmark import records
 from benchmark.downstream.tasks import scored_stages
-from benchmark.jobs.states import RunState, Scored
+from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.settings.config import Suite
 from benchmark.store import Store
 
@@ -58,6 +59,13 @@ def scored(
             missing = 0  # the method has left the stage out
         found.append(Scored(keys[stage], missing, ran))
     return tuple(found)
+
+
+def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
+    """Whether scores are still to come that no job is for, nor one that failed, which is another matter."""
+    scoring = [job for job in jobs if job.key.startswith("score-") and (job.under_way or job.state == "failed")]
+    count = Counter(run for job in scoring for run in job.serves)  # a job scores a model, for all of its runs
+    return any(sum(one.missing > 0 for one in state.trained.scored) > count[state.config.id] for state in states)
 
 
 def _lines(path: Path) -> list[_Line]:

@@ -8,9 +8,11 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
+from benchmark.jobs.plan import to_train
+from benchmark.jobs.scored import unscored
 from benchmark.jobs.states import RunState, StateName
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import sweep_line, to_show
@@ -58,21 +60,28 @@ def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, i
     found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
     code = FAILED if "failed" in found else UNKNOWN if "unknown" in found else 0
     told = table(survey.suite, states, notes(survey, states), summary_of_others(survey), screen)
-    return told, code, next_step(survey, {state.state for state in states})
+    return told, code, next_step(survey, states)
 
 
-def next_step(survey: Survey, found: Collection[str]) -> str:
+def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
+    found, lacks_scores = {state.state for state in states}, unscored(states, survey.jobs.values())
     command = f"python run_all.py {{}} {survey.suite.called}"
-    if survey.under_way():
-        return f"next: `{command.format('status')} --watch` shows it again and again until nothing is under way"
     as_before = " (with --executor as before)" if survey.jobs else ""
+    run = f"`{command.format('run')}`{as_before}"
+    if survey.under_way():
+        watch = f"`{command.format('status')} --watch` shows it again and again until nothing is under way"
+        submits = any(job.state in ("waiting", "running") for job in survey.jobs.values())  # else all is here
+        runs = bool(to_train(states, retry_failed=False))
+        left = [what for what, is_left in (("runs", runs), ("scores", lacks_scores)) if is_left and submits]
+        return f"next: {run} submits the {' and '.join(left)} that are left; {watch}" if left else f"next: {watch}"
     if found == {"done"} and survey.other_jobs("failed"):
         return f"next: `{command.format('run')} --retry-failed`{as_before} tries again what failed"
     if found == {"done"}:
-        return f"next: `{command.format('report')}` renders tables and figures"
+        report = f"`{command.format('report')}` renders tables and figures"
+        return f"next: {run} scores what is missing" if lacks_scores else f"next: {report}"
     failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""
-    return f"next: `{command.format('run')}`{as_before} trains what is missing{failed}"
+    return f"next: {run} trains what is missing{failed}"
 
 
 def summary_of_others(survey: Survey) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.jobs.slurm import commands
+from tests.support.slurm_lab import Lab
 
 
 @dataclass
@@ -82,6 +83,19 @@ class FakeSlurm:
         id = str(100 + len(self.arrays))
         self.arrays[id] = Submitted(script, numbers, int(cap or 1), flags.get("dependency", ""), text)
         return f"{id};cluster\n"
+
+
+def after(lab: Lab, slurm: FakeSlurm, job: str) -> set[str]:
+    """The noted jobs that Slurm lets a job wait for: its own dependency, or its array's."""
+    array, _, task = job.partition("_")
+    found: set[str] = set()
+    for one in (slurm.wired.get(job) or slurm.arrays[array].dependency).split(","):
+        kind, *ids = one.split(":")
+        if kind == "aftercorr":
+            found.add(f"{ids[0]}_{task}")
+        else:
+            found |= {noted.id for noted in lab.jobs() if noted.id in ids or noted.array in ids}
+    return found
 
 
 def _numbers(text: str) -> list[int]:
