@@ -44,6 +44,10 @@ def lab(tmp_path) -> Lab:
         ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
         ([STARTED], {}, {"7": "NODE_FAIL"}, "interrupted", "(NODE_FAIL)"),
         ([STARTED], {}, {}, "interrupted", "sacct does not say how"),
+        *(
+            ([STARTED], {}, {"7": said}, "unknown", f"gone from the queue, and sacct still says {said}; started on n1")
+            for said in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
+        ),
         ([STARTED], None, {}, "unknown", "Slurm does not answer; started on n1 20"),
         ([], None, {}, "unknown", "Slurm does not answer; submitted 20"),
         ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], None, {}, "failed", "b"),

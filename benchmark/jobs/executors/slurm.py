@@ -251,6 +251,9 @@ class SlurmExecutor:
 
 
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
+# what sacct says of a job that has not ended, for a while also of one that has: its accounts come after the queue
+GOING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "COMPLETING")
+GOING += ("STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 
 
 def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
@@ -276,6 +279,8 @@ def _state_of(job: Job, queued: Queued | None, ending: str) -> JobState:
         if job.bundled and not job.begun:
             return _state(job, "waiting", f"its job {f'is {still}' if still else 'trains others first'}")
         return _state(job, "running", still)
+    if ending in GOING:
+        return _unanswered(job, f"gone from the queue, and sacct still says {ending}")
     failed = ending in FAILURES and (job.begun or not job.bundled)
     return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
 
