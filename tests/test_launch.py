@@ -98,6 +98,34 @@ gpus_per_node = "mig:1"
         load_suite(str(lab.file), {"slurm.score.tiem": 5})
 
 
+def test_a_section_takes_the_place_of_other_ways_to_say_it(lab: Lab) -> None:
+    """Oracle: by hand, as sbatch would refuse both, or give both: a job asks in one way for its memory, GPUs and cores,
+    the section's if that says it; other resources of a node stay."""
+    sections = """mem_per_cpu = "4GB"
+gres = "gpu:a100:4,nvme:1"
+gpus_per_task = 1
+cpus_per_gpu = 8
+[slurm.prepare]
+mem = "64GB"
+[slurm.train]
+gpus_per_node = "h100:2"
+[slurm.score]
+cpus_per_task = 3
+"""
+    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    ways = ("mem", "mem_per_cpu", "gres", "gpus_per_node", "gpus_per_task", "cpus_per_task", "cpus_per_gpu")
+    told = {
+        "train": slurm.for_training("steps"),
+        **{kind: slurm.for_one_process(kind) for kind in ("prepare", "score")},
+    }
+    assert {kind: {way: one[way] for way in ways if way in one} for kind, one in told.items()} == {
+        "train": {"mem_per_cpu": "4GB", "gres": "nvme:1", "gpus_per_node": "h100:2", "cpus_per_gpu": 8},
+        "prepare": {"mem": "64GB"},
+        "score": {"mem_per_cpu": "4GB", "gpus_per_node": "a100:1", "cpus_per_task": 3},
+    }
+    assert (slurm.of("train").gpus, slurm.of("train").processes, slurm.of("score").cpus_per_gpu) == (2, 2, None)
+
+
 def test_models_are_scored_where_they_were_trained(lab: Lab) -> None:
     """Oracle: by hand: GPUs that only training asks for are in its partition, and a score takes one there.
 
@@ -161,8 +189,9 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(lab: Lab) -> None:
 
 def test_what_a_row_cannot_ask_for(lab: Lab) -> None:
     """Oracle: what would change nothing, or is no key, is said rather than ignored."""
-    with pytest.raises(ConfigError, match="'slurm.mem' is not what its training asks for.* set 'slurm.train.mem' too"):
-        row_with(lab, '"slurm.mem" = "9GB"', '[slurm.train]\nmem = "8GB"')
+    for key in ("mem", "mem_per_cpu"):
+        with pytest.raises(ConfigError, match=f"'slurm.{key}' is not what its.* set 'slurm.train.mem' too"):
+            row_with(lab, f'"slurm.{key}" = "9GB"', '[slurm.train]\nmem = "8GB"')
     with pytest.raises(ConfigError, match="row 'x': slurm.nods: no such key"):
         row_with(lab, '"slurm.nods" = 2')
 

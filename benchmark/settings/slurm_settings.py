@@ -16,11 +16,20 @@ MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
 # what no row has of its own: it is of jobs for all rows, or of all jobs
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python", "scratch", "wckey")
+# what a section's key takes the place of: Slurm refuses both, or gives the job both
+INSTEAD_OF = {
+    "mem": ("mem_per_cpu", "mem_per_gpu"),
+    "gpus_per_node": ("gpus_per_task",),  # and GPUs in `gres`
+    "cpus_per_task": ("cpus_per_gpu",),
+}
 Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 class JobKind(Settings):
-    """What one kind of job asks for instead of what `[slurm]` says; a key that is not given is as there."""
+    """What one kind of job asks for instead of what `[slurm]` says; a key that is not given is as there.
+
+    One that is given takes the place of its alternatives there too, as `mem` does of `mem_per_cpu`.
+    """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     qos: str | None = Field(None, description="their quality of service")
@@ -224,7 +233,12 @@ class Slurm(Settings):
 
 @functools.cache
 def _of_kind(settings: Slurm, kind: str) -> Slurm:
-    return settings.model_copy(update=getattr(settings, kind).model_dump(exclude_none=True))
+    own = getattr(settings, kind).model_dump(exclude_none=True)
+    without: dict[str, Any] = {other: None for key in own for other in INSTEAD_OF.get(key, ())}
+    if "gpus_per_node" in own and settings.gres:
+        kept = [one for one in settings.gres.split(",") if one.partition(":")[0] != "gpu"]
+        without["gres"] = ",".join(kept) or None
+    return settings.model_copy(update={**without, **own})
 
 
 def gpus_in(gres: str | None) -> int:

@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
-from benchmark.settings.slurm_settings import OF_ALL_ROWS
+from benchmark.settings.slurm_settings import INSTEAD_OF, OF_ALL_ROWS
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.suite_paths import located
 
@@ -127,11 +127,12 @@ def _refuse_for_a_row(key: str, row: Row, suite: Suite, sections: Sequence[str])
             f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(sections)} "
             f"(of slurm no {', '.join(OF_ALL_ROWS)})"
         )
-    of_training = f"{section}.train.{inner}"
-    if section == "slurm" and getattr(suite.slurm.train, inner, None) is not None and of_training not in row.set:
+    wins = [inner, *(own for own, others in INSTEAD_OF.items() if inner in others)]
+    given = [f"slurm.train.{own}" for own in wins if getattr(suite.slurm.train, own, None) is not None]
+    if section == "slurm" and (hidden := [own for own in given if own not in row.set]):
         raise ConfigError(
             f"set of row {row.name!r}: {key!r} is not what its training asks for, which has its own in [slurm.train]; "
-            f"set {of_training!r} too, or instead"
+            f"set {hidden[0]!r} too, or instead"
         )
 
 
