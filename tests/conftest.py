@@ -20,14 +20,14 @@ def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
     return seen
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
     assert not missing, f"not installed: {' '.join(missing)}"
     with SlurmCluster(tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     write_texts(folder)

@@ -101,7 +101,7 @@ class Killed:
 @pytest.mark.parametrize("odd", one_in(2, [True, False]))
 def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bool) -> None:
     """Oracle: what is submitted undisturbed: after the next `run` each job is noted once, wired and let go; what nobody
-    noted stays held, and `status` says what ends it."""
+    noted is held, `status` says that `run` ends it, and it does."""
     write_texts(tmp_path)
     whole = ["er-s0", "naive-s0", "prepare", "report", "score-er-s0-sea", "score-naive-s0-sea", "wood-of-2-s0"]
     for step in range(7):
@@ -112,18 +112,18 @@ def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bo
         monkeypatch.setattr(commands, "_ask", Killed(slurm, step, answered))
         assert lab.submit() == (130 if step < 6 else 0), "four submissions, a dependency, and letting go"
         monkeypatch.setattr(commands, "_ask", slurm.answer)
+        capsys.readouterr()
+        lab.call("status")
+        lost = set(slurm.jobs) - {job.id for job in lab.jobs()}
+        assert bool(lost) == (answered and step < 4) == ("`run` ends it" in capsys.readouterr().out)
         assert lab.submit() == 0
         jobs = lab.jobs()
         assert sorted(job.name for job in jobs) == [f"tiny:{name}" for name in whole], step
-        assert {job.id for job in jobs} == slurm.released, step
+        assert {job.id for job in jobs} == slurm.released == set(slurm.jobs) and slurm.cancelled == lost, step
         waits = {job.name: after(lab, slurm, job.id) for job in jobs}
         assert all(waits[job.name] >= {*job.submitted["after"], *job.submitted["needs"]} for job in jobs)
         for row in ("naive", "er"):
             assert waits[f"tiny:score-{row}-s0-sea"] == {job.id for job in jobs if job.name == f"tiny:{row}-s0"}
-        capsys.readouterr()
-        lab.call("status")
-        lost = set(slurm.jobs) - slurm.released
-        assert bool(lost) == (answered and step < 4) == ("ends it" in capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("seed", range(20 if THOROUGH else 4))
@@ -148,7 +148,7 @@ def test_submissions_disturbed_at_random(lab: Lab, tmp_path, monkeypatch, seed: 
         slurm.most = 10**9
         assert here.submit("--seeds", "0,1,2") == 0
         jobs = here.jobs()
-        assert {job.id for job in jobs} == slurm.released
+        assert {job.id for job in jobs} == slurm.released == set(slurm.jobs)
         waits = {job.id: after(here, slurm, job.id) for job in jobs}
         does: dict[str, set[str]] = {}
         for job in jobs:

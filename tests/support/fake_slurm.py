@@ -38,6 +38,7 @@ class FakeSlurm:
         self.calls: Counter[str] = Counter()
         self.arrays: dict[str, Submitted] = {}
         self.released: set[str] = set()
+        self.cancelled: set[str] = set()
         self.wired: dict[str, str] = {}  # a task's own dependency
         folder.mkdir()
         (folder / "srun").write_text("#!/bin/sh\n")
@@ -58,6 +59,8 @@ class FakeSlurm:
         if words[:2] == ["show", "config"]:
             told = {"Foo": 1, "MaxArraySize": self.largest, **self.settings}
             return "".join(f"{name:<23} = {value}\n" for name, value in told.items())
+        if program == "scancel":
+            self.cancelled |= set(_each(",".join(words)))
         if words[0] == "release":
             self.released |= set(_each(words[1]))
         if words[0] == "update":
@@ -66,7 +69,8 @@ class FakeSlurm:
 
     @property
     def jobs(self) -> list[str]:
-        return [job for id, one in self.arrays.items() for job in ([f"{id}_{task}" for task in one.tasks] or [id])]
+        each = (job for id, one in self.arrays.items() for job in ([f"{id}_{task}" for task in one.tasks] or [id]))
+        return [job for job in each if job not in self.cancelled]
 
     def _reason(self, job: str) -> str:
         return "Priority" if job in self.released else "JobHeldUser"

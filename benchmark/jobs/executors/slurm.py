@@ -167,7 +167,7 @@ class SlurmExecutor:
         """Held jobs and arrays of this suite that were submitted and never noted, by their batch scripts."""
         noted, logs = {job.id for job in known}, f"{private_place(self.folder)}/"
         ids = [id for id, job in queue.items() if job.waits and job.script.startswith(logs) and id not in noted]
-        detail = f"{LEFT} before it noted it: `python run_all.py cancel {self.suite.called}` ends it"
+        detail = f"{LEFT} before it noted it: `run` ends it, and submits what is missing"
         name, history = f"{self.suite.name}:?", History("none", 0.0)
         return [JobState(id, f"unnoted-{id}", name, "held", detail, history) for id in commands.shortened(ids)]
 
@@ -246,8 +246,9 @@ class SlurmExecutor:
         job_files.append_each({job.file: [{"kind": "released"}] for job in noted})
 
     def _finish_what_was_begun(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> None:
-        """Let go what a call that died left held."""
+        """Let go what a call that died left held, and end what it had not noted: nobody knows what that does."""
         self._let_go([job for job in known if self._is_begun(job, queue)])
+        commands.cancel([job.id for job in self._unnoted(known, queue)])
 
 
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
