@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +45,20 @@ def preempt(lab: Lab) -> None:
     """A job of a partition that goes before takes both nodes."""
     urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
     subprocess.run(urgent, check=True, capture_output=True)
+
+
+# `run_all.py`, which looks again after a second where it would after 30
+EACH_SECOND = """
+import sys, run_all
+from benchmark.jobs import status
+status.PAUSE = status.LONGEST = 1.0
+sys.exit(run_all.main(sys.argv[1:]))
+"""
+
+
+def states_said(said: Path) -> list[str]:
+    """The states of a suite's only run, one for each time that a waiting process has said it."""
+    return re.findall(r"^tiny: Tiny: 1 runs, 1 (\w+)", said.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -243,8 +259,8 @@ def test_two_nodes_of_two_processes(lab: Lab) -> None:
 def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys) -> None:
     """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on.
 
-    A submitter that dies before it has noted what it submitted leaves that held, and `status` says so. A controller
-    that does not answer ends nothing.
+    A submitter that dies before it has noted what it submitted leaves that held: `status` says so, and `run` ends it. A
+    controller that does not answer ends nothing: `run` and `cancel` are errors, and who waits goes on.
     """
     lab.write("x").tell("x", "slow")
     with pytest.MonkeyPatch.context() as patch:
@@ -252,28 +268,38 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
         assert lab.submit() == 130
     assert lab.jobs() == [] and lab.call("status") == 0
     assert "other jobs: 1 held" in capsys.readouterr().out
-    assert lab.call("cancel") == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "release", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
         assert lab.submit() == 130
     held, report = lab.jobs()
+    assert set(commands.queue()) == {held.id, report.id}
     assert report.run is None and held.id == lab.job("x").id
     assert commands.queue()[held.id].reason == commands.queue()[report.id].reason == "JobHeldUser"
-    process = subprocess.Popen(
-        [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm", "--wait")],
-        cwd=lab.folder / "code",
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout
-    lab.wait_for_mid_stage("x")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert lab.states()["x"].state == "running" and lab.job("x").id == held.id
-    with silent(cluster):
-        assert lab.call("status") == 3
-        assert lab.states()["x"].state == "unknown" and lab.call("cancel") == 2
-    assert lab.states()["x"].state == "running"
+    conf, said = lab.folder / "slurm.conf", lab.folder / "said"
+    shutil.copy(os.environ["SLURM_CONF"], conf)
+    with said.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", EACH_SECOND, *lab.arguments("run", "--executor", "slurm", "--wait")],
+            cwd=lab.folder / "code",
+            start_new_session=True,
+            stdout=file,
+            env={**os.environ, "SLURM_CONF": str(conf)},
+        )
+    try:
+        lab.wait_for_mid_stage("x")
+        with silent(cluster):
+            shutil.copy(os.environ["SLURM_CONF"], conf.with_suffix(".part"))
+            conf.with_suffix(".part").rename(conf)
+            assert lab.call("status") == 3
+            assert lab.states()["x"].state == "unknown" and lab.call("cancel") == 2
+            assert lab.submit() == 2 and "`squeue " in capsys.readouterr().err
+            wait_until(lambda: states_said(said)[-1:] == ["unknown"])
+        wait_until(lambda: states_said(said)[-1] == "running")
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert lab.states()["x"].state == "running" and lab.job("x").id == held.id and len(lab.jobs()) == 2
     lab.call("cancel")
     assert lab.wait_for("x", "interrupted").detail == "saved and ended by SIGTERM; 1 of 2 stages done"
     lab.let_go("x")
