@@ -6,6 +6,7 @@ Every wait is for a state and ends with an error if that does not come. Runs are
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import re
@@ -59,6 +60,13 @@ sys.exit(run_all.main(sys.argv[1:]))
 def states_said(said: Path) -> list[str]:
     """The states of a suite's only run, one for each time that a waiting process has said it."""
     return re.findall(r"^tiny: Tiny: 1 runs, 1 (\w+)", said.read_text(), re.MULTILINE)
+
+
+def longest_off_the_clock(lab: Lab, row: str) -> float:
+    """The most seconds that passed and were not charged between two evaluations, before the run was queued again."""
+    lines = itertools.takewhile(lambda line: line["kind"] != "resumed", lab.stage(row))
+    told = [(line["time"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
+    return max((now - then) - (after - before) for (then, before), (now, after) in itertools.pairwise(told))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +163,8 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: undisturbed runs.
 
     The job trains three runs, two at a time; one that fails ends no other, and is not tried again. Before, Slurm
-    suspends it for four seconds, which its records tell, less what may be the system's own.
+    suspends it for four seconds, which its records tell, less what may be the system's own. Oracle of what is charged:
+    the wall clock between the two evaluations around them.
     """
     bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
     lab.write("x", "y", "trips", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
@@ -173,6 +182,8 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
     assert still["x"].state == "running" and still["x"].detail.startswith("suspended; ")
     assert still["trips"].state == "waiting" and still["trips"].detail.startswith("its job is suspended")
     scontrol("resume", job)
+    counts = {row: lab.count(row, "evaluation") for row in ("x", "y")}
+    wait_until(lambda: all(lab.count(row, "evaluation") > count for row, count in counts.items()))
     preempt(lab)
     wait_until(lambda: job in commands.queue() and commands.queue()[job].waits)
     lab.let_go("x")
@@ -183,6 +194,7 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
         assert (state.job.id, state.restarts) == (job, 1)
         assert_as_if_undisturbed(lab, row, resumed=1)
         assert lab.stage(row)[-1]["cores"]["stood_still"] > 3
+        assert longest_off_the_clock(lab, row) > 3
         hardware = lab.stage(row)[0]["provenance"]["hardware"]
         assert (hardware["side_by_side"], hardware["threads"]) == (2, 1)
     assert "tripped" in lab.wait_for("trips", "failed").detail
