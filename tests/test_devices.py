@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
 import methods
 from benchmark.instruments.lab import Lab
@@ -18,6 +21,7 @@ from benchmark.jobs import slots
 from benchmark.models import LanguageModel, devices, load
 from benchmark.settings.config import Budget, ConfigError
 from benchmark.training import own_code
+from benchmark.training.loader import Loader, Step
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
@@ -25,39 +29,82 @@ from benchmark.training.step import Stepper
 from tests.support import other_device
 from tests.support.thorough import these_of
 
+WAITS = ("scalars", "out", "waits")  # what a program waits for
 Waited = dict[str, int]  # for what, how often
+
+
+@dataclass
+class Seen:
+    """What a run asked of its device."""
+
+    inside: list[Waited] = field(default_factory=list)  # what each step waited for
+    between: list[tuple[int, int]] = field(default_factory=list)  # steps, and how often the loop waited before each
+    batches: list[Made] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The batches of a step, as they were made for the device."""
+
+    step: int
+    ahead: bool  # in the loader's thread
+    steered: bool  # by what the step before has seen, so that they cannot be made ahead
+    tensors: int
+    counted: dict[str, int]
+
+
 # those whose steps, networks, weights or optimizers are not another's
-OWN_STEP = {"naive", "agem", "pnn", "elle"}
+OWN_STEP = {"naive", "agem", "pnn", "elle", "ewc"}
+OPTIONS = {"ewc": {"share": 0.75}}  # so that the phase which trains nothing has several steps
 TRIED = these_of(OWN_STEP, methods.names())
 
 
-def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], list[Waited], list[int]]:
-    """The weights of each stage of a tiny run, what each step waited for, and how often the loop waited between two."""
+def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], Seen]:
+    """The weights of each stage of a tiny run, and what it asked of the device."""
     lab = Lab(name, methods.build, folder)
-    config = lab.config(evaluations=1).model_copy(update={"budget": Budget(unit="steps", amount=4, reference=None)})
+    budget = Budget(unit="steps", amount=4, reference=None)
+    config = lab.config(evaluations=1).model_copy(update={"budget": budget, "options": OPTIONS.get(name, {})})
     run = lab.run(config, world.device.type)
     run = Run(run.config, run.new_method, run.store, world, Silent())
-    inside: list[Waited] = []
-    between: list[int] = []
-    plain, save = Stepper.step, LanguageModel.save
+    seen, waited = Seen(), 0
+    plain, compute, save = Stepper.step, Loader.compute, LanguageModel.save
 
     def step(stepper: Stepper, number: int, *more: Any) -> torch.Tensor:
-        before = Counter(other_device.COUNTS)
+        nonlocal waited
+        before = counted(*WAITS)
         if number:
-            between.append(before["scalars"] - inside_ends[-1])
+            seen.between.append((number, before.total() - waited))
         loss = plain(stepper, number, *more)
-        inside.append({what: n for what, n in (other_device.COUNTS - before).items() if what != "in"})
-        inside_ends.append(other_device.COUNTS["scalars"])
+        seen.inside.append(dict(counted(*WAITS) - before))
+        waited = counted(*WAITS).total()
         return loss
 
-    inside_ends: list[int] = []
-    with patch.object(Stepper, "step", step), patch.object(LanguageModel, "save", lambda m, *to: save(m.cpu(), *to)):
-        run.train(last_stage=1)  # saved from main memory: safetensors asks for addresses, which the device has none of
-    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys[:2]], inside, between
+    def make(loader: Loader, number: int) -> Step:
+        before = counted("pins", "sent", "in")
+        step = compute(loader, number)
+        tensors = [one for batch in (*step[0], *step[1]) for one in vars(batch).values() if isinstance(one, Tensor)]
+        ahead, steered = threading.current_thread().name.startswith("loader"), loader._method.replay_weights is not None
+        seen.batches.append(Made(number, ahead, steered, len(tensors), dict(counted("pins", "sent", "in") - before)))
+        return step
+
+    with (
+        patch.object(Stepper, "step", step),
+        patch.object(Loader, "compute", make),
+        # from main memory: safetensors asks for addresses, which the device has none of
+        patch.object(LanguageModel, "save", lambda model, *to: save(model.cpu(), *to)),
+    ):
+        run.train(last_stage=1)
+    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys[:2]], seen
 
 
-def elsewhere(folder: Path) -> dict[str, tuple[list[Waited], list[int]]]:
-    """Return what the steps of each method waited for. Raises AssertionError if a weight differs from the CPU's."""
+def counted(*what: str) -> Counter[str]:
+    """How often this thread has done that so far."""
+    thread = threading.current_thread().name
+    return Counter({one: other_device.COUNTS[thread, one] for one in what})
+
+
+def elsewhere(folder: Path) -> dict[str, Seen]:
+    """Return what each method asked of the device. Raises AssertionError if a weight differs from the CPU's."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)  # Adam amplifies rounding where gradients are tiny, as right after growth
     cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in TRIED}
@@ -67,8 +114,7 @@ def elsewhere(folder: Path) -> dict[str, tuple[list[Waited], list[int]]]:
     for name, expected in cpu.items():
         # a registered device's tensors have a class of their own, as no real device's have
         with patch.object(own_code, "TRUSTED", (*own_code.TRUSTED, other_device.__name__)):
-            actual, inside, between = trained(name, folder / name, world)
-        found[name] = inside, between
+            actual, found[name] = trained(name, folder / name, world)
         for mine, theirs in zip(expected, actual, strict=True):
             for part, tensor in mine.items():
                 assert torch.allclose(tensor, theirs[part], atol=1e-6), f"{name}: {part}"
@@ -77,14 +123,21 @@ def elsewhere(folder: Path) -> dict[str, tuple[list[Waited], list[int]]]:
 
 def test_methods_on_another_device(tmp_path: Path) -> None:
     """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of any method waits for
-    the device, but A-GEM's, which must know whether it projects; the loop waits once a step, for the last loss."""
+    the device, but A-GEM's, which must know whether it projects; the loop waits once a step, for the last loss, and
+    before a phase's second step there is none. Each tensor of a batch is pinned once and sent once, which nobody waits
+    for, in the loader's thread and before its step, but for the first of a phase."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         found = process.submit(elsewhere, tmp_path).result()
     assert list(found) == TRIED
-    for name, (inside, between) in found.items():
-        assert all(set(waited) <= ({"scalars"} if name == "agem" else set()) for waited in inside), f"{name}: {inside}"
-        assert set(between) <= {0, 1}, f"{name}: {between}"
-    assert found["naive"][1] == 2 * [0, 1, 1]  # four steps a stage; before the second there is no earlier loss
+    for name, seen in found.items():
+        may = {"scalars"} if name == "agem" else set()
+        assert all(set(waited) <= may for waited in seen.inside), f"{name}: {seen.inside}"
+        assert all(waits == (step > 1) for step, waits in seen.between), f"{name}: {seen.between}"
+        for made in seen.batches:
+            assert made.counted == dict.fromkeys(("pins", "sent", "in"), made.tensors), f"{name}: {made}"
+            assert made.ahead == (made.step > 0 and not made.steered), f"{name}: {made}"
+    assert [step for step, _ in found["naive"].between] == 2 * [1, 2, 3]  # four steps a stage
+    assert {made.tensors for made in found["naive"].batches} == {4}  # tokens, domains, positions, targets
 
 
 class OfOtherMakers:

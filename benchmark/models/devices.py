@@ -35,6 +35,16 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device, for which nobody waits: from pinned memory, since from other memory the copy would.
+
+    Apple's devices share main memory, and torch pins none for them.
+    """
+    if device.type not in ("cpu", "mps"):
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def seed_random_numbers(seed: int, device: torch.device) -> None:
     """Begin the random numbers of the CPU and of this device anew.
 

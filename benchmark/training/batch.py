@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmark.models.devices import sent
+
 
 @dataclass(kw_only=True)
 class Batch:
@@ -31,7 +33,5 @@ class Batch:
         return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
 
     def to(self, device: torch.device) -> Batch:
-        tensors: dict[str, Any] = {
-            k: v.to(device, non_blocking=True) for k, v in vars(self).items() if isinstance(v, Tensor)
-        }
+        tensors: dict[str, Any] = {k: sent(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **tensors)

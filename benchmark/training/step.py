@@ -65,7 +65,7 @@ class Stepper:
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
             self.method.observe(self.learner, batches)
-            return torch.zeros(())
+            return torch.zeros((), device=self.inputs.world.device)  # looked at, it waits for the device as a loss does
         loss = self.learner.accumulate(batches)
         refuse_class("the loss", type(loss))
         self.method.adjust_gradients(self.learner, memory)

@@ -8,6 +8,7 @@ torch's accelerator API is told of it as of any maker's device, so the project r
 from __future__ import annotations
 
 import functools
+import threading
 from collections import Counter
 from typing import Any
 
@@ -18,12 +19,18 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "other"
 DEVICE = torch.device("cpu")  # until it is registered
-COUNTS: Counter[str] = Counter()  # "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue
+# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue; "pins":
+# tensors pinned; "sent": those of "in" that came from pinned memory and were not waited for
+COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
 # what makes a tensor from nothing calls one of these
 FACTORIES = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step")
 INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default)  # with indices from main memory, as on every device
 LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def count(what: str) -> None:
+    COUNTS[threading.current_thread().name, what] += 1
 
 
 class OtherTensor(torch.Tensor):
@@ -40,7 +47,7 @@ class OtherTensor(torch.Tensor):
         return made
 
     def tolist(self) -> Any:
-        COUNTS["scalars"] += 1
+        count("scalars")
         return self.held.tolist()
 
     @classmethod
@@ -63,11 +70,13 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     if function is ATEN.copy_.default:
         on_device = isinstance(args[0], OtherTensor)
     if function is ATEN._local_scalar_dense.default and here:
-        COUNTS["scalars"] += 1
+        count("scalars")
     if moved and given:
         source = args[1] if function is ATEN.copy_.default else args[0]
         if isinstance(source, OtherTensor) != on_device:
-            COUNTS["in" if on_device else "out"] += 1
+            count("in" if on_device else "out")
+            if on_device and getattr(source, "pinned", False) and True in (*args[2:], kwargs.get("non_blocking")):
+                count("sent")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     known = {id(tensor.held): tensor for tensor in here}
@@ -129,6 +138,7 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = _wait
+    Tensor.pin_memory = _pinned  # type: ignore[assignment]
     torch.autograd.set_multithreading_enabled(False)  # a guard in Python cannot serve the engine's own threads
     torch.__future__.set_swap_module_params_on_conversion(True)  # or a module's way there would untie tied weights
     for name in FACTORIES:
@@ -137,7 +147,15 @@ def register() -> torch.device:
 
 
 def _wait(device: Any = None) -> None:
-    COUNTS["waits"] += 1
+    count("waits")
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    """A copy that says it is pinned: torch asks a device written in C++ for such memory, and has none of this one."""
+    count("pins")
+    made = tensor.clone()
+    made.pinned = True  # type: ignore[attr-defined]
+    return made
 
 
 def _made(operator: Any, *args: Any, **kwargs: Any) -> OtherTensor:
