@@ -47,6 +47,20 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     assert capsys.readouterr().out.splitlines()[-1].startswith("next: `python run_all.py status ")
 
 
+@pytest.mark.parametrize("left", [1, 2])
+def test_a_run_that_is_left_waits_for_its_shared_stage(lab: Lab, tmp_path, monkeypatch, left: int) -> None:
+    """Oracle: the graph: it needs that, under way as one task of an array, and no other task."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, most=3)
+    lab.write(*(ROWS + ('{ method = "ewc" }',) * (left - 1)))
+    assert lab.submit() == 3
+    slurm.most = 100
+    assert lab.submit() == 0
+    ids = {job.name: job.id for job in lab.jobs()}
+    [shared] = [id for name, id in ids.items() if "wood-of" in name]
+    for row in ("er", "ewc")[:left]:
+        assert after(lab, slurm, ids[f"tiny:{row}-s0"]) == {ids["tiny:prepare"], shared}
+
+
 def test_who_waits_is_told_too_that_something_is_left(lab: Lab, tmp_path, monkeypatch) -> None:
     """Oracle: the exit status without --wait; all that was submitted is over when it is first looked at."""
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch, most=3)

@@ -121,11 +121,8 @@ class Plan:
         return {config.id: plan_keys(config, build) for config in self.configs}
 
     def _trainers(self, known: Sequence[JobState]) -> dict[str, str]:
-        """The key of the job that will train a stage, by the stage's: one of the plan, or one under way.
-
-        One whose state is unknown is nothing that Slurm could be told to wait for.
-        """
-        going = {job.key for job in known if job.under_way and job.state != "unknown"}
+        """The key of the job that will train a stage, by the stage's: one of the plan, or one under way."""
+        going = _going(known)
         found: dict[str, str] = {}
         for run, keys in self.keys.items():
             ends = run if run in going else None
@@ -150,7 +147,7 @@ class Plan:
         They prepare data, train, score, measure, and then render a report of what there is.
         """
         under_way = {job.key: job for job in known if job.under_way}
-        first, trainers = [*self._preparing(known), *self._training()], self._trainers(known)
+        first, trainers = [*self._preparing(known), *self._training(known)], self._trainers(known)
         planned = [*first, *self._scoring(known, trainers), *self._measuring(known, trainers)]
         new = [job for job in planned if job.key not in under_way]
         if not new and not self._lacks_report(known):
@@ -178,17 +175,19 @@ class Plan:
         wanted = {key: config for key, config in runs.items() if states.get(key) != "failed"}
         return [PlannedJob(key, "prepare", name, PrepareData(config, folder)) for key, config in wanted.items()]
 
-    def _training(self) -> list[PlannedJob]:
-        """One for each segment.
+    def _training(self, known: Sequence[JobState]) -> list[PlannedJob]:
+        """One for each segment, after what trains the shared stages before it, or does so already.
 
         However those before it end: if they fail, it does their work, from their last checkpoint, and if it fails too
         it says why in its own records. If it needed their success, it would end and say nothing.
         """
-        jobs = []
+        jobs, going = [], _going(known)
         for segment in self.segments:
+            shared = (f"stage-{stage}" for stage in reversed(segment.stages))
+            before = segment.after or next((key for key in shared if key in going), None)
             runs, scratch = self.store.root.absolute(), self.suite.slurm.scratch
             payload = TrainRun(segment.config, self.build, runs, segment.last_stage, scratch)
-            after = (data_key(segment.config), *([segment.after] if segment.after else []))
+            after = (data_key(segment.config), *([before] if before else []))
             jobs.append(PlannedJob(segment.key, "train", segment.name, payload, after, serves=segment.serves))
         return jobs
 
@@ -242,6 +241,11 @@ class Plan:
         since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"] if same else 0.0
         over = ("done",) if self.options.retry_failed else ("done", "failed")
         return any(job.state in over and job.history.last_seen > since for job in same)
+
+
+def _going(known: Sequence[JobState]) -> set[str]:
+    """The keys of jobs under way; one whose state is unknown is nothing that Slurm could be told to wait for."""
+    return {job.key for job in known if job.under_way and job.state != "unknown"}
 
 
 AT_THE_ENDS = ("data", "report")  # what begins the keys of jobs that a report does not wait for

@@ -85,7 +85,8 @@ class Submission:
             return
         new = {job.key for job in jobs}
         waits = {job.key: frozenset(key for key in job.after if key in new or key in self.ids) for job in jobs}
-        common = frozenset.intersection(*waits.values()) - new
+        # not tasks under way: an array's own dependency would be on all of theirs
+        common = frozenset(key for key in frozenset.intersection(*waits.values()) - new if "_" not in self.ids[key])
         if len(set(waits.values()) - {common}) <= max(FEW, len(jobs) // TASKS):
             unwired = frozenset(job.key for job in jobs if waits[job.key] != common)
             self._in_lanes(jobs, [self.ids[key] for key in sorted(common)], unwired)
