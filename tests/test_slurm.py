@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -23,7 +22,6 @@ import torch
 
 import run_all
 from benchmark import records
-from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.submission import Submission
 from tests.support.slurm_cluster import SlurmCluster
@@ -318,32 +316,6 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
     lab.submit()
     assert lab.wait_for("x", "done").job.id != held.id
     assert_as_if_undisturbed(lab, "x", resumed=1)
-
-
-@only_thorough
-def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
-    """Arrays of at most three tasks (MaxArraySize), four jobs of a user (MaxSubmitJobs). Oracle: by hand: of a shared
-    stage, four runs and a report four jobs go, in two calls; the next `run` sends the others, and none twice."""
-
-    def accounts(*words: str) -> None:
-        subprocess.run(["sacctmgr", "-i", *words], check=True, stdout=subprocess.DEVNULL)
-
-    limits, user = "MaxArraySize=3\nAccountingStorageEnforce=limits", pwd.getpwuid(os.getuid()).pw_name
-    with SlurmCluster(tmp_path / "slurm", nodes=1, more=limits), new_lab(tmp_path / "lab", texts) as lab:
-        accounts("add", "account", "lab")
-        accounts("add", "user", user, "account=lab", "MaxSubmitJobs=4")
-        [limit] = doctor.of_accounts("lab", commands.configuration()["ClusterName"])
-        assert limit.what.startswith("account lab: at most 4 jobs") and list(doctor.of_accounts(None, "")) == [limit]
-        scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
-        assert lab.write("a", "b", "c", "d", slurm='account = "lab"').submit() == 3
-        told = capsys.readouterr().out
-        assert "4 jobs submitted in 2 calls" in told and "! Slurm took no more: 2 jobs are left" in told
-        assert set(commands.queue()) == {job.id for job in lab.jobs()} and len(lab.jobs()) == 4
-        accounts("modify", "user", user, "set", "MaxSubmitJobs=100")
-        assert lab.submit() == 0
-        names = sorted(job.name for job in lab.jobs())
-        assert names == ["tiny:a-s0", "tiny:b-s0", "tiny:c-s0", "tiny:d-s0", "tiny:report", "tiny:wood-of-4-s0"]
-        assert set(commands.queue()) == {job.id for job in lab.jobs()}
 
 
 def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:

@@ -1,18 +1,23 @@
-"""Submissions to a real Slurm that are cut short, by a kill or by the cluster's limits; see tests/test_slurm.py."""
+"""What a real Slurm is asked for, also by submissions that a kill or its limits cut short; see tests/test_slurm.py."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import pwd
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
+from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
 from benchmark.orphans import end_with
-from tests.support.slurm_lab import Lab, needs_slurm, scontrol, write_task
+from tests.support import processes
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_lab import Lab, needs_slurm, new_lab, processes_of, scontrol, wait_until, write_task
 
 pytestmark = needs_slurm
 
@@ -96,3 +101,68 @@ def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
         assert call == 8, "two questions, three submissions, a dependency, and letting go"
     finally:
         scontrol("update", "PartitionName=main", "State=UP")
+
+
+def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
+    """Arrays of at most three tasks (MaxArraySize), four jobs of a user (MaxSubmitJobs), and a site without arrays.
+
+    Oracle: by hand, from Slurm's queue: of a shared stage, four runs, their scores and a report four jobs go, in two
+    calls; the next `run` sends the others, and none twice; each waits for what it needs. Without arrays it is the same.
+    """
+
+    def accounts(*words: str) -> None:
+        subprocess.run(["sacctmgr", "-i", *words], check=True, stdout=subprocess.DEVNULL)
+
+    shared, runs = "tiny:wood-of-4-s0", [f"tiny:{row}-s0" for row in "abcd"]
+    expected = {shared: set(), **{run: {shared} for run in runs}}
+    expected |= {f"tiny:score-{row}-s0-sea": {run} for row, run in zip("abcd", runs, strict=True)}
+    expected["tiny:report"] = {*expected}
+    limits, user = "MaxArraySize=3\nAccountingStorageEnforce=limits", pwd.getpwuid(os.getuid()).pw_name
+    with SlurmCluster(tmp_path / "limited", nodes=1, more=limits), new_lab(tmp_path / "lab", texts) as lab:
+        accounts("add", "account", "lab")
+        accounts("add", "user", user, "account=lab", "MaxSubmitJobs=4")
+        [limit] = doctor.of_accounts("lab", commands.configuration()["ClusterName"])
+        assert limit.what.startswith("account lab: at most 4 jobs") and list(doctor.of_accounts(None, "")) == [limit]
+        scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
+        lab.write("a", "b", "c", "d", slurm='account = "lab"', tasks=write_task(lab.folder))
+        assert lab.submit() == 3
+        told = capsys.readouterr().out
+        assert "4 jobs submitted in 2 calls" in told and "! Slurm took no more: 6 jobs are left" in told
+        assert set(commands.queue()) == {job.id for job in lab.jobs()} and len(lab.jobs()) == 4
+        accounts("modify", "user", user, "set", "MaxSubmitJobs=100")
+        assert lab.submit() == 0
+        assert waits(lab) == expected and len(lab.jobs()) == len(expected)
+    with SlurmCluster(tmp_path / "single", nodes=1, more="MaxArraySize=0"), new_lab(tmp_path / "other", texts) as lab:
+        scontrol("update", "PartitionName=main", "State=DOWN")
+        assert lab.write("a", "b", "c", "d", tasks=write_task(lab.folder)).submit() == 0
+        assert "10 jobs submitted in 10 calls" in capsys.readouterr().out
+        assert waits(lab) == expected and not [job for job in commands.queue() if "_" in job]
+
+
+def test_what_jobs_ask_for(lab: Lab, texts: Path, capsys) -> None:
+    """A row with resources of its own, its own command for Python, the node's disk, a work key and none; and a `setup`
+    that fails. Oracle: what Slurm says of the jobs, the environment of their processes, the files."""
+    own = 'set = { "slurm.partition" = "preemptible", "slurm.mem" = "300MB", "slurm.train.cpus_per_task" = 2 }'
+    row = f'{{ name = "x", method = "paced", options = {{ gate = "{lab.gate("x")}" }}, {own} }}'
+    python, scratch = f"env COMES=through {sys.executable}", lab.folder / "scratch"
+    lab.write(row, slurm=f'python = "{python}"\nscratch = "{scratch}"')
+    broken = Lab(lab.folder / "broken", texts, data=lab.runs / "data")
+    broken.write("x", slurm='setup = ["false"]\nwckey = "mine"')
+    for one in (lab, broken):
+        one.file.write_text(one.file.read_text().replace("[40, 200]", "[2, 2]"))
+        assert one.submit() == 0
+    command = ["squeue", "--noheader", "--states=all", "--format=%i|%P|%m|%C|%w"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    train, report = lab.jobs()
+    wrong, also = broken.jobs()
+    assert {f"{train.id}|preemptible|300M|2|(null)", f"{report.id}|main|100M|1|(null)"} <= {*told}
+    assert {f"{wrong.id}|main|100M|1|mine", f"{also.id}|main|100M|1|mine"} <= {*told}
+    wait_until(lambda: any(processes.has_variable(pid, "COMES=through") for pid in processes_of(train.id)))
+    assert broken.wait_for("x", "failed").detail == "ended without a word (FAILED); 0 of 2 stages done"
+    wait_until(lambda: also.id not in commands.queue())
+    capsys.readouterr()
+    assert broken.call("status") == 1 and "other jobs: 1 failed" in capsys.readouterr().out
+    assert not broken.jobs()[0].starts
+    lab.wait_for("x", "done")
+    copies = {file.name: file.read_bytes() for file in scratch.rglob("*.bin")}
+    assert copies == {file.name: file.read_bytes() for file in (lab.runs / "data").rglob("*.bin")} != {}
