@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import multiprocessing
 import threading
 from collections import Counter
@@ -17,9 +18,8 @@ from torch import Tensor
 
 import methods
 from benchmark.instruments.lab import Lab
-from benchmark.jobs import slots
 from benchmark.models import LanguageModel, devices, load
-from benchmark.settings.config import Budget, ConfigError
+from benchmark.settings.config import Budget
 from benchmark.training import own_code
 from benchmark.training.loader import Loader, Step
 from benchmark.training.processes import World
@@ -27,6 +27,7 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 from tests.support import other_device
+from tests.support.source_tree import TREES
 from tests.support.thorough import these_of
 
 WAITS = ("scalars", "out", "waits")  # what a program waits for
@@ -190,9 +191,13 @@ def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
     assert [devices.own_device(number).index for number in range(3)] == [0, 1, 0] == chosen
 
 
-def test_runs_do_not_share_what_cannot_be_divided(monkeypatch) -> None:
-    """Oracle: one run at a time, and a refusal that says which devices can be shared."""
-    monkeypatch.setattr(slots, "accelerator", lambda: "xpu")
-    assert len(slots.slots_for([], None)) == 1
-    with pytest.raises(ConfigError, match="--parallel 2: runs can share CPUs and CUDA devices, not xpu ones"):
-        slots.slots_for([], 2)
+def test_one_file_asks_torch_for_devices() -> None:
+    """Oracle: the parts of torch that belong to devices. A node that is only probed has nothing of the project."""
+    of_devices = {"accelerator", "cuda", "mps", "xpu", "get_device_module"}
+    asking = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch" and node.attr in of_devices
+    }
+    assert asking == {"benchmark.models.devices", "benchmark.jobs.slurm.probe"}

@@ -267,7 +267,7 @@ def test_preparation_goes_on_where_its_limit_stopped_it(place: Place, monkeypatc
 def test_cores_of_a_job(monkeypatch) -> None:
     """Oracle: by hand: eight cores to divide; where a job has four of eight, others may be on each of them."""
     monkeypatch.setattr(bundle, "physical_cores", lambda: [(core,) for core in range(8)])
-    monkeypatch.setattr(bundle, "visible_gpus", list)
+    monkeypatch.setattr(bundle, "accelerators", lambda: ("cpu", 0))
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
     assert [slot.cores for slot in own_slots(2, timed=True)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     with pytest.raises(UserError, match="slurm.ntasks_per_node 9: under a budget in seconds each run needs its own"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import multiprocessing
 import os
 import re
 import signal
@@ -11,14 +13,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import methods
 from benchmark.jobs import side_by_side, slots
+from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.slots import slots_for
+from benchmark.jobs.slurm.bundle import own_slots
 from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError
 from benchmark.store import Store
@@ -42,7 +48,7 @@ def lab(tmp_path) -> Lab:
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
     cores = [(core, core + 8) for core in range(8)]
-    found = slots.equal_slots(count, cores, [])
+    found = slots.equal_slots(count, cores, 0)
     taken = [core for slot in found for core in slot.cores]
     assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in found}) == 1
     assert [slot.threads for slot in found] == [8 // count] * count
@@ -51,9 +57,9 @@ def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
 
 def test_more_runs_than_cores_take_turns() -> None:
     """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
-    found = slots.equal_slots(5, [(0,), (1,)], ["2", "7"])
+    found = slots.equal_slots(5, [(0,), (1,)], 2)
     assert [slot.cores for slot in found] == [(0,), (1,), (0,), (1,), (0,)]
-    assert [slot.gpu for slot in found] == ["2", "7", "2", "7", "2"]
+    assert [slot.gpu for slot in found] == [0, 1, 0, 1, 0]
     assert {slot.gpu_share for slot in found} == {1 / 3}
 
 
@@ -70,7 +76,7 @@ def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
 def machine(monkeypatch, cores: int, memory: float) -> None:
     monkeypatch.setattr(slots, "physical_cores", lambda: [(core,) for core in range(cores)])
     monkeypatch.setattr(slots, "available_bytes", lambda: memory)
-    monkeypatch.setattr(slots, "visible_gpus", list)
+    monkeypatch.setattr(slots, "accelerators", lambda: ("cpu", 0))
 
 
 def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
@@ -80,6 +86,86 @@ def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
         machine(monkeypatch, cores, memory)
         assert len(slots_for(runs, None)) == expected
         assert len(slots_for(runs, 2)) == 2, "what is asked for counts more"
+
+
+@dataclass
+class Accelerators:
+    """Devices as torch has them: what is asked and told of them. `free` are the bytes of each."""
+
+    free: list[float]
+    taken: list[tuple[int, float]] = field(default_factory=list)  # device and share of its memory, by processes
+    current: int = 0
+
+    def mem_get_info(self, device: torch.device) -> tuple[float, float]:
+        return self.free[device.index], 1e12
+
+    def set_per_process_memory_fraction(self, share: float) -> None:
+        self.taken.append((self.current, share))
+
+    def choose(self, index: int) -> None:
+        self.current = index
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+    """Makes two devices of some kind those of this machine, with eight cores and main memory in plenty."""
+
+    def put(module: object) -> None:
+        (tmp_path / "nvidia0").touch()
+        monkeypatch.setattr(slots, "physical_cores", lambda: [(core,) for core in range(8)])
+        monkeypatch.setattr(slots, "available_bytes", lambda: 1e12)
+        monkeypatch.setattr(slots, "DEVICES", tmp_path)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.accelerator, "set_device_index", getattr(module, "choose", None))
+        monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+
+    return put
+
+
+def test_as_many_as_fit_on_devices_of_any_kind(lab: Lab, install, monkeypatch) -> None:
+    """Oracle: by hand: the fuller of two devices holds two processes, so four fit, less where cores or main memory are
+    fewer; each has half of a device's memory where one has two of them, else all of it."""
+    one = slots.PROCESS + slots.needed_bytes(lab.configs()[0])
+    install(Accelerators([3.5 * one, 2.5 * one]))
+    runs = 4 * lab.configs()
+    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 0.5), (1, 0.5), (0, 0.5), (1, 0.5)]
+    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
+    monkeypatch.setattr(slots, "available_bytes", lambda: 2.5 * slots.PROCESS)
+    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0), (1, 1.0)]
+    monkeypatch.setattr(slots, "physical_cores", lambda: [(0,)])
+    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0)]
+
+
+def test_devices_that_cannot_be_shared_have_a_run_each(lab: Lab, install) -> None:
+    """Oracle: two devices, two runs; a third is refused with the kind, their number and the cure."""
+    install(object())
+    runs = lab.configs()
+    for asked in (None, 2):
+        assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, asked)] == [(0, 1.0), (1, 1.0)]
+    with pytest.raises(ConfigError, match="--parallel 3: .* memory of xpu devices, and .* has 2: give at most 2"):
+        slots_for(runs, 3)
+    with pytest.raises(ConfigError, match="slurm.ntasks_per_node 3: .*: give at most 2"):
+        own_slots(3, timed=False)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_each_process_takes_its_device_and_its_share(count: int, install, monkeypatch) -> None:
+    """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a process has it all."""
+    there = Accelerators([1e12, 1e12])
+    install(there)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # a worker replaces it
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    found = []
+    for slot in slots.equal_slots(count, [(core,) for core in range(8)], 2):
+        share = WorkerShare(dataclasses.replace(slot, cores=()), count, methods.build, Path("runs"))
+        ours, theirs = multiprocessing.Pipe()
+        ours.send(None)  # nothing to train
+        with side_by_side._in(share.slot):
+            side_by_side._serve(theirs, share, None)
+        found.append(there.current)
+    assert found == [number % 2 for number in range(count)] and os.environ["LOCAL_RANK"] == "7"
+    assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
 
 
 def test_the_memory_of_a_run_is_not_underrated(lab: Lab) -> None:

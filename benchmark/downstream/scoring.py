@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import joblib
-import torch
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
@@ -17,6 +16,7 @@ from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
+from benchmark.models.devices import accelerators
 from benchmark.orphans import end_with
 from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
@@ -42,7 +42,7 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
                 wanted.setdefault(key, (config, index))
     if not wanted:
         return 0
-    processes = 1 if torch.accelerator.is_available() else min(joblib.cpu_count(), len(wanted))
+    processes = 1 if accelerators()[1] else min(joblib.cpu_count(), len(wanted))
     names = ", ".join(task.name for task, _ in tasks)
     print(f"{suite.name}: scoring {len(wanted)} models on {names}; scores go to {store.root}/scores", file=sys.stderr)
     diverged = 0

@@ -91,8 +91,10 @@ def of_torch() -> Finding:
     """What torch finds on this machine; on a machine that only submits no device is as it should be."""
     import torch
 
-    device = torch.accelerator.current_accelerator(check_available=True)
-    count = f"{torch.accelerator.device_count()} {device.type}" if device else "no accelerator, so the CPU computes"
+    from benchmark.models.devices import accelerators
+
+    kind, number = accelerators()
+    count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return Finding(f"{versions}, {count}, {cores} core{'s' * (cores != 1)}")

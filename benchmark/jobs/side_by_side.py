@@ -25,6 +25,7 @@ from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.slots import Slot
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
+from benchmark.models.devices import take_share
 from benchmark.training.method import Build
 from benchmark.training.processes import join
 from benchmark.training.stage import Stopped, Taken
@@ -184,20 +185,20 @@ def _workers(shares: Sequence[WorkerShare]) -> Iterator[list[Worker]]:
 def _in(slot: Slot) -> Iterator[None]:
     """What a process inherits that starts now: the slot's cores and GPU, and signals held back until it is ready."""
     cores = os.sched_getaffinity(0) if slot.cores else None
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpu = os.environ.get("LOCAL_RANK")  # which device `join` takes
     resource_tracker.ensure_running()  # else it starts with the first process, and lets the signals through again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
     if slot.gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = slot.gpu
+        os.environ["LOCAL_RANK"] = str(slot.gpu)
     try:
         yield
     finally:
-        if gpus is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+        if gpu is not None:
+            os.environ["LOCAL_RANK"] = gpu
         else:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            os.environ.pop("LOCAL_RANK", None)
         if cores:
             os.sched_setaffinity(0, cores)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -212,10 +213,10 @@ def _serve(connection: Connection, share: WorkerShare, ours: Connection | None) 
         ours.close()
     sys.stderr = Lines(connection)
     torch.set_num_threads(min(torch.get_num_threads(), share.slot.threads))
-    if share.slot.gpu is not None:
-        torch.cuda.set_per_process_memory_fraction(share.slot.gpu_share)
     with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(EOFError, OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        if share.slot.gpu_share < 1:
+            take_share(world.device, share.slot.gpu_share)
         world = dataclasses.replace(world, side_by_side=share.slots, exclusive=share.exclusive)
         while segment := connection.recv():
             outcome: Outcome = "done"

@@ -24,7 +24,7 @@ class Slot:
 
     cores: tuple[int, ...]  # none where the system cannot pin a process
     threads: int
-    gpu: str | None = None  # as in CUDA_VISIBLE_DEVICES
+    gpu: int | None = None  # its number among those that this process may use
     gpu_share: float = 1.0
 
 
@@ -35,40 +35,48 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     where there are GPUs, a whole one. Raises ConfigError where that cannot be.
     """
     timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
-    cores, gpus = physical_cores(), visible_gpus()
+    cores, (kind, gpus) = physical_cores(), accelerators()
     if parallel is not None and parallel < 1:
         raise ConfigError(f"--parallel {parallel}: give at least 1")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         if parallel not in (None, 1):
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
         parallel = 1
-    if accelerator() not in ("cpu", "cuda"):
-        if parallel not in (None, 1):
-            raise ConfigError(
-                f"--parallel {parallel}: runs can share CPUs and CUDA devices, not {accelerator()} ones"
-                "; leave --parallel out"
-            )
-        parallel = 1
     if parallel is None:
-        parallel = 1 if timed else _fitting(runs, len(cores), len(gpus))
-    elif timed and parallel > 1:
-        check_apart(parallel, len(cores), len(gpus), f"--parallel {parallel}")
+        parallel = 1 if timed else _fitting(runs, len(cores), kind, gpus)
+    elif parallel > 1:
+        check_shared(parallel, kind, gpus, f"--parallel {parallel}")
+        if timed:
+            check_apart(parallel, len(cores), gpus, f"--parallel {parallel}")
     return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
 
 
-def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: Sequence[str]) -> list[Slot]:
+def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
     """Equal slots: what does not divide is left idle."""
     each, pinned = len(cores) // count, hasattr(os, "sched_setaffinity")
-    share = 1 / -(-count // len(gpus)) if gpus else 1.0
+    share = 1 / -(-count // gpus) if gpus else 1.0
     found = []
     for number in range(count):
         if each:
             own = tuple(sorted(core for group in cores[number * each : (number + 1) * each] for core in group))
         else:  # more runs than cores: they take turns
             own = cores[number % len(cores)]
-        gpu = gpus[number % len(gpus)] if gpus else None
+        gpu = number % gpus if gpus else None
         found.append(Slot(own if pinned else (), max(1, each), gpu, share))
     return found
+
+
+def check_shared(count: int, kind: str, gpus: int, asked: str) -> None:
+    """Raises ConfigError where so many runs would share devices of a kind that cannot be shared."""
+    if not gpus or count <= gpus:
+        return
+    from benchmark.models.devices import can_be_shared
+
+    if not can_be_shared(kind):
+        raise ConfigError(
+            f"{asked}: torch gives no process a part of the memory of {kind} devices, and this machine has {gpus}"
+            f": give at most {gpus}"
+        )
 
 
 def check_apart(count: int, cores: int, gpus: int, asked: str) -> None:
@@ -100,35 +108,29 @@ def physical_cores() -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def accelerator() -> str:
-    """The kind of device that this machine trains on, as torch calls it."""
+def accelerators() -> tuple[str, int]:
+    """What `devices.accelerators` says, without torch where no device file is: torch takes seconds to start."""
     if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
-        return "cpu"  # said without torch, which takes seconds to start
-    import torch
+        return "cpu", 0
+    from benchmark.models import devices
 
-    there = torch.accelerator.current_accelerator(check_available=True)
-    return there.type if there else "cpu"
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if accelerator() != "cuda":
-        return []
-    import torch
-
-    count = torch.cuda.device_count()
-    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return named[:count] if named else [str(number) for number in range(count)]
+    return devices.accelerators()
 
 
-def _fitting(runs: Sequence[RunConfig], cores: int, gpus: int) -> int:
-    """How many runs fit: one a core at most, and as many as the memory of the machine and of its GPUs holds."""
+def _fitting(runs: Sequence[RunConfig], cores: int, kind: str, gpus: int) -> int:
+    """How many runs fit: one a core at most, and as many as the memory of the machine and of its GPUs holds.
+
+    They take the GPUs in turns, so the fullest one decides; one run each where torch cannot tell or divide its memory.
+    """
     need = max(map(needed_bytes, runs), default=PROCESS)
     fitting = min(cores, int(available_bytes() / (PROCESS + (0 if gpus else need))))
     if gpus:
         import torch
 
-        fitting = min(fitting, gpus * int(torch.cuda.mem_get_info()[0] / (PROCESS + need)))
+        from benchmark.models.devices import can_be_shared, free_bytes
+
+        free = [free_bytes(torch.device(kind, number)) for number in range(gpus)] if can_be_shared(kind) else [None]
+        fitting = min(fitting, gpus * min(1 if one is None else int(one / (PROCESS + need)) for one in free))
     return fitting
 
 

@@ -21,6 +21,28 @@ def own_device(number: int = 0) -> torch.device:
     return device
 
 
+def accelerators() -> tuple[str, int]:
+    """The kind of devices that this machine trains on, as torch calls it, and how many this process may use; 0 CPUs."""
+    there = torch.accelerator.current_accelerator(check_available=True)
+    return (there.type, torch.accelerator.device_count()) if there else ("cpu", 0)
+
+
+def free_bytes(device: torch.device) -> float | None:
+    """The device's memory that nobody uses; None where torch cannot tell."""
+    ask = getattr(torch.get_device_module(device), "mem_get_info", None)
+    return ask(device)[0] if ask else None
+
+
+def can_be_shared(kind: str) -> bool:
+    """Whether several processes can each have their part of such a device's memory."""
+    return hasattr(torch.get_device_module(kind), "set_per_process_memory_fraction")
+
+
+def take_share(device: torch.device, share: float) -> None:
+    """Let this process take that part of the memory of its device, from 0 to 1, and fail beyond."""
+    torch.get_device_module(device).set_per_process_memory_fraction(share)
+
+
 def device_name(device: torch.device) -> str:
     """What its driver calls it; the kind alone where the driver does not say."""
     if device.type == "cpu":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from benchmark import records
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import PlannedJob
-from benchmark.jobs.slots import Slot, check_apart, equal_slots, physical_cores, visible_gpus
+from benchmark.jobs.slots import Slot, accelerators, check_apart, check_shared, equal_slots, physical_cores
 from benchmark.jobs.slurm import job_files
 from benchmark.jobs.training_graph import Segment
 from benchmark.settings.slurm_settings import Slurm
@@ -115,7 +115,7 @@ class TrainBundle:
             records.append(file, {**line, "key": segment.key})
 
         slots = own_slots(self.side_by_side, timed)
-        start: Literal["spawn", "fork"] = "spawn" if slots[0].gpu else "fork"
+        start: Literal["spawn", "fork"] = "fork" if slots[0].gpu is None else "spawn"
         same = (len(slots), payload.build, payload.runs, payload.scratch, world.exclusive, start)
         shares = [WorkerShare(slot, *same) for slot in slots]
         if train_side_by_side(segments, shares, asked_to_stop, tell):
@@ -128,9 +128,10 @@ def own_slots(count: int, timed: bool) -> list[Slot]:
     They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same. Under
     a budget of wall time each needs its own. Raises ConfigError where it cannot have that.
     """
-    cores, gpus = physical_cores(), visible_gpus()
+    cores, (kind, gpus), asked = physical_cores(), accelerators(), f"slurm.ntasks_per_node {count}"
+    check_shared(count, kind, gpus, asked)
     if timed and count > 1:
-        check_apart(count, len(cores), len(gpus), f"slurm.ntasks_per_node {count}")
+        check_apart(count, len(cores), gpus, asked)
     slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
     if not given or sum(map(len, cores)) <= given:
         return slots

@@ -25,6 +25,7 @@ from benchmark.jobs.slurm import commands, snapshot
 from benchmark.jobs.slurm.bundle import TrainBundle
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.models.devices import accelerators
 from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import join, node
 from benchmark.training.provenance import ROOT
@@ -89,7 +90,7 @@ class SlurmJob:
     def _check(self) -> None:
         if snapshot.digest(ROOT) != ROOT.name:
             raise UserError(f"the code in {ROOT} is not what was submitted: cancel the suite and run it again")
-        if self.gpus and not torch.accelerator.is_available():
+        if self.gpus and not accelerators()[1]:
             raise UserError(
                 f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
             )
