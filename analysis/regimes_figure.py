@@ -6,8 +6,7 @@ import csv
 import io
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -45,31 +44,32 @@ class MapCell(MapPoint):
     seeds: int
     decided: bool  # whether the mean differs from 0 (paired by seed, two-sided t test at 5%)
     ap: dict[str, float]  # final AP by method, geometric mean over the seeds that all of them have
+    ranked: tuple[str, ...]  # the methods of the stream by it, the best first
+    told_apart: bool  # whether the best is below the second best, by the same test
+    lower: str  # the method with all text at once that is below the best of the stream, where one is
 
     @property
     def best(self) -> str:
-        return min(self.ap, key=self.ap.__getitem__)
+        return self.ranked[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegimesFigure(Exhibit):
     """A cell for each budget and final size that ELLE and ER were both run with; `points` were run elsewhere.
 
-    `contenders` are methods; of a method with several rows in a cell the first one counts. The line is where a plane
-    fitted to the cells' log ratios, over the logarithms of both axes, is zero. The CSV file has the cells, each with
-    what a fit to the others predicts for it.
+    `contenders` are methods and their titles; of a method with several rows in a cell the first one counts. Those that
+    pool the budgets of several stages, as they have all text at once, are none of the stream's: where one is lower, the
+    best has a ring. The line is where a plane fitted to the cells' log ratios, over the logarithms of both axes, is
+    zero. The CSV file has the cells, each with what a fit to the others predicts for it.
     """
 
-    contenders: tuple[str, ...]
+    contenders: Mapping[str, str]
     points: tuple[MapPoint, ...] = ()
     kind: ClassVar[Literal["table", "figure"]] = "figure"
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        every = cells(study, self.contenders)
+        every = cells(study, [*self.contenders])
         found = [cell for cell in every if math.isfinite(cell.relative_size)]
-        rows = {(run.line["method"], run.line["title"]) for run in study.runs}
-        named = Counter(method for method, _ in rows)  # rows that say their cell are called by their method
-        titles = {method: title for method, title in rows if named[method] == 1}
         with figures.style():
             grid = figures.panels(1, 2, *PANEL)
             left, right = grid.flat
@@ -83,11 +83,19 @@ class RegimesFigure(Exhibit):
                 files = figures.finish(grid)
             else:
                 self._draw_ratios(left, found)
-                self._draw_best(right, found, titles)
-                hatched = "hatched: not decided at 5%; dashed: where a fitted plane is 0"
-                less = f" Without FLOPs, and left out: {len(every) - len(found)}." if len(found) < len(every) else ""
-                files = figures.finish(grid, f"Left: final AP of ELLE over ER's, {hatched}. Right: lowest AP.{less}")
-        return {**files, "csv": _csv(found, self.contenders)}
+                self._draw_best(right, found)
+                files = figures.finish(grid, self._about(found, len(every)))
+        return {**files, "csv": _csv(found, [*self.contenders])}
+
+    def _about(self, found: Sequence[MapCell], every: int) -> str:
+        fewer = sum(len(cell.ap) < len(self.contenders) for cell in found)
+        return (
+            "Left: final AP of ELLE over ER's, hatched: not decided at 5%; dashed: where a fitted plane is 0. "
+            "Right: the lowest AP of the ways that get one domain after the other, open: not told from the second "
+            "lowest at 5%."
+            + (f" Not all ways have run in {fewer} of {len(found)} cells." if fewer else "")
+            + (f" Without FLOPs, and left out: {every - len(found)}." if len(found) < every else "")
+        )
 
     def _draw_ratios(self, axis: Axes, found: Sequence[MapCell]) -> None:
         every = [*found, *self.points]
@@ -100,7 +108,9 @@ class RegimesFigure(Exhibit):
             + f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
             for place in every
         ]
-        for place, text, at in zip(every, texts, _beside(axis, every, texts), strict=True):
+        border = _border(axis, fit(found))
+        axis.plot(*border.T, color="0.2", linestyle="--", linewidth=1)
+        for place, text, at in zip(every, texts, _beside(axis, every, texts, border), strict=True):
             undecided = isinstance(place, MapCell) and not place.decided
             drawn = axis.scatter(
                 [place.tokens_per_parameter],
@@ -118,31 +128,35 @@ class RegimesFigure(Exhibit):
             axis.text(*at, text, transform=axis.transAxes, ha="center", va="center", fontsize=TEXT, zorder=3)
         bar = axis.figure.colorbar(drawn, cax=axis.inset_axes((1.02, 0.0, 0.03, 1.0)))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{math.expm1(value):+.0%}".replace("-", "−"))
-        if (plane := fit(found)) is not None and plane[2]:
-            x = np.geomspace(*axis.get_xlim(), 100)
-            y = -(plane[0] + plane[1] * np.log(x)) / plane[2]
-            low, high = np.log(axis.get_ylim())
-            y = np.exp(np.where((y >= low) & (y <= high), y, np.nan))
-            axis.plot(x, y, color="0.2", linestyle="--", linewidth=1)
 
-    def _draw_best(self, axis: Axes, found: Sequence[MapCell], titles: dict[str, str]) -> None:
+    def _draw_best(self, axis: Axes, found: Sequence[MapCell]) -> None:
         _limits(axis, [*found, *self.points])
-        for method in self.contenders:
-            mine = [cell for cell in found if cell.best == method]
-            style = of_method(method)
-            axis.scatter(
-                [cell.tokens_per_parameter for cell in mine],
-                [cell.relative_size for cell in mine],
-                color=style["color"],
-                marker=style["marker"],
-                s=90,
-                label=titles.get(method, method),
-            )
+        for method, title in self.contenders.items():
+            colour, marker = (of_method(method)[key] for key in ("color", "marker"))
+            best = [cell for cell in found if cell.best == method]
+            lower = [cell for cell in found if cell.lower == method]
+            _scatter(axis, [cell for cell in best if cell.told_apart], colour, colour, marker, 90)
+            _scatter(axis, [cell for cell in best if not cell.told_apart], "white", colour, marker, 90)
+            _scatter(axis, lower, "none", colour, "o", 330)
+            if best:  # in the legend once, whether faces are open or not
+                _scatter(axis, [], colour, colour, marker, 90, title)
+            if lower:
+                _scatter(axis, [], "none", colour, "o", 140, f"{title}, all text at once, is lower")
+
+
+def _scatter(
+    axis: Axes, found: Sequence[MapCell], faces: str, edges: str, marker: str, size: float, label: str | None = None
+) -> None:
+    places = [cell.tokens_per_parameter for cell in found], [cell.relative_size for cell in found]
+    axis.scatter(
+        *places, facecolors=faces, edgecolors=edges, marker=marker, s=size, linewidths=1.4, label=label, zorder=2
+    )
 
 
 def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
     """Every budget and final size that ELLE and ER have finished with, in the order of the rows."""
     final = {run.id: ap for run, ap in _final(study)}
+    at_once = {run.line["method"] for run in study.runs if run.row in study.pooled}
     grown: dict[tuple[str, str, str, str], dict[str, dict[int, RunRecords]]] = {}
     fixed: dict[tuple[str, str, str], dict[int, RunRecords]] = {}
     for run in sorted(study.runs, key=lambda run: (run.suite, run.line["row_index"])):
@@ -162,7 +176,7 @@ def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
         pairs = sorted(by_method.get(GROWN, {}).keys() & by_method[FIXED].keys())
         if pairs:
             ap = {method: {seed: final[run.id] for seed, run in runs.items()} for method, runs in by_method.items()}
-            found.append(_cell(by_method[GROWN][pairs[0]], pairs, ap))
+            found.append(_cell(by_method[GROWN][pairs[0]], pairs, ap, at_once))
     return found
 
 
@@ -174,23 +188,42 @@ def _final(study: Study) -> Iterator[tuple[RunRecords, float]]:
             yield run, float(ap)
 
 
-def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]) -> MapCell:
-    """A cell of ELLE's `run`, the seeds that both have, and AP by method and seed."""
+def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]], at_once: set[str]) -> MapCell:
+    """A cell of ELLE's `run`, the seeds that it shares with ER, and AP by method and seed.
+
+    `at_once` are methods that are none of the stream's.
+    """
     heads, done = header(run.stages[0]), [end(stage) for stage in run.stages]
     spent = [line["charged"] for line in done if line is not None]
     flops = sum(charged.get("flops", math.nan) for charged in spent)
-    ratios = np.log([ap[GROWN][seed] / ap[FIXED][seed] for seed in pairs])
-    above, below = inference.one_sided(ratios[:, None])
+    ratio, p = _compared(ap[GROWN], ap[FIXED])
     common = sorted(set.intersection(*[set(by_seed) for by_seed in ap.values()]))
+    means = {method: _geometric_mean([by_seed[seed] for seed in common or by_seed]) for method, by_seed in ap.items()}
+    in_order = sorted(means, key=means.__getitem__)
+    ranked = tuple(method for method in in_order if method not in at_once)
+    difference, p_of_best = _compared(ap[ranked[0]], ap[ranked[1]])
     return MapCell(
         name=run.row,
         tokens_per_parameter=spent[0]["tokens"] / heads["parameters"],
         relative_size=header(run.stages[-1])["parameters"] / math.sqrt(flops / FLOPS_OF_SIZE),
-        log_ratio=float(ratios.mean()),
+        log_ratio=ratio,
         seeds=len(pairs),
-        decided=bool(2 * min(above[0], below[0]) <= inference.ERRORS),
-        ap={method: _geometric_mean([by_seed[seed] for seed in common or by_seed]) for method, by_seed in ap.items()},
+        decided=p <= inference.ERRORS,
+        ap=means,
+        ranked=ranked,
+        told_apart=difference < 0 and p_of_best <= inference.ERRORS,
+        lower=in_order[0] if in_order[0] in at_once else "",
     )
+
+
+def _compared(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:
+    """The mean of the logarithm of the ratio over the seeds that both have, and its two-sided p-value."""
+    seeds = sorted(one.keys() & other.keys())
+    if not seeds:
+        return math.nan, 1.0
+    ratios = np.log([one[seed] / other[seed] for seed in seeds])
+    above, below = inference.one_sided(ratios[:, None])
+    return float(ratios.mean()), float(2 * min(above[0], below[0]))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -219,6 +252,17 @@ def predicted(plane: tuple[float, float, float] | None, place: MapPoint) -> floa
     return math.nan if plane is None else float(np.dot(plane, (1.0, *_logs(place))))
 
 
+def _border(axis: Axes, plane: tuple[float, float, float] | None) -> Floats:
+    """Points of the line where a plane is 0, shape (n, 2), inside the axes."""
+    if plane is None or not plane[2]:
+        return np.empty((0, 2))
+    x = np.geomspace(*axis.get_xlim(), 100)
+    y = -(plane[0] + plane[1] * np.log(x)) / plane[2]
+    low, high = np.log(axis.get_ylim())
+    inside = (y >= low) & (y <= high)
+    return np.stack([x[inside], np.exp(y[inside])], axis=1)
+
+
 def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
     for set_scale, set_limits, values in (
         (axis.set_xscale, axis.set_xlim, [place.tokens_per_parameter for place in places]),
@@ -230,16 +274,18 @@ def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
         side.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str]) -> list[tuple[float, float]]:
+def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str], line: Floats) -> list[tuple[float, float]]:
     """Where the text of each place stands in the panel, as shares of it: above, below, or further off where others are.
 
-    The first spot that meets no other text and no other place's marker, which are as large as those of cells.
+    The first spot that meets no point of the line, no other text and no other place's marker, which are as large as
+    those of cells.
     """
     to_panel = axis.transScale + axis.transLimits
     points = to_panel.transform([(place.tokens_per_parameter, place.relative_size) for place in places]) * PANEL
     marker = np.full(2, 0.13)  # half its side, inches
     halves = [np.array([figures.text_width(text, TEXT), 1.2 * TEXT / 72]) / 2 for text in texts]
     taken: list[tuple[Floats, Floats]] = [(point, marker) for point in points]
+    taken += [(point, np.full(2, 0.02)) for point in (to_panel.transform(line) * PANEL if len(line) else ())]
     spots = []
     for own, (point, half) in enumerate(zip(points, halves, strict=True)):
         steps = [(x, y) for far in range(8) for x in (0, -1, 1) for y in (1 + far, -1 - far)]
@@ -258,11 +304,17 @@ def _csv(found: Sequence[MapCell], contenders: Sequence[str]) -> bytes:
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     head = ["cell", "tokens_per_parameter", "relative_size", "seeds", "log_ratio", "decided"]
-    write([*head, "log_ratio_predicted_by_the_others", "best", *(f"ap_{method}" for method in contenders)])
+    head += ["log_ratio_predicted_by_the_others", "best", "second_best", "told_apart", "lower_with_all_text_at_once"]
+    write([*head, *(f"ap_{method}" for method in contenders)])
     for cell in found:
         others = predicted(fit([other for other in found if other is not cell]), cell)
         aps = [f"{cell.ap[method]:.2f}" if method in cell.ap else "" for method in contenders]
         numbers = [f"{cell.tokens_per_parameter:.1f}", f"{cell.relative_size:.3f}", cell.seeds, f"{cell.log_ratio:.4f}"]
         guess = "" if math.isnan(others) else f"{others:.4f}"
-        write([cell.name, *numbers, "yes" if cell.decided else "no", guess, cell.best, *aps])
+        best = [*cell.ranked[:2], _yes(cell.told_apart), cell.lower]
+        write([cell.name, *numbers, _yes(cell.decided), guess, *best, *aps])
     return out.getvalue().encode()
+
+
+def _yes(so: bool) -> str:
+    return "yes" if so else "no"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import methods
 import paper_tables
 from analysis import figures
 from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
@@ -40,6 +42,8 @@ def run(
         spent |= {"flops": budget * 1e6} if unit == "flops" else {}
         start = {"kind": "stage", "parameters": PARAMETERS[size], "budget": {"unit": unit, "amount": budget}}
         start |= {"domain": "ab"[index], "trainable": 0, "layers": 1, "hidden_size": size}
+        share = 2.0 * index if method == "scratch" else 1.0
+        start |= {"phases": [{"name": "adapt", "share": share, "memory": 0.0, "trains": True}]}
         measured = {"a": ap / 2, "b": ap * 2}  # of which ap is the geometric mean
         evaluation = {"kind": "evaluation", "phase": "adapt", "fraction": 1.0, "charged": spent, "perplexity": measured}
         stages.append([start, evaluation, {"kind": "done", "charged": spent}])
@@ -86,19 +90,32 @@ def test_no_texts_of_a_dense_map_overlap():
     assert count > 30 and not outside and not overlapping
 
 
-def test_rows_that_say_their_cell_are_called_by_their_method(monkeypatch):
-    """Oracle: the contract: the legend is of methods, and no cell's row may stand for all."""
-    said: list[list[str]] = []
+def test_no_text_lies_on_the_border():
+    """Oracle: the boxes that matplotlib's renderer draws, and the dashed line through points between them."""
+    aps = {(1.0, 32): 24.0, (1.0, 64): 28.0, (4.0, 32): 12.0, (4.0, 64): 19.0}
+    runs = [run("er", 20.0, budget=budget) for budget in (1.0, 4.0)]
+    runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
+    figure = figures.drawn(lambda: paper_tables.load("growth_regimes").render(Study("s", runs)))
+    figure.canvas.draw()
+    left = figure.axes[0]
+    [line] = left.get_lines()
+    points = left.transData.transform(line.get_xydata())
+    along = np.concatenate([np.linspace(one, other, 20) for one, other in pairwise(points)])
+    assert len(points) > 20 and len(left.texts) == 6
+    boxes = [text.get_window_extent() for text in left.texts]
+    assert not [text.get_text() for text, box in zip(left.texts, boxes, strict=True) if box.count_contains(along)]
 
-    def legend(grid: figures.Panels, text: str = "") -> dict[str, bytes]:
-        said.append(grid.flat[1].get_legend_handles_labels()[1])
-        return {}
 
-    monkeypatch.setattr(figures, "finish", legend)
-    runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64)]
+def test_methods_have_their_titles():
+    """Oracle: the methods' own; and the legend of a map, in which rows say their cell, has those that it shows."""
+    exhibit = paper_tables.load("growth_regimes")
+    assert exhibit.contenders == {name: methods.find(name).title for name in exhibit.contenders}
+    runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64), run("scratch", 15.0, last=64)]
     runs[2].line["title"] = "ELLE, x4"
-    paper_tables.load("growth_regimes").render(Study("s", runs))
-    assert said[0][:2] == ["ER", "elle"]
+    figure = figures.drawn(lambda: exhibit.render(Study("s", runs)))
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said == ["ER", "ELLE", "From scratch, all text at once, is lower"]
+    assert "Not all ways have run in 2 of 2 cells." in " ".join(figure.texts[-1].get_text().split())
 
 
 def test_of_two_rows_of_a_method_the_first_one_counts():
@@ -125,6 +142,34 @@ def test_the_best_has_the_lowest_geometric_mean_over_the_seeds_that_all_have():
     runs = [run("er", 20.0), run("er", 20.0, 1), run("elle", 10.0), run("er_large", 12.0), run("er_large", 1.0, 1)]
     (cell,) = cells(Study("s", runs), CONTENDERS)
     assert cell.best == "elle" and cell.ap["er_large"] == pytest.approx(12.0)
+
+
+def test_who_has_all_text_at_once_is_named_and_is_not_the_best_of_the_stream():
+    """Oracle: by hand, scratch above and below the best of the others."""
+    for ap, lower in ((11.0, ""), (9.0, "scratch")):
+        runs = [run("er", 20.0), run("elle", 10.0), run("er_large", 12.0), run("scratch", ap)]
+        (cell,) = cells(Study("s", runs), [*CONTENDERS, "scratch"])
+        assert cell.ranked == ("elle", "er_large", "er") and cell.lower == lower
+        files = paper_tables.load("growth_regimes").render(Study("s", runs))
+        [line] = csv.DictReader(io.StringIO(files["csv"].decode()))
+        assert line["lower_with_all_text_at_once"] == lower and line["ap_scratch"] == f"{ap:.2f}"
+        assert (line["best"], line["second_best"], line["told_apart"]) == ("elle", "er_large", "no")
+
+
+def test_the_best_is_told_from_the_second_best_by_scipys_paired_t_test():
+    """Oracle: scipy.stats.ttest_rel on logarithms, on both sides of 5%; er is far off in either case."""
+    noise = [0.9, 1.0, 1.1, 1.05, 0.97, 1.02]
+    for factor in (0.97, 0.8):
+        large = [20.0 * one for one in noise]
+        elle = [value * factor * other for value, other in zip(large, reversed(noise), strict=True)]
+        runs = [
+            run(method, value, seed)
+            for method, values in (("er", [90.0] * 6), ("er_large", large), ("elle", elle))
+            for seed, value in enumerate(values)
+        ]
+        (cell,) = cells(Study("s", runs), CONTENDERS)
+        p = stats.ttest_rel(np.log(elle), np.log(large)).pvalue
+        assert cell.ranked[:2] == ("elle", "er_large") and cell.told_apart == (p < 0.05) == (factor == 0.8)
 
 
 def test_the_fit_finds_a_plane_again_and_predicts_places_that_it_has_not_seen():
