@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -144,6 +145,23 @@ def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, cap
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "_ask", lambda command: ended.append(command) or "")
     assert lab.call("cancel") == 0 and [sorted(words) for words in ended] == [["6", "7", "8_[0-2]", "scancel"]]
+
+
+@pytest.mark.parametrize(("count", "ends"), [(30, "[0-29]"), (250, "[0-99]")])
+def test_stale_jobs_end_by_one_command_of_bounded_length(lab: Lab, monkeypatch, capsys, count: int, ends: str) -> None:
+    """Oracle: the words that a shell makes of it: scancel and the tasks of an array, of which 100 at most are named. A
+    bundle that also trains a run of today is not among them."""
+    running = commands.Queued("RUNNING", "", "n1")
+    ask(monkeypatch, {**{f"12_{task}": running for task in range(count)}, "7": running})
+    for task in range(count):
+        write_job(lab, "ER", id=f"12_{task}", key=f"gone-s{task}-x", run=f"gone-s{task}-x")
+    for run in ("er-s0-oldest", lab.config("Naive").id):
+        write_job(lab, "Naive", id="7", key=run, run=run, bundled=True)
+    assert lab.call("status") == 0
+    told = capsys.readouterr().out
+    [command] = re.findall(rf"! {count} jobs are for runs that the suite no longer has: `(.*?)`", told)
+    assert shlex.split(command) == ["scancel", f"12_{ends}"] and "'" in command, "no pattern of file names"
+    assert ("ends 100 of them, and `status` then names others" in told) == (count > 100)
 
 
 def test_a_wait_for_another_suites_stage_is_told(lab: Lab, monkeypatch, capsys) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import get_args
 
 from benchmark.jobs.plan import to_train
 from benchmark.jobs.scored import unscored
+from benchmark.jobs.slurm.commands import shortened
 from benchmark.jobs.states import RunState, StateName
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import sweep_line, to_show
@@ -23,6 +25,7 @@ from benchmark.settings.units import duration
 PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
 HERE = 5.0  # the same where there are no jobs to ask for
 SHOWN = 20  # jobs in a list
+ENDED = 100  # jobs that a command for a shell names at most, so that it fits one
 FAILED, UNKNOWN = 1, 3  # exit statuses
 
 
@@ -140,9 +143,11 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     if len(found) > SHOWN:
         found[SHOWN:] = [f"and {len(found) - SHOWN} more"]
     if stale := survey.stale_jobs():
-        ids = " ".join(job.id for job in stale[:SHOWN]) + (" ..." if len(stale) > SHOWN else "")
+        ids = list(dict.fromkeys(job.id for job in stale))
+        ends = shlex.join(["scancel", *shortened(ids[:ENDED])])
+        which = f"{ENDED} of them, and `status` then names others" if len(ids) > ENDED else "them"
         found.append(
-            f"! {len(stale)} jobs are for runs that the suite no longer has: `scancel {ids}` ends them, "
+            f"! {len(ids)} jobs are for runs that the suite no longer has: `{ends}` ends {which}, "
             f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
         )
     return [*found, *different_hardware(states), *lacked_cores(states), *jumped(states)]

@@ -87,7 +87,7 @@ class Survey:
     def stale_jobs(self) -> list[JobState]:
         """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
 
-        Seeds that the suite does not name are no reason: `--seeds` may have.
+        Seeds that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are.
         """
         ids = {config.label: config.id for config in self.configs}
         rows = {without_seed(config.label) for config in self.configs} | self.other_rows
@@ -96,7 +96,9 @@ class Survey:
             label = label_of(run)
             return ids.get(label, run) != run or without_seed(label) not in rows
 
-        return [job for job in self.jobs.values() if job.under_way and job.serves and all(map(is_stale, job.serves))]
+        known = [job for job in self.jobs.values() if job.under_way and not job.history.elsewhere]
+        wanted = {job.id for job in known if not (job.serves and all(map(is_stale, job.serves)))}
+        return [job for job in known if job.id not in wanted]
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)
