@@ -25,6 +25,7 @@ from benchmark.training.processes import World
 
 class Toy:
     done: list = []
+    asks = False
 
     def __init__(self, suite, store):
         self.suite, self.store = suite, store

@@ -126,6 +126,20 @@ def test_no_answer_is_no_end(lab: Lab, monkeypatch, capsys) -> None:
     assert len(lab.jobs()) == 1
 
 
+@pytest.mark.parametrize(("submitted", "pauses"), [(False, [5, 5, 5]), (True, [30, 45, 67.5])])
+def test_a_queue_is_asked_seldom_by_who_watches_what_runs_here(lab: Lab, monkeypatch, submitted: bool, pauses) -> None:
+    """Oracle: the pauses by hand: they are short only where no question goes to squeue, as one does where a folder of
+    jobs is there, though no job is."""
+    asked: list[object] = []
+    monkeypatch.setattr(commands, "queue", lambda *others: asked.append(others) or {})
+    if submitted:
+        job_files.folder_of(lab.runs, "tiny").mkdir(parents=True)
+    survey, paused = Survey(load_suite(str(lab.file)), lab.configs(), methods.build, Store(lab.runs)), []
+    survey.under_way = lambda: len(paused) < 3  # type: ignore[method-assign]
+    assert watch(survey, paused.append) == 0
+    assert paused == pauses and len(asked) == (4 if submitted else 0)
+
+
 def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, capsys) -> None:
     """Oracle: the queue, written by hand: a noted job, an array that nobody noted, a job of an older suite."""
     held = commands.Queued("PENDING", "JobHeldUser", "")

@@ -23,7 +23,7 @@ from benchmark.settings.config import Suite
 from benchmark.settings.units import duration
 
 PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
-HERE = 5.0  # the same where there are no jobs to ask for
+HERE = 5.0  # the same where no executor asks anybody
 SHOWN = 20  # jobs in a list
 ENDED = 100  # jobs that a command for a shell names at most, so that it fits one
 FAILED, UNKNOWN = 1, 3  # exit statuses
@@ -52,7 +52,7 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
             print(then, flush=True)
             return code
         pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
-        pause = pause if survey.jobs else HERE
+        pause = pause if survey.asked else HERE
         before = told
         sleep(pause)
 

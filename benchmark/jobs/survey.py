@@ -42,6 +42,7 @@ class Survey:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
+        self.asked = False  # whether an executor asked for them elsewhere
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._lines: dict[str, dict[str, records.Record]] = {}
@@ -58,7 +59,8 @@ class Survey:
         """The state of each run now."""
         self._lines = {}
         self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
-        known = [job for executor in executors.of(self.suite, self.store) for job in executor.jobs()]
+        everywhere = executors.of(self.suite, self.store)
+        known, self.asked = [job for one in everywhere for job in one.jobs()], any(one.asks for one in everywhere)
         self.jobs = {job.key: job for job in known}
         self._starts = {}
         for job in known:

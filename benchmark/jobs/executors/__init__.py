@@ -41,6 +41,11 @@ class Executor(Protocol):
         """The suite's jobs that this executor has or had, in the order of submission."""
         ...
 
+    @property
+    def asks(self) -> bool:
+        """Whether `jobs` asks something that many ask, as a cluster's queue, and should be called seldom."""
+        ...
+
     def cancel(self, jobs: Sequence[JobState]) -> None:
         """End these jobs, which are under way."""
         ...

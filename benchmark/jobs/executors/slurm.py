@@ -143,10 +143,14 @@ class SlurmExecutor:
         """
         known = job_files.read(self.folder)
         try:
-            return self._states(known, self._queue(known) if self.folder.exists() else {})
+            return self._states(known, self._queue(known) if self.asks else {})
         except SlurmError as error:
             logging.warning("%s: what follows is from the records alone", error)
             return self._states(known, None)
+
+    @property
+    def asks(self) -> bool:
+        return self.folder.exists()
 
     def cancel(self, jobs: Sequence[JobState]) -> None:
         commands.cancel([job.id for job in jobs])
