@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
 
+from benchmark.data import files
 from benchmark.data.tokens import prepare
 from benchmark.settings.config import Domain, Tokenizer
-from tests.support.texts import DATA, SMALL, gpt2_files, same, two_domains
+from tests.support.texts import DATA, SMALL, gpt2_files, same, sentences, two_domains, write
 from tests.support.thorough import only_thorough
 
 ROOT = Path(__file__).parent.parent
@@ -74,6 +80,41 @@ def test_the_same_ids_of_other_tokens_are_other_content(tmp_path) -> None:
     second = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
     assert np.array_equal(first.domains[0].train, second.domains[0].train)
     assert first.domains[0].key != second.domains[0].key
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_each_byte_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) -> None:
+    """Oracle: the sizes of the files, packed or not; where a tokenizer learns from a domain that one's are read once
+    more, for its sample. No file of text is opened otherwise."""
+    folder, text = gpt2_files(tmp_path / "bpe"), tmp_path / "text"
+    paths = [write(text / f"{name}.jsonl", sentences(seed)) for seed, name in enumerate(("train", "valid", "more"))]
+    plain = [text / "plain.txt", text / "held.txt"]
+    for seed, path in enumerate(plain, 7):
+        path.write_text("\n".join(sentences(seed)), encoding="utf-8")
+    packed = text / "packed.jsonl.gz"
+    packed.write_bytes(gzip.compress(paths.pop().read_bytes()))
+    read: Counter[Path] = Counter()
+    opened: Counter[Path] = Counter()
+    decompressed, plain_open = files._decompressed, io.open
+
+    def counted(file: IO[bytes], suffix: str) -> Iterator[bytes]:
+        yield from decompressed(file, suffix)
+        read[Path(file.name)] += file.tell()
+
+    def noted(file: Any, *arguments: Any, **named: Any) -> Any:
+        opened.update([Path(file)] if isinstance(file, str | Path) and text in Path(file).parents else [])
+        return plain_open(file, *arguments, **named)
+
+    monkeypatch.setattr(files, "_decompressed", counted)
+    monkeypatch.setattr(io, "open", noted)
+    monkeypatch.setattr("builtins.open", noted)
+    a = Domain(name="a", train=(str(paths[0]), str(packed)), valid=(str(paths[1]),))
+    b = Domain(name="b", train=(str(plain[0]),), valid=(str(plain[1]),))
+    tokenizer = Tokenizer(vocabulary=320, domains=("a",)) if learned else Tokenizer(folder=str(folder))
+    prepare([a, b], tokenizer, DATA, tmp_path / "data")
+    times = dict.fromkeys([*paths, packed], 1 + learned) | dict.fromkeys(plain, 1)
+    assert opened == times
+    assert read == {path: count * path.stat().st_size for path, count in times.items()}
 
 
 CHILD = """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
 from benchmark import records
@@ -15,7 +17,7 @@ from benchmark.instruments import speed, step_parts
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, OverNaive, PhaseOfRun, measure, table
 from benchmark.instruments.step_parts import PARTS
-from benchmark.models import load
+from benchmark.models import load, transformer
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
@@ -75,6 +77,42 @@ def test_flops_of_every_fused_attention(backend: str) -> None:
     assert count_flops(lambda: forward(query, query, query, *given[0])) == 2 * product
     grad = (query, query, query, query, *bias, query, normalizer)
     assert count_flops(lambda: backward(*grad, *given[1])) == 4 * product
+
+
+class Projections(TorchDispatchMode):
+    """Counts the rows of matrix products that have so many columns."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns, self.rows = columns, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            self.rows += result.numel() // self.columns if result.shape[-1] == self.columns else 0
+        return result
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_only_predicted_positions_are_projected(architecture: str, at_once: bool, tmp_path, monkeypatch) -> None:
+    """Oracle: round(0.15 N) positions of each of BERT's rows of N tokens, and N of a GPT's N + 1 columns; in the
+    decoder itself, and in the loss that never has all logits at once."""
+    if not at_once:
+        monkeypatch.setattr(transformer, "FEW_LOGITS", 0)
+    lab = Lab("naive", methods.build, tmp_path)
+    config = lab.config(architecture)
+    _, stage = next(speed.stages(config, methods.build, lab.run(config, "run").stream, ALONE))
+    calls: list[int] = []
+    decoder = stage.inputs.model.network.get_output_embeddings()
+    decoder.register_forward_hook(lambda module, given, logits: calls.append(logits.shape[:-1].numel()))
+    stepper = Stepper(stage.inputs, Phase("adapt"), 0)
+    with Projections(stage.inputs.model.vocabulary.text) as counted:
+        stepper.step(0)
+    stepper.close()
+    predicted = round(0.15 * config.data.text_length) if architecture == "bert" else config.data.text_length
+    expected = config.training.batch_size * predicted
+    assert counted.rows == expected and calls == ([expected] if at_once else [])
 
 
 @pytest.mark.parametrize("name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)])
