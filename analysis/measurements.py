@@ -132,11 +132,9 @@ def _put_products(found: Measurements, study: Study, suite: str) -> None:
         last = {}
         for index, stage in enumerate(run.stages):
             for line in stage:
-                if line["kind"] == "metrics" and "conflicts" in line["values"]:
-                    last[index, line["phase"]] = (
-                        line["values"].get("steps", line["step"]),
-                        line["values"]["conflicts"],
-                    )
+                if line["kind"] == "metrics" and (conflicts := line["values"].get("conflicts")) is not None:
+                    counted = line["values"].get("steps")
+                    last[index, line["phase"]] = (line["step"] if counted is None else counted, conflicts)
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
+
+from benchmark import record_lines
+from benchmark.run_description import RunLine
 
 Line = Mapping[str, Any]
 
@@ -32,37 +36,85 @@ attention key stage_key domain own others heads maps reason
 FIELDS = {kind: fields for kind, *fields in map(str.split, _REQUIRED.strip().splitlines())}
 
 _NUMBER = (int, float)
-_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("domain", "phase", "id", "suite", "row", "title", "method", "error", "stage_key", "task"), str),
-    **dict.fromkeys(("prompt", "metric", "text"), str),
-    **dict.fromkeys(("index", "row_index", "seed", "parameters", "layers", "hidden_size"), int),
-    **dict.fromkeys(("step", "fraction", "test", "seconds"), _NUMBER),
-    **dict.fromkeys(("provenance", "budget", "data", "charged", "values", "config", "options", "unigram"), dict),
-    **dict.fromkeys(("phases", "stages"), list),
+_SPENT = {"seconds", "steps", "tokens"}  # what every version records of them
+
+SHAPES: dict[str, type] = {
+    "stage": record_lines.StageLine,
+    "evaluation": record_lines.EvaluationLine,
+    "metrics": record_lines.MetricsLine,
+    "optimizer": record_lines.OptimizerLine,
+    "resumed": record_lines.ResumedLine,
+    "later": record_lines.LaterLine,
+    "done": record_lines.DoneLine,
+    "run": RunLine,
+    "failed": record_lines.FailedLine,
+    "score": record_lines.RecordedScore,
+    "baseline": record_lines.Baseline,
+    "reference": record_lines.Baseline,
+    "similarity": record_lines.SimilarityLine,
+    "attention": record_lines.AttentionLine,
+    "job": record_lines.Submitted,
+    "started": record_lines.Started,
+    "ended": record_lines.Ended,
 }
-_OF_KIND: dict[tuple[str, str], Any] = {
-    ("stage", "key"): str,
-    ("evaluation", "perplexity"): dict,
-    ("later", "perplexity"): (*_NUMBER, type(None)),
-    ("run", "domains"): list,
-}
 
 
-_EXPECTED = {
-    kind: [(name, _OF_KIND.get((kind, name)) or _TYPES.get(name, object)) for name in fields]
-    for kind, fields in FIELDS.items()
-}
+@cache
+def _shapes() -> tuple[Any, dict[str, Any]]:
+    import msgspec  # here, for --help has no packages
+
+    decoders: dict[str, Any] = {kind: msgspec.json.Decoder(shape) for kind, shape in SHAPES.items()}
+    return msgspec.ValidationError, decoders
 
 
-def flaw(line: Line) -> str:
-    """What is wrong with a line of a known kind: a field that is missing, or of another type. Nothing if none is."""
-    kind = line["kind"]
-    for name, expected in _EXPECTED[kind]:
-        if name not in line:
-            return f"a line of kind {kind!r} without {name!r}"
-        if not isinstance(line[name], expected):
-            return f"a line of kind {kind!r} whose {name!r} is {line[name]!r:.60}"
+def flaw(line: Line, text: bytes, of_stage: bool) -> str:
+    """What is wrong with a line of a known kind, which `text` holds: a field that is missing or that cannot be.
+
+    `of_stage`: whether it is in the file of a stage, where "done" says more than in others. Nothing if none is.
+    """
+    kind, wrong = line["kind"], ""
+    if not isinstance(line.get("time"), _NUMBER):
+        wrong = f"its 'time' is {line.get('time', 'missing')!r:.60}"
+    elif kind in SHAPES and (of_stage or kind != "done"):
+        refused, decoders = _shapes()
+        try:
+            decoders[kind].decode(text)
+        except refused as error:
+            wrong = f"{error}"
+        else:
+            wrong = _RULES[kind](line) if kind in _RULES else ""
+    return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
+
+
+def _flaw_of_spent(line: Line) -> str:
+    lacks = _SPENT - line.get("charged", dict.fromkeys(_SPENT)).keys()
+    return f"its 'charged' has no {min(lacks)}" if lacks else ""
+
+
+def _flaw_of_evaluation(line: Line) -> str:
+    if not 0 <= line["fraction"] <= 1:
+        return f"it was made after {line['fraction']!r:.20} of the budget, which is from 0 to 1"
+    for name, value in line["perplexity"].items():
+        if value is not None and not value > 0:
+            return f"the perplexity of {name!r:.60} is {value!r:.20}"
+    return _flaw_of_spent(line)
+
+
+def _flaw_of_score(line: Line) -> str:
+    for name in ("dev", "test", "test_without_leaks", "picked_right"):
+        if line.get(name) is not None and not 0 <= line[name] <= 1:
+            return f"its {name!r} is {line[name]!r:.20}, and scores are from 0 to 1"
     return ""
+
+
+_RULES: dict[str, Callable[[Line], str]] = {
+    "evaluation": _flaw_of_evaluation,
+    "resumed": _flaw_of_spent,
+    "done": _flaw_of_spent,
+    "score": _flaw_of_score,
+    "baseline": _flaw_of_score,
+    "reference": _flaw_of_score,
+}
 
 
 def flaw_of_key(line: Line, key: str) -> str:
@@ -73,22 +125,36 @@ def flaw_of_key(line: Line, key: str) -> str:
 
 
 def flaw_of_stage(lines: Sequence[Line], key: str, learned: Sequence[str]) -> str:
-    """What is wrong with the lines of the stage with this key, after which the domains `learned` were met."""
-    for line in lines:
-        if line["kind"] == "stage" and (wrong := flaw_of_key(line, key)):
-            return wrong
-        if line["kind"] == "evaluation":
-            if not 0 <= line["fraction"] <= 1:
-                return f"an evaluation after {line['fraction']!r:.20} of the budget"
-            for name in learned:
-                value = line["perplexity"].get(name, "missing")
-                if value is not None and not _is_positive(value):
-                    return f"the perplexity of {name!r} at step {line['step']} is {value!r:.60}"
-        if line["kind"] in ("evaluation", "done"):
-            charged = line.get("charged")
-            if not isinstance(charged, dict) or not all(isinstance(one, _NUMBER) for one in charged.values()):
-                return f"a line of kind {line['kind']!r} whose 'charged' is {charged!r:.60}"
+    """What is wrong with the lines of the stage with this key, after which the domains `learned` were met.
+
+    Each is as `flaw` wants it; lines between the first and the last one of a kind may be left out.
+    """
+    if not lines:
+        return ""
+    begun, done = _first(lines, "stage"), _first(lines, "done")
+    if not begun:
+        return "these are records of a stage without a line of kind 'stage'"
+    if wrong := flaw_of_key(begun, key):
+        return wrong
+    unit, phases = begun["budget"]["unit"], ["start", *(phase["name"] for phase in begun["phases"])]
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    for line in evaluations:
+        if line["phase"] not in phases:
+            return f"phase {line['phase']!r:.60} is not one of the stage's: {phases}"
+        if lacks := [name for name in learned if name not in line["perplexity"]]:
+            return f"the perplexity of {lacks[0]!r} at step {line['step']} is missing"
+        if more := line["perplexity"].keys() - line.get("bits_per_byte", line["perplexity"]).keys():
+            return f"the bits per byte of {min(more)!r} at step {line['step']} are missing"
+    for line in [*evaluations, *([done] if done else [])]:
+        if unit not in line["charged"]:
+            return f"a line of kind {line['kind']!r} does not say how many {unit} were charged"
+    if done and begun["phases"] and (not evaluations or evaluations[-1]["charged"] != done["charged"]):
+        return "the evaluation at the stage's end is missing"
     return ""
+
+
+def _first(lines: Sequence[Line], kind: str) -> Line | None:
+    return next((line for line in lines if line["kind"] == kind), None)
 
 
 def flaw_of_run(line: Line, name: str) -> str:
@@ -96,16 +162,14 @@ def flaw_of_run(line: Line, name: str) -> str:
     if line["id"] != name:
         return f"these are the records of run {line['id']}, not of {name}: a file was moved here"
     stages, domains = line["stages"], line["domains"]
-    if not all(isinstance(key, str) and key.isalnum() for key in stages):
+    if not all(key.isalnum() for key in stages):
         return f"stages whose keys are {stages!r:.60}"
-    if len(stages) != len(domains) or not all(
-        isinstance(one, dict) and {"name", "title"} <= one.keys() for one in domains
-    ):
-        return f"{len(stages)} stages and the domains {domains!r:.60}"
+    if len(stages) != len(domains):
+        return f"{len(stages)} stages and {len(domains)} domains"
     if not all(_is_positive(value) for value in line["unigram"].values()):
         return f"the unigram perplexities {line['unigram']!r:.60}"
     return ""
 
 
-def _is_positive(value: object) -> bool:
-    return isinstance(value, _NUMBER) and 0 < value < math.inf
+def _is_positive(value: float) -> bool:
+    return 0 < value < math.inf

@@ -5,10 +5,13 @@ A field that is not required came later, or belongs to some lines only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+import sys
+from typing import Literal, TypedDict
 
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+else:
+    from typing_extensions import NotRequired
 
 Spent = dict[str, float]  # by unit
 
@@ -20,12 +23,12 @@ class Hardware(TypedDict):
     count: int  # of processes
     cpu: str
     instructions: NotRequired[str]  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
-    cores: int | None  # of the machine
-    own_cores: list[int]  # those that this process may run on
-    side_by_side: int  # runs at a time on the machine
-    threads: int
-    node: str
-    exclusive: bool | str | None
+    cores: NotRequired[int | None]  # of the machine
+    own_cores: NotRequired[list[int]]  # those that this process may run on
+    side_by_side: NotRequired[int]  # runs at a time on the machine
+    threads: NotRequired[int]
+    node: NotRequired[str]
+    exclusive: NotRequired[bool | str | None]
 
 
 class Provenance(TypedDict):
@@ -103,7 +106,7 @@ class MetricsLine(TypedDict):
     kind: Literal["metrics"]
     phase: str
     step: int
-    values: dict[str, float]
+    values: dict[str, float | None]  # None: not finite
 
 
 class OptimizerLine(TypedDict):
@@ -134,12 +137,14 @@ class Measured(TypedDict, total=False):
     bits_per_byte: float | None
 
 
-class LaterLine(Measured):
-    """A finished stage's model on a text that came to the stream after it."""
+class LaterLine(TypedDict):
+    """A finished stage's model on a text that came to the stream after it, or a start model on a text."""
 
     kind: Literal["later"]
     domain: str
     text: str
+    perplexity: float | None
+    bits_per_byte: float | None
 
 
 class GrowthRecord(TypedDict):
@@ -195,7 +200,7 @@ class FailedLine(TypedDict):
 class Baseline(TypedDict):
     """A downstream score that needs no model; scores are from 0 to 1."""
 
-    kind: Literal["baseline"]
+    kind: Literal["baseline", "reference"]  # the latter in an older version
     task: str
     domain: str
     task_key: str  # of its data
@@ -268,3 +273,45 @@ class AttentionLine(HeadAttention):
     key: str
     stage_key: str
     domain: str
+
+
+class Submitted(TypedDict):
+    """What was submitted: ids of Slurm, except for `key` (what the job does) and those of runs.
+
+    `run` is the run whose training it ends, `serves` are those that it is for (in older files that one).
+    """
+
+    id: str
+    key: str
+    name: str
+    run: str | None
+    after: list[str]  # jobs that must have ended before
+    needs: list[str]  # jobs that must have succeeded before
+    log: str
+    exclusive: bool | str
+    serves: NotRequired[list[str]]
+    wired: NotRequired[bool]  # whether the submission itself said what it waits for
+    user: NotRequired[int | None]  # who submitted it; None in older files
+    cluster: NotRequired[str]  # where; empty in older files
+    bundled: NotRequired[bool]  # whether it is in a bundle
+    time: float
+
+
+class Started(TypedDict):
+    """Where a job began."""
+
+    node: str
+    gpus: NotRequired[str | None]  # CUDA_VISIBLE_DEVICES
+    restarts: NotRequired[int]
+    time: float
+
+
+class Ended(TypedDict):
+    """Why a job ended, as it said itself."""
+
+    state: Literal["done", "stopped", "failed"]
+    error: NotRequired[str]
+    traceback: NotRequired[str]
+    rank: NotRequired[int]
+    key: NotRequired[str]
+    time: float

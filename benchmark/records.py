@@ -94,6 +94,7 @@ class RecordsError(UserError):
     """A record or a file of records that cannot be used, with its place."""
 
 
+STAGE_FILE = "records.jsonl"  # what the file of a stage's records is called, and no other
 CURE = "restore this file from a copy, or delete it: what it recorded is then trained or measured again"
 _log = logging.getLogger(__name__)
 
@@ -216,7 +217,7 @@ def _record(path: Path, lines: Sequence[bytes], index: int) -> Record | None:
             _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
             return None
         raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; {CURE}")
-    if wrong := flaw(record):
+    if wrong := flaw(record, line, path.name == STAGE_FILE):
         raise RecordsError(f"{path}:{number}: {wrong}; {CURE}")
     return record
 
@@ -264,7 +265,7 @@ def read_stage(path: Path) -> list[LineOfStage]:
     for record in read(path):
         if record["kind"] == "stage":
             kept, order = {}, ["start", *(phase["name"] for phase in record["phases"])]
-        elif record.get("phase", "") not in ["", *order]:
+        elif record.get("phase") not in [None, *order]:
             raise RecordsError(f"{path}: phase {record['phase']!r} is not one of the stage's: {order}; {CURE}")
         elif record["kind"] == "resumed":
             here = (order.index(record["phase"]), record["step"])

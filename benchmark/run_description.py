@@ -6,11 +6,14 @@ Of settings, which are recorded in full, the types name the ones that tables rea
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+else:
+    from typing_extensions import NotRequired
 
 PerStageRecord = float | list[float]
 
@@ -95,9 +98,9 @@ class RunDescription(TypedDict):
     options: dict[str, Any]  # of the method, which alone knows their types
     seed: int
     config: ConfigRecord
-    tasks: list[TaskRecord]
+    tasks: NotRequired[list[TaskRecord]]  # of an earlier version: none, as probes, texts and start
     domains: list[Titled]
-    probes: list[Titled]
+    probes: NotRequired[list[Titled]]
 
 
 class RunLine(RunDescription):
@@ -105,8 +108,8 @@ class RunLine(RunDescription):
 
     stages: list[str]  # their keys
     unigram: dict[str, float]  # by domain
-    texts: dict[str, str]  # by domain or probe a hash of its validation text
-    start: str  # key of the start model, empty where there is none
+    texts: NotRequired[dict[str, str]]  # by domain or probe a hash of its validation text
+    start: NotRequired[str]  # key of the start model, empty where there is none
 
 
 @cache

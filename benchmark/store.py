@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, cast
 
 from benchmark import records
-from benchmark.record_checks import flaw, flaw_of_key, flaw_of_run
+from benchmark.record_checks import flaw_of_key, flaw_of_run
 from benchmark.run_description import RunLine
 
 
@@ -81,7 +81,7 @@ class Store:
         """Return what `records.last_of_each` does. Raises RecordsError where the records of another stage lie."""
         path = self.stage(key) / "records.jsonl"
         found = records.last_of_each(path, "stage", *kinds)
-        if "stage" in found and (wrong := flaw(found["stage"]) or flaw_of_key(found["stage"], key)):
+        if "stage" in found and (wrong := flaw_of_key(found["stage"], key)):
             raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
         return found
 
@@ -97,7 +97,7 @@ def _names(folder: Path) -> set[str]:
 def run_line(path: Path) -> RunLine | None:
     """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
     line = records.last(path, "run")
-    if line and (wrong := flaw(line) or flaw_of_run(line, path.stem)):
+    if line and (wrong := flaw_of_run(line, path.stem)):
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
     return cast(RunLine, line)
 

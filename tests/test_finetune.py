@@ -202,8 +202,8 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
 
 def test_a_score_is_a_record_that_the_reader_takes(folders, tmp_path, monkeypatch):
     """Oracle: the fields of `benchmark.records`, and that the same cell for another stage is another score."""
-    texts = dict.fromkeys(("task", "domain", "prompt", "metric", "stage_key"), "x")
-    line = {"kind": "score", **dict.fromkeys(records.FIELDS["score"], 0), **texts}
+    texts = dict.fromkeys(("task", "task_key", "domain", "metric", "stage_key"), "x")
+    line = {**dict.fromkeys(records.FIELDS["score"], 0), **texts, "kind": "score", "prompt": "none"}
     monkeypatch.setattr(finetune, "score", lambda *cell: dict(line))
     data, path = data_of(4, 4), tmp_path / "a.jsonl"
     score_all("a", folders["gpt"], [(TASK, data)], SETTINGS, path)

@@ -28,6 +28,7 @@ from benchmark.store import Store
 from benchmark.training.processes import World
 from tests.support.job_lines import STARTED, write_job
 from tests.support.slurm_lab import Lab, write_texts
+from tests.support.stage_lines import HARDWARE, PROVENANCE, STAGE
 
 # of the executor's constructor, and sections; the others are parameters of a job
 OURS = {"max_num_timeout", "python", "runs_per_job", "scratch", *KINDS}
@@ -329,16 +330,7 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
         one = lab.config(row)
         run = {"kind": "run", **one.description(), "stages": [row, f"{row}2"], "unigram": {}}
         records.append(Store(lab.runs).run_file(one), run)
-        counts = dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), 0)
-        told_of = {
-            "key": row,
-            "domain": "wood",
-            "phases": [],
-            "budget": {},
-            "data": {},
-            "provenance": {"hardware": its},
-        }
-        stage = {"kind": "stage", **counts, **told_of}
+        stage = {**STAGE, "key": row, "provenance": {**PROVENANCE, "hardware": {**HARDWARE, **its}}}
         records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
     told = different_hardware(list(lab.states().values()))
     flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import record_lines, records
+from benchmark import records
+from benchmark.record_checks import SHAPES
 from benchmark.records import RecordsError
 from benchmark.run_description import (
     BudgetRecord,
     ConfigRecord,
     ModelRecord,
-    RunLine,
     SizeRecord,
     TaskRecord,
     TrainingRecord,
@@ -25,31 +25,7 @@ from benchmark.settings.base import Settings
 from benchmark.settings.config import Budget, RunConfig, Training, Tuned
 from benchmark.settings.model_settings import Model, Size
 from benchmark.settings.task_settings import Task
-
-STAGE = {
-    "kind": "stage",
-    "key": "k",
-    "index": 0,
-    "domain": "news",
-    "provenance": {},
-    "parameters": 10,
-    "trainable": 10,
-    "layers": 1,
-    "hidden_size": 2,
-    "phases": [{"name": "recover"}, {"name": "adapt"}],
-    "budget": {"unit": "steps", "amount": 4},
-    "data": {},
-}
-
-
-OPTIMIZER = {"phase": "adapt", "carried": 0, "new": ["weight"]}
-
-
-def evaluation(phase: str, step: int, value: float) -> dict:
-    charged = {"seconds": float(step), "steps": step, "tokens": step}
-    return {"kind": "evaluation", "phase": phase, "step": step, "fraction": 0.5, "charged": charged} | {
-        "perplexity": {"news": value}
-    }
+from tests.support.stage_lines import DONE, OPTIMIZER, STAGE, evaluation
 
 
 def write_all(path: Path, lines: list[dict]) -> None:
@@ -72,7 +48,7 @@ def test_the_last_line_of_a_kind(tmp_path, kinds: tuple[str, ...], cut: int):
     """Oracle: all lines, by `read`; also where the last one was cut short."""
     path = tmp_path / "records.jsonl"
     assert records.last(path, *kinds) is None
-    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), {"kind": "done"}])
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), DONE])
     os.truncate(path, path.stat().st_size - cut)
     lines = records.read(path)
     found = [[line for line in lines if line["kind"] == kind] for kind in kinds]
@@ -107,10 +83,8 @@ def test_a_broken_middle_line_is_an_error_with_its_number(tmp_path):
 def test_what_is_last_is_not_what_stands_before_a_damaged_line(tmp_path, damaged: int, cut: int) -> None:
     """Oracle: all lines, by `read`, which tells of the same line."""
     path = tmp_path / "records.jsonl"
-    write_all(
-        path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), {"kind": "optimizer"} | OPTIMIZER]
-    )
-    records.append(path, {"kind": "done"})
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), OPTIMIZER])
+    records.append(path, DONE)
     lines = path.read_bytes().split(b"\n")
     lines[damaged] = lines[damaged][:-cut]
     path.write_bytes(b"\n".join(lines))
@@ -128,7 +102,7 @@ def test_what_is_last_is_not_what_stands_before_a_damaged_line(tmp_path, damaged
 def test_a_byte_that_is_wrong_is_seen_in_a_line_that_is_passed_over(tmp_path, damage: bytes) -> None:
     """Oracle: the line's number; each of the bytes makes a line no JSON."""
     path = tmp_path / "records.jsonl"
-    write_all(path, [STAGE, {"kind": "optimizer"} | OPTIMIZER, evaluation("adapt", 2, 6.0)])
+    write_all(path, [STAGE, OPTIMIZER, evaluation("adapt", 2, 6.0)])
     path.write_bytes(path.read_bytes().replace(b"weight", b"wei" + damage + b"ht"))
     with pytest.raises(RecordsError, match=r"records\.jsonl:2: "):
         records.last_of_each(path, "stage", "evaluation")
@@ -156,7 +130,7 @@ def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
     path = tmp_path / "records.jsonl"
     before = [STAGE, evaluation("start", 0, 9.5), evaluation("recover", 3, 9.0), evaluation("adapt", 2, 8.0)]
     lost = [evaluation("adapt", 5, 7.0), {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}}]
-    again = [evaluation("adapt", 6, 6.5), {"kind": "done", "charged": {}, "phases": [], "growth": None}]
+    again = [evaluation("adapt", 6, 6.5), DONE]
     write_all(path, [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2}, *again])
     kinds = [(line["kind"], line.get("step")) for line in records.read_stage(path)]
     expected = [
@@ -189,7 +163,7 @@ def test_a_phase_that_the_stage_does_not_have_is_an_error(tmp_path):
 def _write_many(path: Path, writer: int, start: Barrier) -> None:
     start.wait()
     for step in range(300):
-        records.append(path, evaluation("w" * 300 * (writer + 1), step, float(writer)))
+        records.append(path, evaluation("w" * 300 * (writer + 1), step, float(writer + 1)))
 
 
 def test_lines_of_concurrent_writers_never_mix(tmp_path):
@@ -210,7 +184,11 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
     texts = {"id": name, "suite": "s", "row": "ER", "title": "ER", "method": "er"}
     rest = {
         "options": {},
-        "config": {},
+        "config": {
+            "model": {"architecture": "gpt2", "head_size": 1, "ladder": []},
+            "training": {"learning_rate": 1e-3, "warmup": 0.0},
+            "budget": {"unit": "steps", "amount": 4},
+        },
         "domains": [{"name": "news", "title": "Ns"}, {"name": "cs", "title": "CS"}][: len(stages)],
         "unigram": {"news": 99.0},
     }
@@ -220,8 +198,8 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
 def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failure(tmp_path):
     """Oracle: the layout of the run folder, by hand."""
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
-    named = {"kind": "score", "stage_key": "a"} | dict.fromkeys(("key", "task", "domain", "prompt", "metric"), "x")
-    score = dict.fromkeys(records.FIELDS["score"], 0) | named
+    named = {"kind": "score", "stage_key": "a"} | dict.fromkeys(("key", "task", "task_key", "domain", "metric"), "x")
+    score = dict.fromkeys(records.FIELDS["score"], 0) | named | {"prompt": "none"}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
     baseline = dict.fromkeys(records.FIELDS["baseline"], "x") | {"kind": "baseline", "test": 0.3}
     older = baseline | {"kind": "reference", "test": 0.2}
@@ -259,29 +237,12 @@ def test_what_records_say_of_settings_is_theirs(recorded: type, settings: type[S
     assert set(recorded.__annotations__) <= set(settings.model_fields)
 
 
-LINES: dict[str, type] = {
-    "stage": record_lines.StageLine,
-    "evaluation": record_lines.EvaluationLine,
-    "metrics": record_lines.MetricsLine,
-    "optimizer": record_lines.OptimizerLine,
-    "resumed": record_lines.ResumedLine,
-    "later": record_lines.LaterLine,
-    "done": record_lines.DoneLine,
-    "run": RunLine,
-    "failed": record_lines.FailedLine,
-    "score": record_lines.RecordedScore,
-    "baseline": record_lines.Baseline,
-    "similarity": record_lines.SimilarityLine,
-    "attention": record_lines.AttentionLine,
-}
-
-
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", SHAPES)
 def test_types_of_lines_have_what_no_line_lacks(kind: str) -> None:
     """Oracle: the fields without which no line is written."""
-    assert set(records.FIELDS[kind]) <= set(LINES[kind].__annotations__)
+    assert set(records.FIELDS[kind]) <= set(SHAPES[kind].__annotations__) | {"kind"}
 
 
-def test_every_kind_that_tables_read_has_a_type() -> None:
-    """Oracle: all kinds that are written; the rest are the jobs' own, and baselines of an older version."""
-    assert records.FIELDS.keys() - LINES.keys() == {"job", "released", "started", "begun", "ended", "reference"}
+def test_every_kind_has_a_type() -> None:
+    """Oracle: all kinds that are written; those that are left say nothing but that."""
+    assert records.FIELDS.keys() - SHAPES.keys() == {"released", "begun"}

@@ -17,7 +17,7 @@ from benchmark.jobs.plan import data_key
 from benchmark.jobs.scored import scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.lease import Lease
-from benchmark.record_checks import flaw_of_run
+from benchmark.record_checks import flaw_of_run, flaw_of_stage
 from benchmark.run_description import label_of, row_slug, without_seed
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
@@ -113,6 +113,11 @@ class Survey:
         if corpus is not None:
             keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
         lasts = [self._last(key) for key in keys]
+        names = [domain.name for domain in config.domains]
+        for stage, (key, last) in enumerate(zip(keys, lasts, strict=True)):
+            lines = [last[kind] for kind in ("stage", "evaluation", "done") if kind in last]
+            if wrong := flaw_of_stage(lines, key, names[: stage + 1]):
+                raise records.RecordsError(f"{self.store.stage(key) / records.STAGE_FILE}: {wrong}; {records.CURE}")
         done = sum(1 for _ in takewhile(lambda last: "done" in last, lasts))
         ends = [last.get("done") or last.get("evaluation") for last in lasts]
         seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)

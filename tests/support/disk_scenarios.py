@@ -25,6 +25,7 @@ from benchmark.training.clock import Clock
 from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
 from tests.support.faulty_disk import Scenario
+from tests.support.stage_lines import STAGE
 
 PIECES = ("red green", "blue cyan", "one two")
 DATA = Data(sequence_length=18, memory_tokens=100, valid_share=0.3)
@@ -46,9 +47,7 @@ def is_prefix(found: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
 
 
 def begin_records(folder: Path) -> None:
-    stage = {"key": "k", "index": 0, "domain": "a", "provenance": {}, "parameters": 1, "trainable": 1, "layers": 1}
-    stage |= {"hidden_size": 2, "phases": [{"name": "adapt"}], "budget": {}, "data": {}}
-    records.append(folder / "records.jsonl", {"kind": "stage", **stage})
+    records.append(folder / "records.jsonl", STAGE)
 
 
 def append_records(folder: Path) -> None:

@@ -34,6 +34,7 @@ METHODS = {
     "ELLE": ("elle", 1.15, 0.04),
 }
 UNIGRAM = 300.0
+AMOUNT = {"seconds": 60.0, "steps": 100, "tokens": 10_000}
 TASK_SETTINGS = [
     {"name": task, "title": task.upper(), "domain": domain, "learning_rate": 2e-5, "batch_size": 256}
     | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
@@ -154,7 +155,7 @@ class _Run:
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in sizes]
         config = {
             "model": {"architecture": self.suite.architecture, "ladder": ladder, "head_size": 64},
-            "budget": {"unit": self.suite.unit},
+            "budget": {"unit": self.suite.unit, "amount": AMOUNT[self.suite.unit]},
             "training": {"learning_rate": 5e-4, "warmup": 0.08},
         }
         return {
@@ -230,7 +231,6 @@ class _Run:
 
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
         layers, hidden, parameters = LADDER[min(stage, len(LADDER) - 1) if self.method == "elle" else 0]
-        amount = {"seconds": 60.0, "steps": 100, "tokens": 10_000}[self.suite.unit]
         name, _ = self.domains[stage]
         return {
             "kind": "stage",
@@ -250,7 +250,7 @@ class _Run:
             "layers": layers,
             "hidden_size": hidden,
             "phases": phases,
-            "budget": {"unit": self.suite.unit, "amount": amount},
+            "budget": {"unit": self.suite.unit, "amount": AMOUNT[self.suite.unit]},
             "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
         }
 

@@ -20,11 +20,12 @@ from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.jobs.slurm.commands import Queued, SlurmError
-from benchmark.jobs.slurm.job_files import Ended, Job
+from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState, StateName
 from benchmark.lease import Lease
+from benchmark.record_lines import Ended
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store

@@ -20,53 +20,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
 from benchmark import records
 from benchmark.jobs.states import History
+from benchmark.record_lines import Ended, Started, Submitted
 
 AT_ONCE = 16  # files that wait for the disk
-
-
-class Submitted(TypedDict):
-    """What was submitted: ids of Slurm, except for `key` (what the job does) and those of runs.
-
-    `run` is the run whose training it ends, `serves` are those that it is for (in older files that one).
-    """
-
-    id: str
-    key: str
-    name: str
-    run: str | None
-    after: list[str]  # jobs that must have ended before
-    needs: list[str]  # jobs that must have succeeded before
-    log: str
-    exclusive: bool | str
-    serves: list[str]
-    wired: bool  # whether the submission itself said what it waits for
-    user: int | None  # who submitted it; None in older files
-    cluster: str  # where; empty in older files
-    bundled: bool  # whether it is in a bundle
-    time: float
-
-
-class Started(TypedDict):
-    node: str
-    gpus: str | None  # CUDA_VISIBLE_DEVICES
-    restarts: int
-    time: float
-
-
-class _Error(TypedDict, total=False):
-    error: str
-    traceback: str
-    rank: int
-    key: str
-
-
-class Ended(_Error):
-    state: Literal["done", "stopped", "failed"]
-    time: float
 
 
 @dataclass

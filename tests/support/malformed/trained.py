@@ -140,9 +140,57 @@ def _runs(here: Path) -> None:
     )
 
 
+READERS = {
+    "status": ("status", SUITE, "--runs", "{here}/runs"),
+    "dry run": ("run", SUITE, "--dry-run", "--runs", "{here}/runs", "--out", "{here}/report"),
+    "report": ("report", SUITE, "--runs", "{here}/runs", "--out", "{here}/report"),
+    "compare": ("compare", "{here}/runs", "{place}/runs"),
+    "track": ("track", SUITE, "--to", "tensorboard", "--runs", "{here}/runs", "--out", "{here}/out"),
+}
+# fields of a stage's lines, and what none of them can be
+OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
+    "stage": {
+        **dict.fromkeys(("key", "domain", "provenance", "budget", "data"), ("gone", 7)),
+        **dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), ("gone", "x")),
+        "provenance": ("gone", 7, {}),
+        "budget": ("gone", 7, {}, {"unit": 7, "amount": 1.0}),
+        "phases": ("gone", "x", [1], [{}]),
+        "time": ("gone", "x"),
+    },
+    "evaluation": {
+        "phase": ("gone", 7, "no_such"),
+        "step": ("gone", "x"),
+        "fraction": ("gone", "x", 1.5, -0.1),
+        "charged": ("gone", 7, {}, {"seconds": "x"}, {"seconds": 1.0}),
+        "perplexity": (
+            *("gone", 7, {}, {"a": "x", "b": 1.0}, {"a": 1.0, "b": -1.0}, {"b": 1.0}, {"a": [], "b": 1.0}),
+            {"a": 1.0, "b": 1.0, "not yet met": "x"},
+        ),
+        "bits_per_byte": (7, {}, {"a": "x"}),
+        "tokens_per_second": ("x",),
+        "loss": ("x",),
+        "time": ("gone", "x"),
+    },
+    "done": {
+        "charged": ("gone", 7, "x", {}, {"seconds": 1e9, "steps": 1, "tokens": 1}),
+        "phases": ("gone", "x", [1], [{}]),
+        "growth": ("gone", 7, {}),
+        "cores": (7, {}),
+        "time": ("gone", "x"),
+    },
+}
+OF_RUN: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("id", "suite", "row", "row_index", "title", "method", "options", "seed"), ("gone", [7])),
+    **dict.fromkeys(("domains", "unigram"), ("gone", [7])),
+    "config": ("gone", [7], {}),
+    "stages": ("gone", 7, ["../../x"], []),
+    **dict.fromkeys(("texts", "probes", "tasks", "start"), (7,)),
+    "time": ("gone", "x"),
+}
+
+
 def records() -> Iterator[Case]:
-    """Files of records, read by a report."""
-    report = ("report", SUITE, "--runs", "{here}/runs", "--out", "{here}/report")
+    """Files of records, read by each command that reads them."""
 
     def of_stage(change: Any) -> Make:
         return both(_runs, lambda here: _change(here / "runs/stages" / stage_folder().name / "records.jsonl", change))
@@ -150,23 +198,22 @@ def records() -> Iterator[Case]:
     def of_run(change: Any) -> Make:
         return both(_runs, lambda here: _change(next((here / "runs/suites/tiny").glob("er-*.jsonl")), change))
 
-    keys = {
-        "stage": ("key", "index", "domain", "provenance", "parameters", "layers", "phases", "budget", "data"),
-        "evaluation": ("phase", "step", "fraction", "charged", "perplexity"),
-        "done": ("charged",),
-    }
-    for kind, fields in keys.items():
-        for field in fields:
-            for value in ("gone", 7 if field in ("key", "domain", "provenance", "budget", "phase") else "x"):
-                name = f"{kind} line: {field} {value}"
-                change = _field(kind, field, value)
-                yield Case(name, report, ("records.jsonl",), of_stage(change))
-    for told in ({"a": "x", "b": 1.0}, {"a": -1.0, "b": 1.0}, {"b": 1.0}, {}, {"a": [], "b": 1.0}):
-        yield Case(f"perplexity {told}", report, ("records.jsonl",), of_stage(_field("evaluation", "perplexity", told)))
-    for field in ("id", "suite", "row", "row_index", "method", "seed", "config", "stages", "domains", "unigram"):
-        for given in ("gone", [7] if field != "stages" else ["../../x"]):
-            change = _field("run", field, given)
-            yield Case(f"run line: {field} {given}", report, ("er-",), of_run(change))
+    for command, given in READERS.items():
+        for kind, fields in OF_STAGE.items():
+            for field, values in fields.items():
+                for value in values:
+                    name = f"{command}: {kind} line: {field} {value}"
+                    yield Case(name, given, ("records.jsonl",), of_stage(_field(kind, field, value)))
+        yield Case(
+            f"{command}: the last evaluation gone", given, ("records.jsonl",), of_stage(_without_last_evaluation)
+        )
+        cut = ("records.jsonl:",)
+        yield Case(f"{command}: the last evaluation cut short", given, cut, of_stage(_cut_last_evaluation))
+        for field, values in OF_RUN.items():
+            for value in values:
+                change = _field("run", field, value)
+                yield Case(f"{command}: run line: {field} {value}", given, ("er-",), of_run(change))
+    report = READERS["report"]
     for name, content in {
         "not JSON": b"x\n{}\n",
         "a number": b"7\n{}\n",
@@ -199,12 +246,28 @@ def _field(kind: str, field: str, value: object) -> Any:
         for line in records:
             if line["kind"] == kind:
                 if value == "gone":
-                    line.pop(field)
+                    line.pop(field, None)
                 else:
                     line[field] = value
         return lines(*records)
 
     return change
+
+
+def _evaluation(content: bytes) -> tuple[list[bytes], int]:
+    """The lines of a stage, and which is its last evaluation."""
+    found = content.splitlines(keepends=True)
+    return found, max(i for i, line in enumerate(found) if json.loads(line)["kind"] == "evaluation")
+
+
+def _without_last_evaluation(content: bytes) -> bytes:
+    found, last = _evaluation(content)
+    return b"".join([*found[:last], *found[last + 1 :]])
+
+
+def _cut_last_evaluation(content: bytes) -> bytes:
+    found, last = _evaluation(content)
+    return b"".join([*found[:last], found[last][:-20] + b"\n", *found[last + 1 :]])
 
 
 def _swap_stages(here: Path) -> None:
