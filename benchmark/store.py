@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +35,16 @@ class Heartbeat(TypedDict):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What a run in progress said last; None if nothing, or if a machine went down while it was written."""
+    """What a run in progress said last; None if nothing, or nothing that it could be.
+
+    A machine that goes down while it is written leaves a half.
+    """
+    import msgspec  # here, for --help has no packages
+
     try:
-        last: Heartbeat = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
-    return last if isinstance(last, dict) and Heartbeat.__annotations__.keys() <= last.keys() else None
 
 
 @dataclass(frozen=True)

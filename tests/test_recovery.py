@@ -34,6 +34,10 @@ from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.manual_clock import Watch
 
 ROOT = Path(__file__).parent.parent
+HEARTBEAT: dict[str, object] = {
+    **dict.fromkeys(Heartbeat.__annotations__, 0),
+    **{"domain": "json", "phase": "adapt"},
+}
 
 
 @dataclass
@@ -169,7 +173,7 @@ def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.Monk
     run = lab.run(lab.config(), "slow")
     heartbeat = run.store.heartbeat(run.config)
     heartbeat.parent.mkdir(parents=True, exist_ok=True)
-    heartbeat.write_text(json.dumps(dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 30.0}))
+    heartbeat.write_text(json.dumps(HEARTBEAT | {"seconds": 30.0}))
     run.train(last_stage=0)
     done = lines_of(run)[-1]
     assert done["micro_batch_size"] == 2 and done["charged"]["steps"] == STEPS
@@ -280,7 +284,7 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytes
     [found] = load_runs(folder / "breaks", config.suite)
     assert found.failure is None
     run = lab.run(config, "breaks")
-    last = dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 5.0}
+    last = HEARTBEAT | {"seconds": 5.0}
     run.store.heartbeat(config).write_text(json.dumps(last))
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
@@ -296,7 +300,7 @@ def test_a_stage_that_begins_anew_says_what_was_lost(folder: Path) -> None:
         lab.run(config, "anew", lambda: next(calls) == 2).train()
     run = lab.run(config, "anew")
     (run.store.stage(run.keys[0]) / "checkpoint.pt").unlink()
-    last = dict.fromkeys(Heartbeat.__annotations__, 0) | {"seconds": 5.0}
+    last = HEARTBEAT | {"seconds": 5.0}
     run.store.heartbeat(config).write_text(json.dumps(last))
     run.train(last_stage=0)
     assert [line.get("lost") for line in lines_of(run) if line["kind"] == "stage"] == [None, 5.0]
@@ -308,6 +312,17 @@ def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Pat
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     assert read_heartbeat(tmp_path / "run.json") is None
+
+
+@pytest.mark.parametrize("field", Heartbeat.__annotations__)
+@pytest.mark.parametrize("wrong", [None, [], {"x": 1}])
+def test_a_heartbeat_of_other_types_says_nothing(field: str, wrong: object, tmp_path: Path) -> None:
+    """Oracle: the types that it is written with; as written, it is read."""
+    (tmp_path / "run.json").write_text(json.dumps(HEARTBEAT))
+    assert read_heartbeat(tmp_path / "run.json") == HEARTBEAT
+    for value in (wrong, 7 if isinstance(HEARTBEAT[field], str) else "x"):
+        (tmp_path / "run.json").write_text(json.dumps(HEARTBEAT | {field: value}))
+        assert read_heartbeat(tmp_path / "run.json") is None
 
 
 ORPHAN = """
