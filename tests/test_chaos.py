@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tests.support import many_runs
 from tests.support.goodput import SAVE, START, STEP, measure
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
+from tests.tools import chaos
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks for processes in /proc")
 INTERVAL = 600.0  # seconds of train time between checkpoints, the default
@@ -21,8 +22,24 @@ INTERVAL = 600.0  # seconds of train time between checkpoints, the default
 
 def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
     """Oracle: an undisturbed run's models, tokens, records and tables, bit for bit."""
-    found = Kills(tmp_path, "er").disturb(2, random.Random(1), Counter())
-    assert found["kills"] and not found["different"]  # a kill may come after its piece has ended
+    found = Kills(tmp_path, "er").disturb(2, random.Random(1))
+    assert sum(found["kills"].values()) == 2 and not found["different"]
+
+
+def test_any_piece_of_a_kind_may_be_hit_and_the_tally_says_which_kinds_were_not(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """Oracle: the last of the six steps of the last stage is drawn; kinds of the tally, counted by hand."""
+    kills, last = Kills(tmp_path, "er", whole=False), "step of adapt, stage 2"
+    monkeypatch.setattr(random.Random, "choice", lambda self, places: max(places))
+    known = {kind: 1 for kind, _ in kills.pieces if kind != last}
+    found = kills.disturb(1, random.Random(1), known)
+    assert found["kills"] == {last: 1} and not found["different"]
+    happened = [json.loads(line) for line in (tmp_path / "pieces").read_text().splitlines()]
+    begun = [kind for what, kind, _ in happened[: [what for what, *_ in happened].index("hit")] if what == "begin"]
+    assert begun.count(last) == 6
+    chaos._say([{"commit": "c", "seed": 0, "method": "er", **found, "kinds": ["report", last]}])
+    assert "1 of 2 pairs of a method and a kind were hit; never hit: ['report']" in capsys.readouterr().out
 
 
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: Path, monkeypatch) -> None:

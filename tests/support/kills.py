@@ -2,9 +2,11 @@
 
 A method has a suite of its own, with all that a run does: text is tokenised, stages are trained, checkpointed and
 evaluated, models fine-tuned and looked into, a report rendered. An undisturbed run says what it does and how long each
-piece takes. Then copies of this process do the same work anew, one after the other, and each is killed (SIGKILL) a
-random share of a piece's time after that began: kinds of pieces are drawn, and one of the first of each. The last copy
-runs to the end.
+piece takes. Then copies of this process do the same work anew, one after the other, and each is killed a random share
+of a piece's time after that began, or as it ends if it is over before: kinds of pieces are drawn, and one of all pieces
+of each. The same work in another stage is another kind. The last copy runs to the end.
+
+A timer of the kernel kills, by a signal that nothing handles: as with SIGKILL no more code runs.
 """
 
 from __future__ import annotations
@@ -13,18 +15,20 @@ import contextlib
 import functools
 import hashlib
 import json
-import mmap
+import math
 import os
 import random
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
+
+import joblib
 
 import paper_tables
 import run_all
@@ -42,6 +46,7 @@ from tests.support import tiny_suite
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 CHECKPOINT_SECONDS = 0.05  # of train time, some steps
+ONCE = {"tokenizer", "tokenising", "report"}  # of a run, whatever its stages
 MEASURES_OF_TIME = {"time", "seconds", "tokens_per_second", "cores", "charged_seconds", "lost"}
 TASK = """
 [[tasks]]
@@ -75,28 +80,70 @@ def write_suite(folder: Path, method: str, whole: bool) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """The file of a run's pieces of work, of all processes that it took: lines of what happens with a piece."""
+
+    path: Path
+
+    def add(self, what: str, kind: str, seconds: float = 0.0) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps([what, kind, seconds]) + "\n")
+
+    def that(self, what: str) -> list[str]:
+        """The kinds of the pieces that `begin`, `end`, or are `hit` by a kill, in order."""
+        return [kind for happened, kind, _ in self._lines() if happened == what]
+
+    def with_seconds(self) -> list[tuple[str, float]]:
+        """Kind and seconds of the pieces of a run that was not disturbed, as they begin."""
+        ends = [(kind, seconds) for happened, kind, seconds in self._lines() if happened == "end"]
+        seconds = {name: iter([taken for kind, taken in ends if kind == name]) for name in self.that("begin")}
+        return [(kind, next(seconds[kind])) for kind in self.that("begin")]
+
+    def _lines(self) -> list[tuple[str, str, float]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
 @dataclass
 class Watch:
-    """Sees the pieces of work of this process; one of them, as `target` says, is told of when it begins."""
+    """Notes the pieces of work of this process, and kills it in the first that comes no earlier than a place.
 
-    began: Callable[[], object] = lambda: None
-    target: tuple[str, int] = ("", 0)  # a kind, and which of these pieces
-    pieces: list[tuple[str, float]] = field(default_factory=list)  # kind and seconds, as they end
-    seen: Counter[str] = field(default_factory=Counter)
-    steps: mmap.mmap | None = None
+    A place is that in the `known` pieces of an undisturbed run. `when` is the share of the piece's time.
+    """
+
+    pieces: Pieces
+    known: list[tuple[str, float]] = field(default_factory=list)
+    target: float = math.inf
+    when: float = 0.0
+    stage: str = ""
     warming_up: bool = False
 
+    def __post_init__(self) -> None:
+        self._seen = Counter(self.pieces.that("end"))
+
     @contextlib.contextmanager
-    def inside(self, kind: str) -> Iterator[None]:
-        number = self.seen[kind]
-        self.seen[kind] += 1
-        if (kind, number) == self.target:
-            self.began()
+    def inside(self, what: str) -> Iterator[None]:
+        kind = what if what in ONCE else what + self.stage
+        place = self._place(kind)
+        hit = self.target <= place
+        self._seen[kind] += 1
+        self.pieces.add("begin", kind)
+        if hit:
+            self.target = math.inf  # what is inside of it is none
+            self.pieces.add("hit", kind)
+            signal.setitimer(signal.ITIMER_REAL, self.when * self.known[place][1])
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.pieces.append((kind, time.perf_counter() - start))
+            if hit:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.pieces.add("end", kind, time.perf_counter() - start)
+
+    def _place(self, kind: str) -> int:
+        """Where the next piece of a kind stands in an undisturbed run: of what is done again, behind, at most last."""
+        places = [at for at, (name, _) in enumerate(self.known) if name == kind]
+        return places[min(self._seen[kind], len(places) - 1)] if places else -1
 
     def wrap(self, owner: Any, name: str, kind: str) -> None:
         function = getattr(owner, name)
@@ -111,15 +158,20 @@ class Watch:
     def install(self) -> None:
         for owner, name, kind in (
             *((tokens, "train_bpe", "tokenizer"), (tokens, "_tokenise", "tokenising")),
-            *((StageInputs, "begin", "start of a stage, growth"), (StageRun, "_evaluate", "evaluation")),
-            *((Checkpoint, "save", "checkpoint"), (records, "append", "record")),
+            *((StageRun, "_evaluate", "evaluation"), (Checkpoint, "save", "checkpoint"), (records, "append", "record")),
             *((finetune, "score", "fine-tuning"), (RunModels, "after", "look into a model")),
             (paper_tables, "write_report", "report"),
         ):
             self.wrap(owner, name, kind)
         models: Any = transformer
         steppers: Any = Stepper
-        whole_folder, warm_up, step = models.whole_folder, steppers.warm_up, steppers.step
+        inputs: Any = StageInputs
+        whole_folder, warm_up, step, begin = models.whole_folder, steppers.warm_up, steppers.step, inputs.begin
+
+        def begun(stage: StageInputs) -> None:
+            self.stage = f", stage {stage.stage.index + 1}"
+            with self.inside("start with its growth"):
+                begin(stage)
 
         @contextlib.contextmanager
         def written(folder: Path) -> Iterator[Path]:
@@ -136,18 +188,19 @@ class Watch:
         def stepped(stepper: Stepper, *arguments: Any) -> Any:
             if self.warming_up:
                 return step(stepper, *arguments)
-            if self.steps:
-                self.steps[:8] = (int.from_bytes(self.steps[:8], "little") + 1).to_bytes(8, "little")
             with self.inside(f"step of {stepper.phase.name}"):
                 return step(stepper, *arguments)
 
-        models.whole_folder, steppers.warm_up, steppers.step = written, warmed_up, stepped
+        joblib.cpu_count = lambda: 1  # models are scored in this process then, where it is seen
+        models.whole_folder, inputs.begin = written, begun
+        steppers.warm_up, steppers.step = warmed_up, stepped
 
 
 class Found(TypedDict):
     """What a run came to that was killed."""
 
     kills: dict[str, int]  # by kind of piece
+    kinds: list[str]  # of an undisturbed run, all of them
     charged: int  # steps of an undisturbed run
     taken: int  # steps that it and its killed beginnings took
     different: list[str]  # files that are other than undisturbed
@@ -164,69 +217,61 @@ class Kills:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.suite = write_suite(self.folder, self.method, self.whole)
-        self._steps = mmap.mmap(-1, 8)
-        list_of_pieces = self.folder / "pieces.json"
-        self._run(lambda watch: None, list_of_pieces)
-        self.pieces = [(kind, seconds) for kind, seconds in json.loads(list_of_pieces.read_text())]
+        self._file = Pieces(self.folder / "pieces")
+        self._run()
+        self.pieces = self._file.with_seconds()
         self.expected = self._left()
-        self._each = int.from_bytes(self._steps[:8], "little")
 
-    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> Found:
+    def disturb(
+        self,
+        kills: int,
+        chosen: random.Random,
+        known: Mapping[str, int] = NOTHING,
+        anywhere: Mapping[str, int] = NOTHING,
+    ) -> Found:
         """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`.
 
-        Of kinds that were as often hit steps come first: every phase of every method is then among the first.
+        Of kinds that were as often hit steps come first, so that every phase of every method is among the first; then
+        what was hit least `anywhere`.
         """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
-        self._steps[:8] = bytes(8)
-        kinds = list(dict.fromkeys(kind for kind, _ in self.pieces))
+        self._file.path.unlink()
+        kinds = sorted({kind for kind, _ in self.pieces})
         order = chosen.sample(kinds, len(kinds))
-        order.sort(key=lambda kind: (known.get(kind, 0), not kind.startswith("step of")))
-        hit = [kind for kind in sorted(order[:kills], key=kinds.index) if self._kill(kind, chosen)]
-        self._run(lambda watch: None)
-        taken, left = int.from_bytes(self._steps[:8], "little"), self._left()
+        order.sort(key=lambda kind: (known.get(kind, 0), not kind.startswith("step of"), anywhere.get(kind, 0)))
+        places = {kind: [at for at, (name, _) in enumerate(self.pieces) if name == kind] for kind in order[:kills]}
+        for at in sorted(chosen.choice(one) for one in places.values()):  # in the order in which a run comes to them
+            self._wait(Watch(self._file, self.pieces, at, chosen.random()))
+        self._run()
+        left = self._left()
         different = sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
-        return Found(kills=dict(Counter(hit)), charged=self._each, taken=taken, different=different)
+        return Found(
+            kills=dict(Counter(self._file.that("hit"))),
+            kinds=kinds,
+            charged=_steps([kind for kind, _ in self.pieces]),
+            taken=_steps(self._file.that("begin")),
+            different=different,
+        )
 
-    def _kill(self, kind: str, chosen: random.Random) -> bool:
-        """Kill in one of the first pieces of a kind that the run still comes to. Returns whether it did."""
-        seconds = [one for name, one in self.pieces if name == kind]
-        number = chosen.randrange(min(4, len(seconds)))
-        reading, writing = os.pipe()
-
-        def prepare(watch: Watch) -> None:
-            watch.target = (kind, number)
-            watch.began = lambda: os.write(writing, b"x")
-
-        child = self._fork(prepare)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            if pipe.read(1):  # nothing: it came to its end without that piece
-                time.sleep(chosen.random() * seconds[number])
-                os.kill(child, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-
-    def _run(self, prepare: Callable[[Watch], None], list_of_pieces: Path | None = None) -> None:
-        status = os.waitstatus_to_exitcode(os.waitpid(self._fork(prepare, list_of_pieces), 0)[1])
+    def _run(self) -> None:
+        status = self._wait(Watch(self._file))
         assert status == 0, f"{self.method}: the run ended with {status}: see {self.folder / 'log'}"
 
-    def _fork(self, prepare: Callable[[Watch], None], list_of_pieces: Path | None = None) -> int:
+    def _wait(self, watch: Watch) -> int:
+        """Run in a copy of this process. Returns its exit status; a negative number is a signal."""
         parent, child = os.getpid(), os.fork()
         if child:
-            return child
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         status = 99
         try:
             end_with(parent)
             log = os.open(self.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            watch = Watch(steps=self._steps)
-            prepare(watch)
             watch.install()
             places = ["--runs", str(self.folder / "runs"), "--out", str(self.folder / "report")]
             status = run_all.main(["run", str(self.suite), *places])
-            if list_of_pieces:
-                list_of_pieces.write_text(json.dumps(watch.pieces))
         except BaseException:
             import traceback
 
@@ -257,6 +302,10 @@ class Kills:
             else:
                 left[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         return left
+
+
+def _steps(kinds: list[str]) -> int:
+    return sum(kind.startswith("step of") for kind in kinds)
 
 
 def _without_time(value: Any) -> Any:

@@ -4,11 +4,11 @@
     python -m tests.tools.chaos many [--runs 200] [--seed 0] [--seconds S] [--folder F]
     python -m tests.tools.chaos disk [--scenarios A,B]
 
-`kills` goes through all methods in turn, four kills and a comparison each (tests/support/kills.py), until there were as
-many or the seconds are over. With a tally it writes down each run there, and goes on where it ended: a line of JSON a
-run. `many` trains short runs side by side and kills their processes (tests/support/many_runs.py), 30 for 100 runs; in a
-folder that it is given it goes on where it ended. `disk` lets each operation of each scenario go wrong
-(tests/support/faulty_disk.py).
+`kills` goes through all methods in turn, seven kills and a comparison each (tests/support/kills.py), until there were
+as many or the seconds are over: 200 hit each of 29 methods. With a tally it writes down each run there, a line of JSON,
+and goes on where it ended. `many` trains short runs side by side and kills their processes
+(tests/support/many_runs.py), 30 for 100 runs; in a folder that it is given it goes on where it ended. `disk` lets each
+operation of each scenario go wrong (tests/support/faulty_disk.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from typing import Any
 import methods
 from tests.support import faulty_disk
 
-TOGETHER = 4  # kills of a run before it may come to an end
+TOGETHER = 7  # kills of a run before it may come to an end
 KILLED = 0.3  # of `many` runs
-IN_A_ROW = 2  # runs of a method, which share the undisturbed one
-Tally = list[dict[str, Any]]  # of each run: method, kills by kind of work, steps, and which files differ
+Tally = list[dict[str, Any]]  # of each run: method, kills by kind of work, all kinds, steps, and which files differ
 
 
 def kills(count: int, seed: int, names: list[str], seconds: float, file: Path | None) -> int:
@@ -43,13 +42,13 @@ def kills(count: int, seed: int, names: list[str], seconds: float, file: Path | 
         while _kills(tally) < count and time.monotonic() - began < seconds:
             name = min(names, key=lambda one: sum(run["method"] == one for run in tally))
             method = Kills(Path(folder) / f"{name}-{len(tally)}", name)
-            for _ in range(IN_A_ROW):
-                known = _by_kind(run for run in tally if run["method"] == name)
-                found = method.disturb(TOGETHER, random.Random(f"{seed} {name} {len(tally)}"), known)
-                tally.append({"commit": _commit(), "seed": seed, "method": name, **found})
-                if file:
-                    with file.open("a") as lines:
-                        lines.write(json.dumps(tally[-1]) + "\n")
+            known = _by_kind([run for run in tally if run["method"] == name])
+            chosen = random.Random(f"{seed} {name} {len(tally)}")
+            found = method.disturb(min(TOGETHER, count - _kills(tally)), chosen, known, _by_kind(tally))
+            tally.append({"commit": _commit(), "seed": seed, "method": name, **found})
+            if file:
+                with file.open("a") as lines:
+                    lines.write(json.dumps(tally[-1]) + "\n")
     _say(tally)
     return int(any(run["different"] for run in tally))
 
@@ -61,18 +60,31 @@ def _say(tally: Tally) -> None:
     taken, charged = (sum(run[what] for run in tally) for what in ("taken", "charged"))
     differ = sum(bool(run["different"]) for run in tally)
     print(f"commits {sorted({run['commit'] for run in tally})}, seeds {sorted({run['seed'] for run in tally})}")
-    methods_of = len({run["method"] for run in tally})
-    print(f"{_kills(tally)} kills of {len(tally)} runs of {methods_of} methods, {differ} differ")
+    names = sorted({run["method"] for run in tally})
+    print(f"{_kills(tally)} kills of {len(tally)} runs of {len(names)} methods, {differ} differ")
     print(f"{taken} steps for {charged}: {(taken - charged) / max(1, _kills(tally)):.2f} lost by a kill")
     print("; ".join(f"{kind} {number}" for kind, number in _by_kind(tally).most_common()))
+    of_method = {name: [run for run in tally if run["method"] == name] for name in names}
+    pairs, hit = (sum(len(kinds(runs)) for runs in of_method.values()) for kinds in (_kinds, _by_kind))
+    print(f"{hit} of {pairs} pairs of a method and a kind were hit; never hit: {sorted(_never(tally)) or 'no kind'}")
+    for name, runs in of_method.items():
+        print(f"  {name}: hit {sorted(_by_kind(runs))}; not {sorted(_never(runs))}")
 
 
 def _kills(tally: Tally) -> int:
     return _by_kind(tally).total()
 
 
-def _by_kind(tally: Any) -> Counter[str]:
+def _by_kind(tally: Tally) -> Counter[str]:
     return sum((Counter(run["kills"]) for run in tally), Counter[str]())
+
+
+def _kinds(tally: Tally) -> set[str]:
+    return {kind for run in tally for kind in run["kinds"]}
+
+
+def _never(tally: Tally) -> set[str]:
+    return _kinds(tally) - {*_by_kind(tally)}
 
 
 def _commit() -> str:
