@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from benchmark.data.vocabulary import Vocabulary
@@ -18,7 +18,7 @@ from benchmark.downstream import discriminator
 from benchmark.instruments.evaluate_text import evaluate_text
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
-from benchmark.models import LanguageModel, build, growth_width
+from benchmark.models import LanguageModel, build, growth_width, load
 from benchmark.models.experts import ExpertModel
 from benchmark.models.growth import grow
 from benchmark.models.lora import LoraModel
@@ -108,26 +108,48 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-@pytest.mark.parametrize("kind", ["columns", "adapters", "experts"])
-def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
-    """Oracle: the words a user needs; nothing is written."""
+def save_more(kind: str, folder: Path) -> None:
+    """Save a model that is more than a network."""
 
     def model() -> LanguageModel:
         return build("llama", 1, 16, Vocabulary(tokenizer().get_vocab_size(), DOMAINS), LENGTH, head_size=16)
 
     if kind == "columns":
-        ProgressiveModel.grown(model(), model()).save(tmp_path / "small", tokenizer())
+        ProgressiveModel.grown(model(), model()).save(folder, tokenizer())
     elif kind == "adapters":
         adapted = LoraModel(model())
         adapted.add(rank=2)
-        adapted.save(tmp_path / "small", tokenizer())
+        adapted.save(folder, tokenizer())
     else:
         mixture = ExpertModel(model())
         mixture.add()
-        mixture.save(tmp_path / "small", tokenizer())
+        mixture.save(folder, tokenizer())
+
+
+@pytest.mark.parametrize("kind", ["columns", "adapters", "experts"])
+def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
+    """Oracle: the words a user needs; nothing is written."""
+    save_more(kind, tmp_path / "small")
     with pytest.raises(ConfigError, match=f"small: it has {kind}"):
         grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")
     assert not (tmp_path / "large").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("columns", "laterals"), ("columns", "column_1/model"), ("adapters",) * 2, ("experts",) * 2]
+)
+def test_a_number_that_is_none_is_found_in_each_file_of_weights(kind: str, name: str, tmp_path: Path) -> None:
+    """Oracle: the tensor that got it, of a folder without checksums."""
+    save_more(kind, tmp_path)
+    for checksums in tmp_path.rglob("checksums.json"):
+        checksums.unlink()
+    path = tmp_path / f"{name}.safetensors"
+    weights = load_file(path)
+    spoilt = sorted(weights)[len(weights) // 2]
+    weights[spoilt].view(-1)[-1] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"{path.parent}: tensor {spoilt} holds NaN or infinity"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])

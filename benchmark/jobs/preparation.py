@@ -15,6 +15,7 @@ from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus, Ids
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
+from benchmark.models.transformer import load_network
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.start_notes import start_notes
 from benchmark.sharing import check_sharing
@@ -26,6 +27,8 @@ BLOCK = 2**24  # ids that are looked through at once
 def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
     check_sharing(store.root)
+    for folder in {config.start.folder for config in configs if config.start}:
+        load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
     found: list[str] = []
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))

@@ -140,6 +140,7 @@ def load(folder: Path | str) -> ExpertModel:
     """The model that `ExpertModel.save` wrote, in evaluation mode."""
     model = ExpertModel(transformer.load(folder))
     saved = load_file(Path(folder) / FILE)
+    transformer.check_finite(Path(folder), saved)
     for _ in range(1 + max(int(name.split(".")[1]) for name in saved if name.startswith("experts."))):
         model.add()
     for name, part in (("experts", model.experts), ("routers", model.routers)):

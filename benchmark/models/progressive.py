@@ -205,6 +205,7 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     laterals = nn.ModuleList(new_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
     names = set(laterals.state_dict())
     saved = load_file(folder / _LATERALS)
+    transformer.check_finite(folder, saved)
     laterals.load_state_dict({name: tensor for name, tensor in saved.items() if name in names})
     return ProgressiveModel(models, laterals, content["lateral"])
 

@@ -7,7 +7,7 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -279,7 +279,22 @@ def load_network(folder: Path | str) -> PreTrainedModel:
         for kind, names in wrong.items():
             if names:
                 raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
+    check_finite(folder, network.state_dict())
     return network
+
+
+def check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError for a tensor with a number that is none, or with no bounds: all that follows would be neither.
+
+    The least and the greatest number are looked for, which takes no memory.
+    """
+    for name, tensor in tensors.items():
+        bounds = tensor.aminmax() if tensor.is_floating_point() and tensor.numel() else ()
+        if not all(bound.isfinite() for bound in bounds):
+            raise ConfigError(
+                f"{folder}: tensor {name} holds NaN or infinity, and all that is computed with it would: restore the "
+                "folder from a copy, or take another model"
+            )
 
 
 def configuration(folder: Path) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 def _walk(folder: Path) -> Iterator[tuple[str, int, int]]:
     for path in folder.rglob("*"):
-        if path.suffix != ".lock" and path.name != "lock" and "data" not in path.parts and path.is_file():
+        if ".lock" not in path.suffixes and path.name != "lock" and "data" not in path.parts and path.is_file():
             with contextlib.suppress(OSError):
                 stat = path.stat()
                 yield str(path), stat.st_size, stat.st_mtime_ns

@@ -156,6 +156,9 @@ def starts() -> Iterator[Case]:
     }.items():
         yield Case(f"start: {name}", ("run", SUITE, "--dry-run", *RUNS, *given), ("runs/model",), _plain(make))
     yield Case("start: a tensor less", ("run", SUITE, *PLACES, *given), ("runs/model",), _plain(_tensors("lacks")))
+    for command in (("prepare", SUITE, *RUNS), ("run", SUITE, *PLACES)):
+        spoilt = _plain(_tensors("nan"))
+        yield Case(f"start: {command[0]} with a number that is none", (*command, *given), ("tensor",), spoilt)
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
     evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")

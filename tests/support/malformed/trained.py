@@ -49,7 +49,7 @@ def _tensors(how: str) -> Make:
         elif how == "shape":
             weights[name] = weights[name][:1].clone()
         else:
-            weights[name] = weights[name] * float("nan")
+            weights[name].view(-1)[0] = float(how)
         save_file(weights, path, metadata={"format": "pt"})
 
     return make
@@ -72,6 +72,8 @@ def models() -> Iterator[Case]:
         "a tensor less": (_tensors("lacks"), "runs/model"),
         "a tensor more": (_tensors("more"), "runs/model"),
         "a tensor of another shape": (_tensors("shape"), "runs/model"),
+        "a number that is none": (_tensors("nan"), "runs/model"),
+        "a number without bounds": (_tensors("-inf"), "runs/model"),
         "another type": (_edit("config.json", model_type="no_such"), "no_such"),
         "no type": (_edit("config.json", model_type=None), "runs/model"),
         "no layers": (_edit("config.json", n_layer=0), "runs/model"),
