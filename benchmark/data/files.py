@@ -46,7 +46,7 @@ def _find(spec: str, skipped: Counter[str]) -> list[Path]:
         if "**" in spec:  # the library passes over what it cannot read
             for _ in _inside(Path(spec.partition("**")[0] or ".").expanduser(), follow=True):
                 pass
-        files = [p for p in map(Path, sorted(glob.glob(str(path), recursive=True))) if p.is_file()]
+        files = list(_matching(str(path)))
         is_glob = glob.has_magic(spec)
         problem = "nothing matches this pattern" if is_glob else "no such file or folder"
         problem += f" (from {Path.cwd()}): correct the path"
@@ -64,7 +64,7 @@ def refuse(error: OSError) -> NoReturn:
 
 
 def _inside(folder: Path, follow: bool = False) -> Iterator[Path]:
-    """The files below a folder. Raises OSError for a folder that cannot be read, DataError for what would be left out.
+    """The files below a folder. Raises OSError for a folder that cannot be read, DataError for what is no text.
 
     `follow`: whether whoever reads them goes where links to folders lead.
     """
@@ -75,11 +75,35 @@ def _inside(folder: Path, follow: bool = False) -> Iterator[Path]:
                     f"{inner}: a link to a folder, whose text would be left out: name the folder itself in the list"
                 )
         for name in names:
-            file = Path(place, name)
-            if not file.exists():
-                raise DataError(f"{file}: a link to a file that is not there: remove the link, or put the file back")
-            if file.is_file():
-                yield file
+            yield _file(Path(place, name))
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    """The files that a glob stands for, sorted. Raises what `_inside` does.
+
+    A folder that it matches is nothing by itself; all in it must match too, but what is hidden, which no glob finds.
+    """
+    matches = set(glob.glob(pattern, recursive=True))
+    for match in sorted(matches):
+        path = Path(match)
+        if path.is_dir():
+            inside = [one.name for one in os.scandir(path) if not one.name.startswith(".")]
+            if left_out := [name for name in inside if os.path.join(match, name) not in matches]:
+                raise DataError(
+                    f"{path}: the pattern {pattern} matches this folder, but not {min(left_out)} in it, whose text "
+                    "would be left out: name the folder itself in the list, or a pattern that does not match it"
+                )
+        else:
+            yield _file(path)
+
+
+def _file(path: Path) -> Path:
+    """The path of a file. Raises DataError for one of something else."""
+    if not path.exists():
+        raise DataError(f"{path}: a link to a file that is not there: remove the link, or put the file back")
+    if not path.is_file():
+        raise DataError(f"{path}: no file but a pipe, a socket or a device: remove it, or name the files in the list")
+    return path
 
 
 def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def corpora() -> Iterator[Case]:
         ("folder", lambda here: (here / "folder").mkdir(), "folder"),
         ("folder", _linked_folder, "folder/link"),
         ("folder", _dangling, "folder/a.jsonl"),
+        ("folder", _pipe, "folder/pipe.jsonl"),
+        ("folder/*.jsonl", _pipe, "folder/pipe.jsonl"),
+        ("folder/*.jsonl", _dangling, "folder/a.jsonl"),
+        ("folder/*", _linked_folder, "folder/link"),
+        ("folder/*", _inner_folder, "folder/inner"),
+        ("**/*.jsonl", _named_like_a_file, "folder/c.jsonl"),
         ("a.jsonl", lambda here: (here / "a.jsonl").mkdir(), "a.jsonl"),
         ("a.jsonl", _dangling_file, "a.jsonl"),
     ):
@@ -78,6 +85,24 @@ def _linked_folder(here: Path) -> None:
     (here / "other" / "b.jsonl").write_bytes(lines({"text": "x"}))
     (here / "folder" / "a.jsonl").write_bytes(lines({"text": "x"}))
     (here / "folder" / "link").symlink_to(here / "other")
+
+
+def _inner_folder(here: Path) -> None:
+    _linked_folder(here)
+    (here / "folder" / "link").unlink()
+    (here / "other").rename(here / "folder" / "inner")
+
+
+def _named_like_a_file(here: Path) -> None:
+    _inner_folder(here)
+    (here / "folder" / "inner" / "b.jsonl").rename(here / "folder" / "inner" / "b.txt")
+    (here / "folder" / "inner").rename(here / "folder" / "c.jsonl")
+
+
+def _pipe(here: Path) -> None:
+    (here / "folder").mkdir()
+    (here / "folder" / "a.jsonl").write_bytes(lines(*({"text": f"word {i} of a text"} for i in range(200))))
+    os.mkfifo(here / "folder" / "pipe.jsonl")
 
 
 def _dangling(here: Path) -> None:
