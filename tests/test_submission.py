@@ -250,19 +250,28 @@ def test_a_site_without_arrays(lab: Lab, tmp_path, monkeypatch, seeds: str) -> N
         assert after(lab, slurm, job.id) == {*job.submitted["after"], *([before.id] if before else [])}
 
 
-def test_a_report_waits_for_those_alone_that_end_last(lab: Lab, tmp_path, monkeypatch) -> None:
-    """Oracle: the graph: more arrays than Slurm takes ids; who is not named ends before one that is."""
-    monkeypatch.setattr(commands, "PIECE", 2)
-    lab.write('{ method = "naive" }', slurm="array_parallelism = 2")
-    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=0)
-    assert lab.submit("--seeds", "0,1,2,3,4,5,6") == 0
+@pytest.mark.parametrize(
+    ("largest", "cap", "tasks", "more"), [(0, 2, False, 0), (0, 9, False, 3), (0, 2, True, 4), (3, 9, True, 2)]
+)
+def test_nothing_waits_for_more_than_slurm_takes(
+    lab: Lab, tmp_path, monkeypatch, largest: int, cap: int, tasks: bool, more: int
+) -> None:
+    """Oracle: the graph: a dependency names at most so many jobs or arrays, and what the report does not name ends
+    before what it names. Jobs that do nothing come between where many end last: of no two runs in lanes one waits, a
+    score waits for a run alone, and of arrays it waits task by task."""
+    monkeypatch.setattr(commands, "PIECE", 3)
+    lab.write('{ method = "naive" }', slurm=f"array_parallelism = {cap}", tasks=write_task(lab.folder) if tasks else "")
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch, largest=largest)
+    assert lab.submit("--seeds", "0,1,2,3,4,5,6,7,8,9") == 0
     [report] = [job for job in lab.jobs() if job.name == "tiny:report"]
-    named = after(lab, slurm, report.id)
-    assert len(named) <= 2
-    waited = set(named)
-    while more := {before for job in waited for before in after(lab, slurm, job)} - waited:
-        waited |= more
-    assert waited == {job.id for job in lab.jobs()} - {report.id}
+    assert [job.name for job in lab.jobs()].count("tiny:wait") == more
+    assert all(one.dependency.count(":") <= 3 for one in slurm.arrays.values())
+    waited = {report.id}
+    while found := {before for job in waited for before in after(lab, slurm, job)} - waited:
+        waited |= found
+    assert waited == {job.id for job in lab.jobs()} == slurm.released
+    lab.submit("--seeds", "0,1,2,3,4,5,6,7,8,9")
+    assert {job.id for job in lab.jobs()} == waited, "nothing is submitted again"
 
 
 def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:

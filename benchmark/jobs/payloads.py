@@ -146,3 +146,13 @@ class WriteReport:
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         self.render([(self.suite, self.configs)], self.runs, self.out)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Do nothing: others wait for this job in the place of all those that it waits for."""
+
+    polls: ClassVar[bool] = False
+
+    def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        pass

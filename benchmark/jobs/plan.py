@@ -248,7 +248,7 @@ def _going(known: Sequence[JobState]) -> set[str]:
     return {job.key for job in known if job.under_way and job.state != "unknown"}
 
 
-AT_THE_ENDS = ("data", "report")  # what begins the keys of jobs that a report does not wait for
+AT_THE_ENDS = ("data", "report", "wait")  # what begins the keys of jobs that a report does not wait for
 
 
 def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:

@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmark.jobs.slurm import commands
-from tests.support.slurm_lab import Lab
+
+if TYPE_CHECKING:  # it imports torch
+    from tests.support.slurm_lab import Lab
 
 
 @dataclass

@@ -109,10 +109,8 @@ class SlurmExecutor:
                 submission.follow(members)
         if submission.refusal and not submission.sent:
             raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
-        new = {job.key for job in jobs} & set(submission.ids)
-        files = [submission.file(submission.ids[job.key]) for job in jobs if job.key in new]
         try:
-            self._let_go([job for file in files for job in job_files.read_one(file)])
+            self._let_go([job for file in submission.noted for job in job_files.read_one(file)])
         except SlurmError as error:
             sent = ", ".join(submission.sent)
             raise SlurmError(f"submitted, but still held: {sent}; the same command lets them go. {error}") from None
@@ -120,7 +118,7 @@ class SlurmExecutor:
 
     def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:
         """Print what was submitted. Returns an exit status: 3 where Slurm took only a part."""
-        left = {job.key for job in done.left} if done else set()
+        left = {job.key for job in done.left} & {job.key for job in jobs} if done else set()
         if done:
             print(f"{len(jobs) - len(left)} jobs submitted in {len(done.sent)} calls: {', '.join(done.sent[:SHOWN])}")
             shown = [job for job in jobs if job.key not in left]

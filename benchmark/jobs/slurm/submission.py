@@ -20,6 +20,7 @@ import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 
 from benchmark.atomic import naming
+from benchmark.jobs.payloads import Wait
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
@@ -33,6 +34,7 @@ from benchmark.sharing import for_the_user_alone
 FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
 TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
+WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
 # in what sbatch says of too large a submission
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
 
@@ -67,6 +69,7 @@ class Submission:
         self.suite, self.destination, self.resources, self.ids = suite, destination, resources, dict(ids)
         self.sent: list[str] = []
         self.left: list[PlannedJob] = []
+        self.noted: list[Path] = []  # files of jobs
         self.refusal: SlurmError | None = None
         make_private(destination.logs)
         self._largest = destination.largest
@@ -129,9 +132,18 @@ class Submission:
                 )
 
     def after_all(self, job: PlannedJob) -> None:
-        """Submit a job that waits until others have ended."""
+        """Submit a job that waits until others have ended.
+
+        Where they are too many for Slurm it waits for jobs that do nothing, each after a part of them.
+        """
         [(_, parameters)] = self.resources.alike([job])
-        self._send(SubmitCall([job], None, parameters, self._after(self._before(job))))
+        ids = self._ending_last(self._before(job))
+        while len(ids) > commands.PIECE and not self.left:
+            part, ids = ids[: commands.PIECE], ids[commands.PIECE :]
+            waits = PlannedJob(f"wait-{part[0]}", "report", f"{self.suite.name}:wait", Wait())
+            self._send(SubmitCall([waits], None, parameters, self._after(part)))
+            ids += self.sent[-1:]
+        self._send(SubmitCall([job], None, parameters, self._after(ids)))
 
     def _before(self, job: PlannedJob) -> list[str]:
         """The ids of those that a job waits for; what is not under way has ended."""
@@ -146,7 +158,8 @@ class Submission:
         """
         alike, cap = self.resources.alike(jobs), self.suite.slurm.array_parallelism
         pieces = [(piece, given) for group, given in alike for piece in commands.pieces(group, self._largest)]
-        lanes = min(len(pieces), cap)
+        # an array runs several at a time, so that few will do, whose ids Slurm takes
+        lanes = min(len(pieces), cap if self._largest == 1 else min(cap, commands.PIECE))
         last: list[str] = []
         for number, (piece, parameters) in enumerate(pieces):
             share = cap // lanes + (number % lanes < cap % lanes)
@@ -157,15 +170,16 @@ class Submission:
             last += self.sent[-1:]
 
     def _after(self, ids: Sequence[str]) -> str:
-        """A dependency on the end of jobs, and of the whole arrays that they are of.
+        """A dependency on the end of jobs, and of the whole arrays that they are of."""
+        return f"{AFTER}{':'.join(arrays)}" if (arrays := self._ending_last(ids)) else ""
 
-        Where they are too many for Slurm, on those alone that none of the others waits for: they end last.
-        """
-        arrays = dict.fromkeys(id.partition("_")[0] for id in ids)
-        if len(arrays) > commands.PIECE:
-            covered = frozenset[str]().union(*(self._behind.get(array, ()) for array in arrays))
-            arrays = {array: None for array in arrays if array not in covered}
-        return f"{AFTER}{':'.join(arrays)}" if arrays else ""
+    def _ending_last(self, ids: Sequence[str]) -> list[str]:
+        """The arrays that jobs are of; where they are too many for Slurm, without those that another waits for."""
+        arrays = list(dict.fromkeys(id.partition("_")[0] for id in ids))
+        if len(arrays) <= commands.PIECE:
+            return arrays
+        covered = frozenset[str]().union(*(self._behind.get(array, ()) for array in arrays))
+        return [array for array in arrays if array not in covered]
 
     def _send(self, batch: SubmitCall) -> None:
         """Submit and note a batch, in smaller parts where it is too large; what is refused even so is left.
@@ -192,7 +206,8 @@ class Submission:
             return
         ids = [array if batch.tasks is None else f"{array}_{task}" for task in batch.tasks or [0]]
         self.sent += [array]
-        self._behind[array] = frozenset(_arrays(batch.dependency) if batch.dependency.startswith(AFTER) else ())
+        # not those of "aftercorr", where a task waits for one alone
+        self._behind[array] = frozenset(_arrays(batch.dependency) if batch.dependency.startswith(WHOLE) else ())
         self.ids |= {one.key: id for job, id in zip(batch.jobs, ids, strict=True) for one in job.each}
         self._dump(batch, ids)
         self.note(batch, ids)
@@ -214,6 +229,7 @@ class Submission:
                 for one in job.each
             ]
         job_files.append_each(lines)
+        self.noted += lines
 
     def file(self, id: str) -> Path:
         """The file of a job that it has submitted."""
