@@ -1,13 +1,14 @@
-"""Sixty short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
+"""Short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
 
-    python -m tests.tools.slurm_chaos [--runs 60] [--runs-per-job 1] [--seed S]
+    python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--seed S]
 
-Who submits is killed twice on its way. Then jobs are told that their time is over, killed, preempted, suspended, or
-lose their node, and the controller falls silent. With several runs a job what happens to one happens to its job: all of
-its runs stop, or its processes die.
+Who submits is killed twice on its way, then two submit at once, and the cluster takes few jobs at a time: `run` is
+called again and again. Jobs are told that their time is over, killed, preempted, suspended, or lose their node, nodes
+are drained, and the controller falls silent. One job each that prepares, scores, measures and reports is killed. With
+several runs a job what happens to one happens to its job: all of its runs stop, or its processes die.
 
-All must finish, each once, equal to undisturbed ones bit for bit, and the training that was lost must stay within the
-checkpoint intervals and two percent.
+All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
+must stay within the checkpoint intervals and two percent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pwd
 import random
 import signal
 import subprocess
@@ -22,27 +24,42 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 
 import torch
 
-import methods
+from benchmark.jobs.executors.slurm import PARTIAL
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.commands import Queued
 from benchmark.jobs.slurm.job_files import Job
-from benchmark.jobs.survey import Survey
-from benchmark.settings.suite_files import load_suite
-from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import STEPS, Lab, copy_code, processes_of, silent, submitting, wait_until, write_texts
+from tests.support.slurm_lab import (
+    STEPS,
+    Lab,
+    copy_code,
+    processes_of,
+    scontrol,
+    silent,
+    submitting,
+    wait_until,
+    write_task,
+    write_texts,
+)
 
 DISTURBED = 1 / 3
 SIDE_BY_SIDE = 2  # runs of a job that has several
 SILENCE = 3.0  # seconds
+PATIENCE = 600.0  # seconds for what is left at the end
+REFUSED = 2  # the exit status of a submission of which Slurm took nothing
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
 RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
+LARGEST, MOST = 10, 20  # tasks of an array, jobs of a user at a time
+AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
+OTHERS = ("prepare", "score", "similarity", "report")  # kinds of jobs that do not train, in their names
 
 
 class Chaos:
@@ -55,17 +72,19 @@ class Chaos:
         settings = 'partition = "preemptible"\narray_parallelism = 5'
         if runs_per_job > 1:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
-        self.lab.write(*map(self.row, range(runs)), slurm=settings)
+        self.lab.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.lab.folder))
         text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
-        self.lab.file.write_text(text)
+        self.lab.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
             self.lab.tell(row, f"slow {STEP}")
         # row -> after how many of its twenty evaluations what happens to it
-        kinds = [self.tell, self.kill, self.lose_node, self.preempt, self.suspend, self.silence]
+        kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
+        kinds += [self.suspend, self.silence]
         self.chosen.shuffle(kinds)
-        rows = self.chosen.sample(self.rows, round(DISTURBED * runs))
+        rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
         self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
         self.happened: Counter[str] = Counter()
+        self.others, self.left, self.called = {*OTHERS}, False, 0.0
 
     def row(self, number: int) -> str:
         name, rate = self.rows[number], RATES[number % len(RATES)]
@@ -78,10 +97,14 @@ class Chaos:
         return self.lab.folder / "steps" / row
 
     def run(self) -> None:
+        scontrol("update", "PartitionName=preemptible", "State=DOWN")  # or who prepares is over before it can be killed
         for scripts in (1, 2):
             self.kill_submitter(scripts)
-        self.lab.submit()
-        while commands.queue():
+        self.two_submitters()
+        scontrol("update", "PartitionName=preemptible", "State=UP")
+        while (queue := commands.queue()) or self.left:
+            self.submit_what_is_left()
+            self.kill_others(queue)
             for row, (evaluations, disturb) in list(self.plan.items()):
                 job = self.running(row)
                 if job and self.lab.count(row, "evaluation") >= evaluations:
@@ -89,19 +112,58 @@ class Chaos:
                     disturb(job)
                     self.happened[disturb.__name__] += 1
                     del self.plan[row]
+                elif self.lab.count(row, "done"):  # too late: another's turn
+                    later = [one for one in self.rows if one not in self.plan and not self.lab.count(one, "done")]
+                    if later:
+                        self.plan[self.chosen.choice(later)] = self.plan.pop(row)
             time.sleep(0.2)
-        self.lab.submit("--retry-failed")  # those whose process was killed
-        wait_until(lambda: not commands.queue())
+        while True:  # with those whose process was killed
+            status = self.lab.submit("--retry-failed")
+            assert status in (0, PARTIAL), status
+            wait_until(lambda: not commands.queue(), PATIENCE)
+            if status == 0:
+                return
 
-    def kill_submitter(self, scripts: int) -> None:
-        """SIGKILL to who submits, when it has written so many batch scripts; what it left unnoted is ended."""
-        before = len(self.scripts())
-        process = subprocess.Popen(
+    def submit_what_is_left(self) -> None:
+        """Call `run` again, some time after it could not submit all."""
+        if self.left and time.monotonic() > self.called + AGAIN:
+            status = self.lab.submit()
+            assert status in (0, REFUSED, PARTIAL), status
+            self.happened["run_again"] += 1
+            self.left, self.called = status != 0, time.monotonic()
+
+    def two_submitters(self) -> None:
+        """Two submit at once: no job comes twice. How they end is the cluster's limit."""
+        both = [self.submitter(), self.submitter()]
+        ends = [process.wait() for process in both]
+        assert {*ends} <= {0, REFUSED, PARTIAL}, ends
+        keys = Counter(job.key for job in self.lab.jobs() if not job.end and job.key != "report")
+        assert max(keys.values()) == 1, keys
+        self.left = 0 not in ends
+        self.happened["two_submitters"] += 1
+
+    def kill_others(self, queue: Mapping[str, Queued]) -> None:
+        """The process of one job of each kind that trains nothing dies; it is tried again at the end, as runs are."""
+        for job in self.lab.jobs() if self.others else ():
+            kind = next((kind for kind in self.others if f":{kind}" in job.name), None)
+            if kind and job.id in queue and queue[job.id].state == "RUNNING" and (pids := processes_of(job.id)):
+                print(f"{job.name}: kill", flush=True)
+                processes.kill(pids)
+                self.happened[f"kill_{kind}"] += 1
+                self.others.remove(kind)
+
+    def submitter(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [sys.executable, "run_all.py", *self.lab.arguments("run", "--executor", "slurm")],
             cwd=self.lab.folder.parent / "code",
             start_new_session=True,
             stdout=subprocess.DEVNULL,
         )
+
+    def kill_submitter(self, scripts: int) -> None:
+        """SIGKILL to who submits, when it has written so many batch scripts; the next ends what it left unnoted."""
+        before = len(self.scripts())
+        process = self.submitter()
         wait_until(lambda: len(self.scripts()) >= before + scripts or process.poll() is not None)
         time.sleep(self.chosen.uniform(0, 0.1))
         self.happened["kill_submitter"] += process.poll() is None
@@ -109,11 +171,8 @@ class Chaos:
             os.killpg(process.pid, signal.SIGKILL)  # with the sbatch that it waits for
         process.wait()
         time.sleep(1)
-        survey = Survey(load_suite(str(self.lab.file)), self.lab.configs(), methods.build, Store(self.lab.runs))
-        survey.states()
-        left = [job.id for key, job in survey.jobs.items() if key.startswith("unnoted-")]
-        print(f"killed who submits: {len(self.lab.jobs())} jobs are noted, {len(left)} not", flush=True)
-        commands.cancel(left)
+        noted = {job.id for job in self.lab.jobs()}
+        print(f"killed who submits: {len(noted)} jobs are noted, {len({*commands.queue()} - noted)} not", flush=True)
 
     def scripts(self) -> list[Path]:
         return list(self.lab.runs.rglob("submission-*.sh"))
@@ -132,17 +191,37 @@ class Chaos:
         processes.kill(processes_of(job.id))
 
     def lose_node(self, job: Job) -> None:
-        self.cluster.kill_node(job.starts[-1]["node"])
-        subprocess.run(
-            ["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=DOWN", "Reason=chaos"], check=True
-        )
-        self.cluster.start_node(job.starts[-1]["node"])
-        subprocess.run(["scontrol", "update", f"NodeName={job.starts[-1]['node']}", "State=RESUME"], check=True)
+        node = job.starts[-1]["node"]
+        self.cluster.kill_node(node)
+        scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+        self.cluster.start_node(node)
+        scontrol("update", f"NodeName={node}", "State=RESUME")
+
+    def drain(self, job: Job) -> None:
+        """No job starts on its node for a while, and it goes on."""
+        node = job.starts[-1]["node"]
+
+        def there() -> set[str]:
+            return {id for id, one in commands.queue().items() if one.node == node}
+
+        scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
+        before = there()
+        time.sleep(SILENCE)
+        assert there() <= before
+        scontrol("update", f"NodeName={node}", "State=RESUME")
+
+    def preempt_by_cancelling(self, job: Job) -> None:
+        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
+        scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
+        self.preempt(job)
+        wait_until(lambda: job.id not in (queue := commands.queue()) or queue[job.id].state != "RUNNING")
+        scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
 
     def preempt(self, job: Job) -> None:
         """An urgent job takes all of the node."""
         urgent = [
             "sbatch",
+            "--account=urgent",
             "--partition=main",
             f"--nodelist={job.starts[-1]['node']}",
             "--exclusive",
@@ -157,7 +236,7 @@ class Chaos:
             state = next(one for one in self.lab.states().values() if one.config.id == job.run)
             assert state.state == "done" or state.detail.startswith("suspended"), state
             time.sleep(SILENCE)
-            subprocess.run(["scontrol", "resume", job.id], check=True)
+            scontrol("resume", job.id)
 
     def silence(self, job: Job) -> None:
         """The controller stands still; nothing is taken for ended by it."""
@@ -176,6 +255,10 @@ class Chaos:
         for row in self.rows:
             assert self.lab.count(row, "done") == 1
             assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
+        last = {job.key: job for job in self.lab.jobs() if any(f":{kind}" in job.name for kind in OTHERS[1:])}
+        assert all(job.end and job.end["state"] == "done" for job in last.values()), last
+        assert not sum(one.missing for state in states.values() for one in state.trained.scored)
+        assert len(last) == 2 * len(self.rows) + 1 and not self.others, (len(last), self.others)
         self.verify_waste()  # first: the undisturbed runs take steps too
         self.verify_results()
 
@@ -208,13 +291,21 @@ class Chaos:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--runs", type=int, default=36)
     parser.add_argument("--runs-per-job", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     given = parser.parse_args()
     print(f"chaos number {given.seed}")
-    with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", nodes=2, cpus=4) as cluster:
-        folder = Path(name)
+    limits = f"MaxArraySize={LARGEST}\nAccountingStorageEnforce=limits"
+    with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", cpus=4, more=limits) as cluster:
+        folder, user = Path(name), pwd.getpwuid(os.getuid()).pw_name
+        for words in (
+            ("account", "lab"),
+            ("account", "urgent"),
+            ("user", user, "account=lab", f"MaxSubmitJobs={MOST}"),
+            ("user", user, "account=urgent"),
+        ):
+            subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)
         with submitting(copy_code(folder / "code")):
             chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)
             chaos.run()
