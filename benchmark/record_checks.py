@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from benchmark import record_lines
-from benchmark.run_description import RunLine
+from benchmark.run_description import RunLine, same_labels
 
 Line = Mapping[str, Any]
 
@@ -166,6 +166,9 @@ def flaw_of_run(line: Line, name: str) -> str:
         return f"stages whose keys are {stages!r:.60}"
     if len(stages) != len(domains):
         return f"{len(stages)} stages and {len(domains)} domains"
+    for named in ([*domains, *line.get("probes", [])], line.get("tasks", [])):
+        if alike := same_labels(one["title"] for one in named):
+            return f"{' and '.join(map(repr, alike))!s:.120} would be one column of a table"
     if not all(_is_positive(value) for value in line["unigram"].values()):
         return f"the unigram perplexities {line['unigram']!r:.60}"
     return ""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypedDict
 
@@ -22,6 +24,13 @@ PerStageRecord = float | list[float]
 def slug(label: str) -> str:
     """Two labels with the same slug name the same row: letter case, spaces and hyphens do not count."""
     return re.sub(r"[\s_-]", "", label).casefold()
+
+
+def same_labels(labels: Iterable[str]) -> list[str]:
+    """The labels that are not alone with their slug: a table could not keep them apart."""
+    known = list(labels)
+    counts = Counter(map(slug, known))
+    return sorted({label for label in known if counts[slug(label)] > 1})
 
 
 class Titled(TypedDict):

@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from benchmark.run_description import same_labels
 from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
-from benchmark.settings.limits import same_labels
 from benchmark.settings.suite_files import expand
 from benchmark.training.method import Group, LifelongMethod
 

@@ -1,14 +1,10 @@
-"""Ranges of numbers in suites, and what names and labels may be."""
+"""Ranges of numbers in suites, and what names may be."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-
-from benchmark.run_description import slug
 
 BILLION = 1_000_000_000
 NAME = r"^[a-z][a-z0-9_]*$"
@@ -17,13 +13,6 @@ Rate = Annotated[float, Field(gt=0, le=100)]
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]
 Amount = Annotated[float, Field(gt=0, le=1e30)]
-
-
-def same_labels(labels: Iterable[str]) -> list[str]:
-    """The labels that are not alone with their slug: a table could not keep them apart."""
-    known = list(labels)
-    counts = Counter(map(slug, known))
-    return sorted({label for label in known if counts[slug(label)] > 1})
 
 
 def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:

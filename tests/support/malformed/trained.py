@@ -183,11 +183,23 @@ OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
 }
 OF_RUN: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("id", "suite", "row", "row_index", "title", "method", "options", "seed"), ("gone", [7])),
-    **dict.fromkeys(("domains", "unigram"), ("gone", [7])),
+    "unigram": ("gone", [7]),
+    "domains": ("gone", [7], [{"name": "a", "title": "A text"}, {"name": "b", "title": "a-text"}]),
     "config": ("gone", [7], {}),
     "stages": ("gone", 7, ["../../x"], []),
     **dict.fromkeys(("texts", "probes", "tasks", "start"), (7,)),
     "time": ("gone", "x"),
+}
+
+
+SCORE: dict[str, object] = {
+    **{"kind": "score", "time": 1.0, "key": "k", "task": "t", "task_key": "x", "domain": "a", "prompt": "right"},
+    **{"seed": 0, "metric": "accuracy", "dev": 0.5, "test": 0.5, "test_without_leaks": None, "seconds": 1.0},
+}
+OF_SCORE: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("dev", "test"), (2.0, -0.1, "x", None)),
+    **dict.fromkeys(("test_without_leaks", "picked_right"), (1.5,)),
+    **{"prompt": ("zzz", 7), "seed": ([1],), "task": (["t"],), "metric": (7,), "seconds": ("x",), "time": ("x",)},
 }
 
 
@@ -231,10 +243,15 @@ def records() -> Iterator[Case]:
     yield Case("the file of another run", report, ("er-",), both(_runs, _swap_runs))
     folder = both(_runs, lambda here: _replace_by_folder(here / "runs/stages" / stage_folder().name / "records.jsonl"))
     yield Case("records that are a folder", report, ("records.jsonl",), folder)
-    scores = b'{"kind": "score", "key": "k", "stage_key": "other", "task": "t"}\n'
-    for name, content in {"incomplete": scores, "not JSON": b"x\n\nx\n"}.items():
-        make = both(_runs, write(f"runs/scores/{stage_folder().name}.jsonl", content))
-        yield Case(f"scores {name}", report, ("scores",), make)
+    scores = f"runs/scores/{stage_folder().name}.jsonl"
+    for name, content in {"of no fields": lines({"kind": "score", "time": 1.0}), "not JSON": b"x\n\nx\n"}.items():
+        yield Case(f"scores {name}", report, ("scores",), both(_runs, write(scores, content)))
+    score = {**SCORE, "stage_key": stage_folder().name}
+    for field, values in OF_SCORE.items():
+        for value in values:
+            make = both(_runs, write(scores, lines({**score, field: value})))
+            for command in ("report", "compare", "track"):
+                yield Case(f"{command}: score: {field} {value}", READERS[command], (".jsonl:1:", field), make)
     yield Case("baselines", report, ("baselines",), both(_runs, write("runs/scores/baselines.jsonl", b"{}\n{}\n")))
 
 
