@@ -15,11 +15,11 @@ import contextlib
 import functools
 import hashlib
 import json
-import math
 import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -106,14 +106,15 @@ class Pieces:
 
 @dataclass
 class Watch:
-    """Notes the pieces of work of this process, and kills it in the first that comes no earlier than a place.
+    """Notes the pieces of work of this process, and kills it in one of the `known` pieces of an undisturbed run.
 
-    A place is that in the `known` pieces of an undisturbed run. `when` is the share of the piece's time.
+    Where the `target` does not come, the next of its kind is hit, or of a kind that only begins later. `when` is the
+    share of the piece's time.
     """
 
     pieces: Pieces
     known: list[tuple[str, float]] = field(default_factory=list)
-    target: float = math.inf
+    target: int = sys.maxsize
     when: float = 0.0
     stage: str = ""
     warming_up: bool = False
@@ -124,14 +125,14 @@ class Watch:
     @contextlib.contextmanager
     def inside(self, what: str) -> Iterator[None]:
         kind = what if what in ONCE else what + self.stage
-        place = self._place(kind)
-        hit = self.target <= place
+        seconds = [one for name, one in self.known if name == kind]
+        hit = self._is_target(kind)
         self._seen[kind] += 1
         self.pieces.add("begin", kind)
         if hit:
-            self.target = math.inf  # what is inside of it is none
+            self.target = sys.maxsize  # what is inside of it is none
             self.pieces.add("hit", kind)
-            signal.setitimer(signal.ITIMER_REAL, self.when * self.known[place][1])
+            signal.setitimer(signal.ITIMER_REAL, self.when * seconds[min(self._seen[kind], len(seconds)) - 1])
         start = time.perf_counter()
         try:
             yield
@@ -140,10 +141,12 @@ class Watch:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.pieces.add("end", kind, time.perf_counter() - start)
 
-    def _place(self, kind: str) -> int:
-        """Where the next piece of a kind stands in an undisturbed run: of what is done again, behind, at most last."""
-        places = [at for at, (name, _) in enumerate(self.known) if name == kind]
-        return places[min(self._seen[kind], len(places) - 1)] if places else -1
+    def _is_target(self, kind: str) -> bool:
+        kinds = [name for name, _ in self.known]
+        if self.target >= len(kinds) or kind not in kinds:
+            return False
+        number = kinds[: self.target].count(kind)
+        return self._seen[kind] >= number if kind == kinds[self.target] else number == 0
 
     def wrap(self, owner: Any, name: str, kind: str) -> None:
         function = getattr(owner, name)
