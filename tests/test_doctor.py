@@ -22,6 +22,7 @@ FINE: dict[str, Any] = {
     "node": "n1",
     "time": 15.0,
     "locks": True,
+    "unseen": [],
     "temporary": 5e9,
     "torch": "2.13.0",
     "device": "cuda",
@@ -191,6 +192,21 @@ def test_a_node_is_asked(tmp_path: Path, monkeypatch, requeue: str, line: str) -
     assert "#SBATCH --partition=gpu\n" in node.script and "\ntrue\n" in node.script
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_node_sees_where_code_lies(tmp_path: Path, monkeypatch, seen: bool) -> None:
+    """Oracle: a folder in which others can write, so that code goes to the home folder, which this node's `setup` takes
+    away, as where nodes have homes of their own."""
+    (runs := tmp_path / "runs").mkdir()
+    runs.chmod(0o777)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    OneNode(tmp_path, monkeypatch, "touch {file}")
+    setup = () if seen else (f"mv {tmp_path}/home {tmp_path}/elsewhere",)
+    found = [str(finding) for finding in doctor.of_node(Slurm(setup=setup), runs)]
+    told = f"wrong  n: does not see {tmp_path}/home/.lifelong-pretraining: jobs find their code there"
+    assert any(re.sub(r"^wrong  [^:]+:", "wrong  n:", line).startswith(told) for line in found) != seen
+    assert not [*runs.iterdir(), *(tmp_path / "home").glob(".lifelong-pretraining/*")]
+
+
 @pytest.mark.parametrize(("behind", "line"), [(30.0, "its clock is right"), (70.0, "its clock is 10 s off")])
 def test_a_clock_behind_by_less_than_the_queue(tmp_path: Path, monkeypatch, behind: float, line: str) -> None:
     """Oracle: a job that waits for three minutes and starts at 240: of the looks, one a minute, the one at 180 saw it
@@ -205,9 +221,9 @@ def test_a_clock_behind_by_less_than_the_queue(tmp_path: Path, monkeypatch, behi
     def queue() -> dict[str, commands.Queued]:
         if now[0] < 240:
             return {"7": commands.Queued("PENDING", "Priority", "")}
-        [folder] = runs.iterdir()
+        [script] = runs.glob(".doctor-*/job.sh")
         if not answered:  # the folder shows the answer a look later than the queue does
-            answered.append(folder / "answer.json")
+            answered.append(script.with_name("answer.json"))
             return {"7": commands.Queued("PENDING", "BeginTime", "")}
         answered[0].write_text(json.dumps({**FINE, "time": 240.0 - behind, "cores": 1}))
         return {"7": commands.Queued("PENDING", "BeginTime", "")}

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.jobs.slurm import commands
-from benchmark.sharing import check_sharing
+from benchmark.jobs.slurm.private import private_place
+from benchmark.sharing import check_sharing, for_the_user_alone
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
     from benchmark.settings.config import Suite
@@ -144,10 +146,15 @@ def of_accounts(account: str | None, cluster: str) -> Iterator[Finding]:
 
 def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
     """Ask a node, by a job with the suite's options, what it finds."""
-    with _question(runs) as folder, _held(folder / "lock"):
+    try:
+        place = private_place(runs.absolute() / "code").parent
+    except UserError as error:
+        yield Finding("nodes cannot be given code", str(error))
+        return
+    with _question(runs) as folder, _held(folder / "lock"), _question(place) as code:
         with naming(folder):
             shutil.copyfile(PROBE, folder / PROBE.name)
-            (folder / "job.sh").write_text(script(slurm, folder))
+            (folder / "job.sh").write_text(script(slurm, folder, code))
         began = time.time()
         job = commands.submit(folder / "job.sh")
         try:
@@ -165,8 +172,11 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
                 commands.cancel([job])
 
 
-def script(slurm: Slurm, folder: Path) -> str:
-    """A batch script with the options of the suite's training jobs, as far as they choose the node."""
+def script(slurm: Slurm, folder: Path, *others: Path) -> str:
+    """A batch script with the options of the suite's training jobs, as far as they choose the node.
+
+    `others`: folders that the node should see too.
+    """
     from submitit.slurm.slurm import _as_sbatch_flag
 
     own = slurm.of("train")
@@ -176,7 +186,7 @@ def script(slurm: Slurm, folder: Path) -> str:
     given |= {"ntasks": 1, "time": 5, "job-name": "doctor", "output": folder / "log", "open-mode": "append"}
     given |= {"requeue": True, **own.additional_parameters}
     flags = [_as_sbatch_flag(name, value) for name, value in given.items() if value is not False]
-    command = f"{own.python or sys.executable} {folder / PROBE.name} {folder}"
+    command = f"{own.python or sys.executable} {shlex.join(map(str, (folder / PROBE.name, folder, *others)))}"
     return "\n".join(["#!/bin/bash", *flags, "set -e", *own.setup, command, ""])
 
 
@@ -184,6 +194,10 @@ def of_answer(answer: Mapping[str, Any], began: float, seen: float, gpus: bool) 
     """What a node has said. `began` and `seen` are this machine's times before its job started and after that."""
     node = answer["node"]
     yield Finding(f"{node}: sees the folder; {answer['temporary'] / 1e9:.1f} GB of its own free")
+    for place in answer["unseen"]:
+        why = "jobs find their code there, as others can write in the folder of the runs"
+        cure = f"{why}: give a HOME that nodes see, or a --runs where you alone can write"
+        yield Finding(f"{node}: does not see {Path(place).parent}", cure)
     if answer["locks"] is True:
         yield Finding(f"{node}: locks hold between machines")
     else:
@@ -281,7 +295,9 @@ def _held(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _question(runs: Path) -> Iterator[Path]:
-    """Make a folder in that of the runs, by a path that nodes know; it is gone at the end of the block."""
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
+def _question(place: Path) -> Iterator[Path]:
+    """Make a folder in a place, by a path that nodes know; it is gone at the end of the block."""
+    with for_the_user_alone():  # where code lies, see `private_place`
+        place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place.resolve(), ignore_cleanup_errors=True) as folder:
         yield Path(folder)

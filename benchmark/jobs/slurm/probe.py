@@ -1,7 +1,7 @@
 """What `run_all.py doctor` lets a compute node try; it imports nothing of the project, which the node may not see.
 
-`python probe.py FOLDER` writes `answer.json` there, then asks Slurm to queue its own job again, which ends it; where
-Slurm refuses, `refusal.txt` says why.
+`python probe.py FOLDER OTHER ...` writes `answer.json` into the first, also which others it does not see, then asks
+Slurm to queue its own job again, which ends it; where Slurm refuses, `refusal.txt` says why.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ def of_torch() -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *others: str) -> None:
     """Write down what this node finds."""
     try:
         locks: object = holds_apart(folder / "lock")
@@ -46,6 +46,7 @@ def main(folder: Path) -> None:
         "node": socket.gethostname(),
         "time": time.time(),
         "locks": locks,
+        "unseen": [other for other in others if not Path(other).exists()],
         "cores": len(os.sched_getaffinity(0)),
         "temporary": shutil.disk_usage(os.environ.get("TMPDIR", "/tmp")).free,
         **of_torch(),
@@ -63,4 +64,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__" and not int(os.environ.get("SLURM_RESTART_COUNT", 0)):
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
