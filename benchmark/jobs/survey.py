@@ -115,12 +115,12 @@ class Survey:
         lasts = [self._last(key) for key in keys]
         names = [domain.name for domain in config.domains]
         for stage, (key, last) in enumerate(zip(keys, lasts, strict=True)):
-            lines = [last[kind] for kind in ("stage", "evaluation", "done") if kind in last]
-            if wrong := flaw_of_stage(lines, key, names[: stage + 1]):
+            ends = [last[kind] for kind in ("stage", "evaluation", "done") if kind in last]
+            if wrong := flaw_of_stage(ends, key, names[: stage + 1]):
                 raise records.RecordsError(f"{self.store.stage(key) / records.STAGE_FILE}: {wrong}; {records.CURE}")
         done = sum(1 for _ in takewhile(lambda last: "done" in last, lasts))
-        ends = [last.get("done") or last.get("evaluation") for last in lasts]
-        seconds = sum(float(end["charged"]["seconds"]) if end else 0.0 for end in ends)
+        spent = [last.get("done") or last.get("evaluation") for last in lasts]
+        seconds = sum(float(line["charged"]["seconds"]) if line else 0.0 for line in spent)
         finished = tuple(_finished(config, stage, last) for stage, last in enumerate(lasts[:done]))
         trained = Trained(tuple(keys), done, seconds, corpus is not None, tuple(filter(None, finished)))
         ended = any(line["kind"] == "done" for line in lines)  # a kill may come between the last stage's end and it
