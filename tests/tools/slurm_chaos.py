@@ -69,7 +69,7 @@ class Chaos:
         self.lab = Lab(folder / "lab", folder)
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "lab" / "steps").mkdir()
-        settings = 'partition = "preemptible"\narray_parallelism = 5'
+        settings = 'partition = "preemptible"\naccount = "lab"\narray_parallelism = 5'
         if runs_per_job > 1:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
         self.lab.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.lab.folder))
@@ -259,6 +259,7 @@ class Chaos:
         assert all(job.end and job.end["state"] == "done" for job in last.values()), last
         assert not sum(one.missing for state in states.values() for one in state.trained.scored)
         assert len(last) == 2 * len(self.rows) + 1 and not self.others, (len(last), self.others)
+        assert self.happened["run_again"], "no limit was met"
         self.verify_waste()  # first: the undisturbed runs take steps too
         self.verify_results()
 
