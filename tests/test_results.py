@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import runpy
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,8 @@ from scipy import stats
 
 import methods
 from benchmark import records
-from benchmark.instruments.lab import Lab
+from benchmark.errors import UserError
+from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs import results
 from benchmark.jobs.results import ResultsError
 from benchmark.models import load
@@ -26,6 +30,8 @@ from benchmark.models.weights import weights_hash
 from benchmark.settings.config import Suites
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store, recorded_stages
+from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from benchmark.training.step_times import write as write_times
 from paper_tables import study_of, write_report
 from run_all import main, suites_of_study
 from tests.support.tiny_suite import write
@@ -97,7 +103,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert (study / "report/tiny" / table).read_bytes() == (trained / "out/tiny" / table).read_bytes()
     runs, report = check(study)
     assert runs.startswith("tiny: 2 of 2 runs, each within its budget; on CPU")
-    assert report == "report: 3 tables rendered again from the records are the same"
+    assert report == "report: 4 tables rendered again from the records are the same"
     before = (study / ARCHIVE).read_bytes()
     results.collect(*suites_of(study)[0], Store(trained / "runs"), study)
     assert (study / ARCHIVE).read_bytes() == before
@@ -183,10 +189,116 @@ def test_records_that_do_not_hold_are_refused(change: Callable[[dict], None], me
         check(study)
 
 
+def later(**changes: object) -> Callable[[dict], None]:
+    """Change how the second stages began: their budget's unit, or what they ran on."""
+
+    def change(line: dict) -> None:
+        if line["kind"] == "stage" and "unit" in changes:
+            line["budget"]["unit"] = changes["unit"]
+        if line["kind"] == "stage" and line["index"] == 1:
+            of = line["provenance"]
+            of |= {key: value for key, value in changes.items() if key in of}
+            of["hardware"] |= {key: value for key, value in changes.items() if key in ("device", "cpu")}
+        if line["kind"] == "done" and "share" in changes:
+            line["cores"]["share"] = changes["share"]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (later(precision="bf16"), "tiny: stages differ in precision: fp32 in .*, stage 0; bf16 in .*, stage 1: train"),
+        (later(threads=99), "stages differ in threads: .*; 99 in"),
+        (later(world_size=2), "stages differ in processes: 1 in .*; 2 in"),
+        (later(device="Abacus"), "stages differ in device: CPU in .*; Abacus in"),
+        (later(cpu="abacus", unit="seconds"), "stages differ in CPU under wall time: .*; abacus in"),
+        (
+            later(share=0.9, unit="seconds"),
+            r"took cores under .*, stage 0 \(90% of its cores\); .*: train these stages",
+        ),
+    ],
+)
+def test_stages_that_do_not_compare_are_refused(change: Callable[[dict], None], message: str, study: Path) -> None:
+    """Oracle: what was changed in the records; the report of these is right."""
+    spoil(study, change)
+    list(results.render(study, suites_of(study), write_report))
+    with pytest.raises(ResultsError, match=message):
+        check(study)
+
+
+@pytest.mark.parametrize("change", [later(cpu="abacus"), later(share=0.5), later(share=0.95, unit="seconds")])
+def test_what_wall_time_needs_is_asked_under_wall_time_alone(change: Callable[[dict], None], study: Path) -> None:
+    """Oracle: other CPUs and busy cores change no number of steps, and 95% of its cores are enough for a stage."""
+    spoil(study, change)
+    list(results.render(study, suites_of(study), write_report))
+    assert "each within its budget" in check(study)[0]
+
+
+def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
+    """Oracle: the records, counted here: of three stages, as both runs share the first one, two ran on an abacus."""
+    spoil(study, later(cpu="abacus", threads=7, precision="bf16"))
+    list(results.render(study, suites_of(study), write_report))
+    text = (study / "report/tiny/hardware.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    heads, _, *rest = rows
+    assert heads == ["Machine", "Threads", "Processes", "Precision", "torch", "Stages"]
+    [abacus] = [row for row in rest if "abacus" in row[0]]
+    assert abacus[0].startswith("CPU (abacus, ") and abacus[1:] == ["7", "1", "bf16", torch.__version__, "2"]
+    assert [row[-1] for row in rest if row is not abacus] == ["1"]
+    (study / "report/tiny/hardware.md").write_text(text.replace("abacus", "computer"))
+    spoil(study, later(threads=1, precision="fp32"))
+    with pytest.raises(ResultsError, match=r"hardware\.md: the records give another table"):
+        check(study)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory) -> Path:
+    """A study of one run, whose budget is 6 steps of a quarter of a second each by its table."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    suite, study, table = write(folder), folder / "study", "times.json"
+    text = suite.read_text().replace('["naive", "er"]', '["naive"]\ntables = ["main_pretraining"]')
+    unit = f'unit = "reference"\nreference = "{table}"'
+    suite.write_text(text.replace('unit = "steps"', unit).replace("amount = 6.0", "amount = 1.5"))
+    [config] = methods.runs(load_suite(str(suite)))
+    times = RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 2)
+    write_times(folder / table, [times], ALONE.hardware())
+    places = ["--runs", str(folder / "runs")]
+    assert main(["run", str(suite), "--out", str(folder / "out"), "--parallel", "1", *places]) == 0
+    study.mkdir()
+    for file in (suite, folder / table):
+        shutil.copy(file, study)
+    assert main(["collect", str(suite), "--study", str(study), *places]) == 0
+    return study
+
+
+def test_reference_seconds_are_held_against_their_table(calibrated: Path, tmp_path: Path) -> None:
+    """Oracle: the table as it was, whose machine is named; without it, its machine, its row, or with other times."""
+    study = Path(shutil.copytree(calibrated, tmp_path / "study"))
+    table = study / "times.json"
+    content = json.loads(table.read_text())
+    [said] = [line for line in check(study) if "reference seconds" in line]
+    digest = hashlib.sha256(table.read_bytes()).hexdigest()
+    assert f"times.json (sha256 {digest[:12]}), measured on CPU ({content['machine']['cpu']}" in said
+    slower = [{**content["rows"][0], "stages": [{"set_up": 0.0, "phases": {"adapt": 0.3}}] * 2}]
+    for change, message in (
+        ({"rows": slower}, "stage 0: 1.5 s charged for steps that take 1.8 s by .*times.json: restore"),
+        ({"rows": []}, "no step times of naive"),
+        ({"machine": None}, "times.json does not say what machine it was measured on: measure it again"),
+    ):
+        table.write_text(json.dumps(content | change))
+        os.utime(table, ns=(time.time_ns(), time.time_ns()))  # read anew, though it was written a moment ago
+        with pytest.raises(UserError, match=message):
+            check(study)
+    table.unlink()
+    with pytest.raises(UserError, match="times.json is no table of step times"):
+        check(study)
+
+
 def test_a_reference_may_take_the_budget_of_all_stages_so_far(study: Path) -> None:
     """Oracle: stages of 6 steps: twice as much in the second is what was given by then, 2.5 times 3 steps more."""
 
-    def later(share: float) -> None:
+    def train_share(share: float) -> None:
         spoil(
             study,
             lambda line: (
@@ -198,11 +310,11 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(study: Path) -> No
         list(results.render(study, suites_of(study), write_report))  # which marks no reference as the best
         return list(results.verify(study, suites_of(study), write_report, lambda *_: methods.build("oracle")))
 
-    later(2.0)
+    train_share(2.0)
     with pytest.raises(ResultsError, match="take 6 more than the budget"):
         check(study)
     assert "each within its budget" in verified()[0]
-    later(2.5)
+    train_share(2.5)
     with pytest.raises(ResultsError, match="take 3 more than the budget"):
         verified()
 

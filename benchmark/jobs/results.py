@@ -2,7 +2,7 @@
 
     FOLDER/SUITE.toml                  its suites
     FOLDER/records/SUITE-sSEED.tar.gz  the records of the finished runs of one seed, laid out as below `--runs`
-    FOLDER/report/                     what `report` renders from these records
+    FOLDER/report/                     what `report` renders from these records, and `hardware.md` of each suite
 
 The text itself is not there: records hold its sha256. Archives of the same records are the same bytes.
 """
@@ -28,22 +28,17 @@ from benchmark import records
 from benchmark.atomic import naming, whole_file
 from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
-from benchmark.errors import UserError
 from benchmark.jobs.payloads import RenderReport, TrainRun
-from benchmark.record_lines import DoneLine, StageLine
+from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
+from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
-from benchmark.settings.config import RunConfig, Suite, Suites, per_stage
-from benchmark.settings.units import UNITS
+from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
 
-RECORDS, REPORT, PAGE = "records", "report", "index.html"
+RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
 LARGEST_COMMIT = 2**31  # bytes that a folder of records may have in a commit
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
-
-
-class ResultsError(UserError):
-    """A study's folder that does not hold what it says."""
 
 
 def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Path) -> None:
@@ -212,21 +207,13 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
 def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Build) -> Iterator[str]:
     """Check a study, and say line by line what was checked.
 
-    Every run has what its budget allows, ended on a machine that its records name, and has a hash of its weights; the
-    report is what these records give. Raises ResultsError for the first that is not so.
+    Of the records see `benchmark.jobs.study_checks`; the report is what they give. Raises ResultsError or ConfigError
+    for the first that is not so.
     """
     with tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch) / "runs")
         for suite, configs in suites:
-            runs = load_runs(store.root, suite.name)
-            for run in runs:
-                method = build(run.line["method"], run.line["options"])
-                _check_run(run, anew=method.group == "references")
-            wanted = {config.id for config in configs}
-            foreign = [run.id for run in runs if run.id not in wanted]
-            if foreign:
-                raise ResultsError(f"{folder}: {foreign[0]} is no run of suite {suite.name} as it is written there")
-            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {_machines(runs)}"
+            yield from check(suite, configs, load_runs(store.root, suite.name), build)
         out = Path(scratch) / REPORT
         _render(suites, store, out, write_report)
         compared = _compare(folder / REPORT, out)
@@ -291,48 +278,6 @@ def _weights(content: bytes) -> str | None:
     return next((line.get("weights") for line in lines if line["kind"] == "done"), None)
 
 
-def _check_run(run: RunRecords, anew: bool) -> None:
-    """`anew`: whether each stage may take the budget of all stages so far, as that of a reference does."""
-    amount = run.line["config"]["budget"]["amount"]
-    amounts = tuple(amount) if isinstance(amount, list) else amount
-    given = took = over = 0.0  # a method may spend in a later stage what it left in earlier ones
-    for index, lines in enumerate(run.stages):
-        done = [line for line in lines if line["kind"] == "done"]
-        start = [line for line in lines if line["kind"] == "stage"]
-        if not done or not start:
-            raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
-        _check_stage(f"{run.id}, stage {index}", start[-1], done[-1], per_stage(amounts, index))
-        given += per_stage(amounts, index)
-        took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in start[-1]["phases"])
-        over = max(took - given, over if anew else 0.0)
-    if over > 1e-9 * given:
-        raise ResultsError(f"{run.id}: its phases take {over:g} more than the budget of its stages")
-
-
-def _check_stage(name: str, start: StageLine, done: DoneLine, amount: float) -> None:
-    unit, spent = start["budget"]["unit"], done["charged"]
-    if start["budget"]["amount"] != amount:
-        raise ResultsError(
-            f"{name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}"
-            ": correct the suite, or train again"
-        )
-    step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start["phases"])
-    if spent[unit] > may + 4 * step:  # one step of its dearest phase
-        raise ResultsError(f"{name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}")
-    if "weights" not in done:
-        raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it: collect a run of today's code")
-
-
-def _machines(runs: Sequence[RunRecords]) -> str:
-    found = {_machine(line) for run in runs for stage in run.stages for line in stage if line["kind"] == "stage"}
-    return ", ".join(sorted(found)) or "no machine yet"
-
-
-def _machine(stage: StageLine) -> str:
-    machine = stage["provenance"]["hardware"]
-    return f"{machine['device']} ({', '.join(filter(None, (machine['cpu'], machine.get('instructions'))))})"
-
-
 def _compare(committed: Path, rendered: Path) -> int:
     """Raises ResultsError for the first table that differs; returns how many there are."""
     ours, theirs = (
@@ -351,6 +296,8 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
     with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
         for suite, configs in suites:
             write_report([(suite, configs)], store.root, out)
+            made_on = hardware(load_runs(store.root, suite.name))
+            (out / suite.name / HARDWARE).write_text(made_on, encoding="utf-8")
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
@@ -359,7 +306,7 @@ def _hash_of(store: Store, key: str) -> str | None:
 
 
 def _trained_on(store: Store, key: str) -> str:
-    return _machine(cast(StageLine, store.last_of_stage(key)["stage"]))
+    return machine(cast(StageLine, store.last_of_stage(key)["stage"]))
 
 
 def _members(archive: Path) -> dict[str, bytes]:

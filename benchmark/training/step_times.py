@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, RunConfig
@@ -53,6 +53,16 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
+
+
+def machine_of(path: Path) -> Hardware:
+    """What a table was measured on. Raises ConfigError for one that does not say."""
+    machine = json.loads(path.read_text(encoding="utf-8")).get("machine") or {}
+    if not {"device", "cpu"} <= machine.keys():
+        raise ConfigError(
+            f"{path} does not say what machine it was measured on: measure it again with `run_all.py speed`"
+        )
+    return cast("Hardware", machine)
 
 
 @lru_cache(maxsize=4)
