@@ -361,6 +361,12 @@ def test_the_projects_own_studies_hold(study: Path, capsys) -> None:
     assert main(["verify", str(study.parent)]) == 0
 
 
+def test_every_study_has_a_plan() -> None:
+    """Oracle: results/README.md, and the folders that have records."""
+    studies = [path.parent for path in (ROOT / "results").glob("*/records")]
+    assert studies and not [study.name for study in studies if not (study / "plan.md").is_file()]
+
+
 CLAIMS = ROOT / "results" / "when_growing_pays" / "claims.py"
 
 
