@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
-from benchmark.settings.slurm_settings import INSTEAD_OF, OF_ALL_ROWS
+from benchmark.settings.slurm_settings import INSTEAD_OF, OF_ALL_ROWS, Slurm
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.suite_paths import located
 
@@ -51,6 +51,12 @@ SECRET = {
 LONGEST_TEXT = 4096  # characters of any text in a suite
 _SEEDS: TypeAdapter[tuple[int, ...]] = TypeAdapter(Seeds)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
+
+
+class _Site(Settings):
+    """A site file."""
+
+    slurm: Slurm = Slurm()
 
 
 def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
@@ -273,12 +279,16 @@ def _file(name: str) -> Path | None:
 
 def _site() -> dict[str, Any]:
     """The `[slurm]` section of the site file; nothing else may be in it, for it must not change results."""
-    content = _read(str(SITE)) if SITE.exists() else {}
-    if set(content) - {"slurm"}:
-        raise ConfigError(
-            f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}: put it "
-            "into a suite"
-        )
+    try:
+        content = _read(str(SITE)) if os.path.lexists(SITE) else {}
+        if set(content) - {"slurm"}:
+            raise ConfigError(
+                f"{SITE}: only a [slurm] section may be here, not {', '.join(set(content) - {'slurm'})}: put it "
+                "into a suite"
+            )
+        _build(_Site, _expand(content, str(SITE)), str(SITE))  # else the suite would be blamed
+    except RecursionError:
+        raise ConfigError(f"{SITE} is nested too deeply to be read: no key needs more than three levels") from None
     slurm: dict[str, Any] = content.get("slurm", {})
     return slurm
 

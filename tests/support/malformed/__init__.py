@@ -11,8 +11,10 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import run_all
+from benchmark.settings import suite_files
 
 LONGEST = 700  # characters of a line that somebody still reads
 Make = Callable[[Path], object]
@@ -24,7 +26,10 @@ def nothing(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """`arguments` may hold {here}, the folder that `make` fills, and {place}, what all cases share (see `Place`)."""
+    """`arguments` may hold {here}, the folder that `make` fills, and {place}, what all cases share (see `Place`).
+
+    {here}/site.toml is the site file.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -38,7 +43,8 @@ def unclear(case: Case, place: Path, here: Path) -> str:
     case.make(here)
     before = (_files(place), _files(here))
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    site = patch.object(suite_files, "SITE", here / "site.toml")
+    with site, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code: object = run_all.main([one.format(here=here, place=place) for one in case.arguments])
         except SystemExit as ended:  # argparse's

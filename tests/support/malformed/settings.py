@@ -220,6 +220,32 @@ def _write(text: str | bytes, name: str = "suite.toml") -> Any:
     return make
 
 
+def sites() -> Iterator[Case]:
+    """Site files, of which a suite that is right is told: the line must blame them."""
+    texts: dict[str, tuple[str | bytes, str]] = {
+        "a number": ("slurm = 7", "slurm"),
+        "a list": ("slurm = [1]", "slurm"),
+        "a list of tables": ("[[slurm]]\ntime = 60", "slurm"),
+        "a time in words": ("[slurm]\ntime = 'x'", "slurm.time"),
+        "no such key": ("[slurm]\npartitoin = 'gpu'", "partitoin"),
+        "no such key of training": ("[slurm.train]\npartitoin = 'gpu'", "partitoin"),
+        "a date": ("[slurm]\npartition = 1979-05-27", "slurm.partition"),
+        "two lines": ('[slurm]\npartition = "a\\nb"', "slurm.partition"),
+        "environment": ("[slurm]\npartition = '${NO_SUCH_VARIABLE_HERE}'", "NO_SUCH_VARIABLE_HERE"),
+        "nested lists": (f"[slurm]\nsetup = {'[' * 5000}{']' * 5000}", "nested"),
+        "nested tables": (f"[slurm]\n{'a.' * 5000}b = 1", "nested"),
+        "another section": ("[training]\nbatch_size = 2", "training"),
+        "not TOML": ("[slurm", "TOML"),
+        "not UTF-8": (b"slurm = '\xff'", "TOML"),
+    }
+    for name, (text, named) in texts.items():
+        yield Case(f"site: {name}", dry_run(), ("{here}/site.toml", named), _write(text, "site.toml"))
+    folder = lambda here: (here / "site.toml").mkdir()  # noqa: E731
+    yield Case("site: a folder", dry_run(), ("{here}/site.toml",), folder)
+    dangling = lambda here: (here / "site.toml").symlink_to(here / "none")  # noqa: E731
+    yield Case("site: a dangling link", dry_run(), ("{here}/site.toml",), dangling)
+
+
 def files() -> Iterator[Case]:
     """Suite files that are none."""
     good = tiny_suite.SUITE.format(text="x")
