@@ -9,14 +9,16 @@ import inspect
 import json
 import os
 import sys
+import tracemalloc
 import types
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from benchmark.data import corpus, docstrings, documents
+from benchmark.data import corpus, docstrings, documents, files
 from benchmark.data.corpus import DataError, Document
 from benchmark.settings.config import Domain, HubDataset
 
@@ -172,6 +174,41 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
             assert "".join(pieces) == text
             assert max(map(len, pieces)) <= 50 < len(text)
             assert all(piece.endswith(end) for piece in pieces[:-1])
+
+
+def allocated(path: Path, monkeypatch) -> int:
+    """Bytes that are allocated from one chunk of a file to the next, while its lines are made of them."""
+    found, whole = [], files.chunks
+
+    def watched(path: Path) -> Iterator[bytes]:
+        for chunk in whole(path):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            yield chunk
+            found.append(tracemalloc.get_traced_memory()[1] - before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "chunks", watched)
+        tracemalloc.start()
+        try:
+            [line] = files.lines(path)
+        finally:
+            tracemalloc.stop()
+    assert line == path.read_bytes() and len(found) == len(line) / files.CHUNK
+    return sum(found)
+
+
+def test_a_line_without_end_takes_linear_time_up_to_a_limit(tmp_path, monkeypatch) -> None:
+    """Oracle: twice the chunks take twice the bytes; joined chunk by chunk, they would take four times as many."""
+    monkeypatch.setattr(files, "CHUNK", 2**10)
+    monkeypatch.setattr(files, "LONGEST_LINE", 2**17)
+    once, twice = (allocated(write(tmp_path / f"{n}.jsonl", b"x" * n * 2**10), monkeypatch) for n in (64, 128))
+    assert 1.9 < twice / once < 2.1
+    path = write(tmp_path / "more.jsonl", b"{}\n" + b"x" * (2**17 + 1))
+    with pytest.raises(DataError) as error:
+        list(files.lines(path))
+    limit = "a line of more than 131,072 bytes: each document needs a line of its own"
+    assert str(error.value) == f"{path}:2: {limit}"
 
 
 def test_the_split_is_by_document_and_stays(tmp_path) -> None:
