@@ -57,9 +57,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.jobs import tuning
     from benchmark.settings.config import ConfigError
-    from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_files
+    from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
 
-    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")})
+    refuse_unused(options)
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
     runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
     if options.charge_search and not options.options:

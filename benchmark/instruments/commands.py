@@ -40,9 +40,11 @@ def track(options: argparse.Namespace) -> int:
     from benchmark.settings.suite_files import load_suite, refuse_files
 
     refuse_files({"--runs": options.runs, "--out": options.out})
+    if options.to == "trackio" and options.out:
+        raise UserError("--out: trackio keeps its files elsewhere, see TRACKIO_DIR: leave it out")
     send = tracking.follow if options.watch else tracking.track
     new = False
-    for line in send(load_suite(options.suite).name, options.runs, options.to, options.out):
+    for line in send(load_suite(options.suite).name, options.runs, options.to, options.out or Path("tracked")):
         new = True
         print(line, flush=True)
     if not new:

@@ -11,6 +11,7 @@ from benchmark.jobs.plan import LaunchOptions, Plan, Tables
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.settings.config import ConfigError
+from benchmark.settings.units import UNITS
 from benchmark.sharing import check_sharing
 
 
@@ -18,6 +19,9 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
     if options.dry_run and options.wait:
         raise ConfigError("--wait: with --dry-run nothing begins that could be waited for: leave one of them out")
+    timed = any(UNITS[config.budget.unit].is_wall_time for config in survey.configs)
+    if options.share_machine and not timed:
+        raise ConfigError("--share-machine: runs wait for each other under a budget of wall time alone: leave it out")
     check_sharing(survey.store.root)
     how = LaunchOptions(
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine

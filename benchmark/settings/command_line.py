@@ -63,16 +63,17 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     one.add_argument("suite", nargs="?", default="demo", help=suites)
     runs = argparse.ArgumentParser(add_help=False)
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    common = argparse.ArgumentParser(add_help=False, parents=[runs])
-    common.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
-    common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
-    common.add_argument(
+    rows = argparse.ArgumentParser(add_help=False, parents=[runs])
+    rows.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
+    rows.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/",
     )
+    common = argparse.ArgumentParser(add_help=False, parents=[rows])
+    common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
     common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
     common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")
     rendering = argparse.ArgumentParser(add_help=False)
@@ -97,7 +98,8 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
         "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
     )
     sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
-    add("prepare", "tokenise the suite's domains, and read its tasks", [one, common])
+    sub = add("prepare", "tokenise the suite's domains, and read its tasks", [one, rows])
+    sub.set_defaults(seeds="", options=None, charge_search=False)  # the text of all of them is the same
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     views = ("ours", "printed", "both")
@@ -122,7 +124,7 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub.add_argument("suite", nargs="?", default="demo", help=suites)
     sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
     sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    sub.add_argument("--out", type=Path, default=Path("tracked"), help="files of tensorboard and wandb")
+    sub.add_argument("--out", type=Path, help="files of tensorboard and wandb (default: tracked)")
     sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
     sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")

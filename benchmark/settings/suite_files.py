@@ -6,6 +6,7 @@ in it.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import os
@@ -190,6 +191,14 @@ def refuse_files(folders: Mapping[str, Path | None]) -> None:
     for option, folder in folders.items():
         if folder and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: a file, not a folder; name a folder, which may be new")
+
+
+def refuse_unused(options: argparse.Namespace) -> None:
+    """Raise ConfigError for a file in the place of a folder, and for runs chosen for a report of printed numbers."""
+    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")})
+    chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
+    if getattr(options, "view", "") == "printed" and chosen:
+        raise ConfigError(f"--{chosen[0]}: the paper's numbers are of no runs here: leave it out with --view printed")
 
 
 def parse_set(assignment: str) -> tuple[str, Any]:
