@@ -73,7 +73,7 @@ def ours(config: RunConfig, store: Store) -> float:
         run = Run(config, lambda: methods.build("naive"), store, world, Silent())
         run.train()
     charged = store.last_of_stage(run.keys[0], "done")["done"]["charged"]
-    return charged["tokens"] / charged["seconds"]
+    return float(charged["tokens"] / charged["seconds"])
 
 
 class Rows(torch.utils.data.IterableDataset[dict[str, Tensor]]):
