@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
 from analysis.study import Study
 from benchmark.jobs import results
 from benchmark.records import load_runs
