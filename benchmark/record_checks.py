@@ -80,7 +80,7 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
         try:
             decoders[kind].decode(text)
         except refused as error:
-            wrong = f"{error}"
+            wrong = str(error)
         else:
             wrong = _RULES[kind](line) if kind in _RULES else ""
     return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
@@ -167,7 +167,7 @@ def flaw_of_run(line: Line, name: str) -> str:
     if len(stages) != len(domains):
         return f"{len(stages)} stages and {len(domains)} domains"
     for named in ([*domains, *line.get("probes", [])], line.get("tasks", [])):
-        if alike := same_labels(one["title"] for one in named):
+        if alike := same_labels(one["title"] or one["name"] for one in named):
             return f"{' and '.join(map(repr, alike))!s:.120} would be one column of a table"
     if not all(_is_positive(value) for value in line["unigram"].values()):
         return f"the unigram perplexities {line['unigram']!r:.60}"

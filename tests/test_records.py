@@ -180,6 +180,20 @@ def test_lines_of_concurrent_writers_never_mix(tmp_path):
     assert seen == [(writer, step) for writer in range(2) for step in range(300)]
 
 
+@pytest.mark.parametrize(("titles", "alike"), [(("", ""), ""), (("T", "t "), "'T' and 't '"), (("", "a"), "'a'")])
+def test_texts_and_tasks_of_one_column_are_refused(tmp_path, titles: tuple[str, str], alike: str) -> None:
+    """Oracle: what suites are refused for: the title counts, and the name where there is none."""
+    task = {"domain": "news", "metric": "accuracy", "learning_rate": 1.0, "batch_size": 1, "weight_decay": 0.0}
+    task |= {"max_epochs": 1, "schedule": "linear", "warmup": 0.0}
+    tasks = [{"name": name, "title": title, **task} for name, title in zip("ab", titles, strict=True)]
+    records.append(tmp_path / "suites" / "s" / "1.jsonl", run_line("1", 0, 0, ["a", "b"]) | {"tasks": tasks})
+    if alike:
+        with pytest.raises(RecordsError, match=f"{alike} would be one column"):
+            records.load_runs(tmp_path, "s")
+    else:
+        assert [run.id for run in records.load_runs(tmp_path, "s")] == ["1"]
+
+
 def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
     texts = {"id": name, "suite": "s", "row": "ER", "title": "ER", "method": "er"}
     rest = {
