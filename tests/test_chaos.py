@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import many_runs
-from tests.support.goodput import SAVE, START, STEP, measure
+from tests.support import goodput, many_runs
+from tests.support.goodput import SAVE, START, STEP, Goodput, measure
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
 from tests.tools import chaos
@@ -49,6 +49,16 @@ def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: P
     assert many.disturb(seconds=300)
     found = many.found()
     assert (found["runs"], found["done"], found["stages"], found["kills"]) == (4, 4, 6, 1) and not found["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "share", "status"), [(5.0, 0.971, 0), (5.0, 0.969, 1), (24.0, 0.969, 1), (3.2, 0.966, 0)]
+)
+def test_a_goodput_below_the_target_fails(hours: float, share: float, status: int, monkeypatch, capsys) -> None:
+    """Oracle: the target of docs/reliability.md, 97% where kills come every five hours or less often."""
+    monkeypatch.setattr(goodput, "measure", lambda *_: Goodput(10, share * 1e5, 1e5, 200.0))
+    assert goodput.main(hours, 1.0) == status
+    assert ("below 97%" in capsys.readouterr().err) == bool(status)
 
 
 def test_a_kill_costs_an_interval_of_checkpoints_at_most(tmp_path: Path) -> None:
