@@ -97,7 +97,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class RecordedStage:
-    """What a wall time of a stage depends on."""
+    """What a wall time of a stage depends on, and whether memory held its rows."""
 
     begun: StageLine
     done: DoneLine | None
@@ -112,5 +112,5 @@ class RunState:
     detail: str
     trained: Trained
     job: JobState | None = None  # the last one
-    stages: tuple[RecordedStage, ...] = ()  # under a budget of wall time those that its records name
+    stages: tuple[RecordedStage, ...] = ()  # that `status` may have a note on: see Survey
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on

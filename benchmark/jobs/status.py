@@ -20,7 +20,7 @@ from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
-from benchmark.settings.units import duration
+from benchmark.settings.units import UNITS, duration
 
 PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
 HERE = 5.0  # the same where no executor asks anybody
@@ -150,7 +150,8 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
             f"! {len(ids)} jobs are for runs that the suite no longer has: `{ends}` ends {which}, "
             f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
         )
-    return [*found, *different_hardware(states), *lacked_cores(states), *jumped(states)]
+    timed = [one for one in states if UNITS[one.config.budget.unit].is_wall_time]
+    return [*found, *different_hardware(timed), *lacked_cores(timed), *jumped(timed), *short_of_memory(states)]
 
 
 def lacked_cores(states: Sequence[RunState]) -> list[str]:
@@ -171,6 +172,17 @@ def jumped(states: Sequence[RunState]) -> list[str]:
         for one in states
         for stage in one.stages
         if stage.done and (seconds := stage.done.get("cores", {}).get("jumped", 0.0))
+    ]
+
+
+def short_of_memory(states: Sequence[RunState]) -> list[str]:
+    """A note for each stage that memory did not hold as many rows of a forward pass for as were asked for."""
+    return [
+        f"! {one.config.label}: in {stage.begun['domain']} memory held {rows} rows of a forward pass, fewer than were "
+        f"asked for: its results are the same up to rounding; training.micro_batch_size = {rows} asks for so many"
+        for one in states
+        for stage in one.stages
+        if stage.done and (rows := stage.done.get("micro_batch_size"))
     ]
 
 

@@ -128,11 +128,11 @@ class Survey:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
-        restarts, timed = max(0, self._starts.get(run, 0) - 1), self._timed(config, recorded)
+        restarts, noted = max(0, self._starts.get(run, 0) - 1), self._noted(config, recorded)
         if self.suite.tasks:
             scores = scored(self.suite, found, self.store, self._last)
             found = dataclasses.replace(found, trained=dataclasses.replace(found.trained, scored=scores))
-        return dataclasses.replace(found, restarts=restarts, stages=timed) if restarts or timed else found
+        return dataclasses.replace(found, restarts=restarts, stages=noted) if restarts or noted else found
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
@@ -179,10 +179,12 @@ class Survey:
             self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed") if is_there else {}
         return self._lines[key]
 
-    def _timed(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
-        """A run's stages as they were recorded; none where they spend no wall time."""
-        lines = [self._last(key) for key in recorded] if UNITS[config.budget.unit].is_wall_time else []
-        return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines if "stage" in one)  # type: ignore[arg-type]
+    def _noted(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
+        """A run's stages as they were recorded; where they spend no wall time, those that memory was short for."""
+        lines = [one for one in map(self._last, recorded) if "stage" in one]
+        if not UNITS[config.budget.unit].is_wall_time:
+            lines = [one for one in lines if "micro_batch_size" in one.get("done", {})]
+        return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines)  # type: ignore[arg-type]
 
 
 def _heartbeat(store: Store, config: RunConfig) -> Heartbeat | None:
