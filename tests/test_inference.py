@@ -51,7 +51,7 @@ def test_flipped_signs(values):
 def test_flipped_signs_decide_nothing_with_few_seeds():
     """Oracle: by hand: of 2^n ways only all and none have a sum as large, where all values have one sign."""
     for seeds in range(1, 11):
-        assert inference.sign_flips(0.1 * np.arange(1, seeds + 1)) == 2 / 2**seeds
+        assert inference.sign_flips(np.linspace(0.1, 1.0, seeds)) == 2 / 2**seeds
     assert inference.sign_flips(np.full(3, 0.1)) == 0.25 and inference.sign_flips(np.zeros(3)) == 1.0
     assert inference.sign_flips(np.array([1.0, np.inf])) == inference.sign_flips(np.array([])) == 1.0
 

@@ -134,7 +134,8 @@ def test_a_queue_is_asked_seldom_by_who_watches_what_runs_here(lab: Lab, monkeyp
     monkeypatch.setattr(commands, "queue", lambda *others: asked.append(others) or {})
     if submitted:
         job_files.folder_of(lab.runs, "tiny").mkdir(parents=True)
-    survey, paused = Survey(load_suite(str(lab.file)), lab.configs(), methods.build, Store(lab.runs)), []
+    survey = Survey(load_suite(str(lab.file)), lab.configs(), methods.build, Store(lab.runs))
+    paused: list[float] = []
     survey.under_way = lambda: len(paused) < 3  # type: ignore[method-assign]
     assert watch(survey, paused.append) == 0
     assert paused == pauses and len(asked) == (4 if submitted else 0)

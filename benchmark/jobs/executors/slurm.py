@@ -256,8 +256,10 @@ class SlurmExecutor:
 
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
 # what sacct says of a job that has not ended, for a while also of one that has: its accounts come after the queue
-GOING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "COMPLETING")
-GOING += ("STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+GOING = (
+    *("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "COMPLETING"),
+    *("STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"),
+)
 
 
 def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
