@@ -16,7 +16,7 @@ from analysis.comparison import ComparisonError, Side, compare, comparison, diff
 from analysis.render import render
 from analysis.study import Study
 from benchmark.jobs import results
-from benchmark.jobs.results import ResultsError
+from benchmark.jobs.study_checks import ResultsError
 from benchmark.records import load_runs
 from run_all import main
 from tests.support import synthetic

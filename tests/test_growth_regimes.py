@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_no_text_lies_on_the_border():
 
 def test_methods_have_their_titles():
     """Oracle: the methods' own; and the legend of a map, in which rows say their cell, has those that it shows."""
-    exhibit = paper_tables.load("growth_regimes")
+    exhibit: Any = paper_tables.load("growth_regimes")
     assert exhibit.contenders == {name: methods.find(name).title for name in exhibit.contenders}
     runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64), run("scratch", 15.0, last=64)]
     runs[2].line["title"] = "ELLE, x4"

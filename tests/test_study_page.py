@@ -1,13 +1,18 @@
-"""The numbers in the tables of the study's write-up are those of its reports, on whichever page of docs/ they stand."""
+"""The study's write-up: its tables are those of the reports, on whichever page they stand, its claims the records'."""
 
 from __future__ import annotations
 
 import csv
 import re
+import runpy
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
 
 from analysis.study import Study
 from benchmark.jobs import results
@@ -15,6 +20,7 @@ from benchmark.records import load_runs
 
 ROOT = Path(__file__).parent.parent
 STUDY = ROOT / "results" / "when_growing_pays"
+CLAIMS = STUDY / "claims.py"
 # what the write-up calls the rows of the paper's table 3
 PARTS = {
     "ER": "ER",
@@ -137,3 +143,52 @@ def test_downstream() -> None:
         expected.setdefault(row, []).append(text.partition(" ")[0] if cell["column"] == "AVG" else text)
     heads = ("MNLI (WB)", "HyperPartisan (Ns)", "Helpfulness (Rev)", "ChemProt (Bio)", "ACL-ARC (CS)", "mean")
     assert table("", *heads) == expected
+
+
+def test_the_write_up_has_the_claims_as_the_records_decide_them(capsys) -> None:
+    """Oracle: the study's own script on its records; what has not run is not in the write-up."""
+    runpy.run_path(str(CLAIMS), run_name="__main__")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "not run yet" not in line]
+    said, *sentences = "\n".join(lines).split("\n\n")
+    [text] = [text for page in (ROOT / "docs").glob("*.md") if said in (text := page.read_text("utf-8"))]
+    assert said.count("\n") > 2 and all(sentence.strip() in " ".join(text.split()) for sentence in sentences)
+
+
+def test_the_share_of_the_time_that_exact_growth_needs() -> None:
+    """Oracle: AP of c t^-a, a straight line of logarithms, which is at ELLE's after (c / ELLE's)^(1/a); a seed that is
+    there with 50% counts as 50%. Student's interval is scipy's."""
+    script = runpy.run_path(str(CLAIMS))
+    wanted, slopes, rows = [0.55, 0.65, 0.9, 0.5], [0.3, 0.5, 0.2, 0.4], [*script["EXACT"].values(), "ELLE"]
+    aps = [[46 * share**-a for share in (0.5, 0.7, 1.0, at)] for at, a in zip([*wanted[:3], 0.4], slopes, strict=True)]
+    found = [script["share_needed"]([0.5, 0.7, 1.0], ap[:3], ap[3]) for ap in aps]
+    assert found == pytest.approx(wanted)
+    assert script["share_needed"]([0.5, 1.0], [60.0, 50.0], 49.0) == float("inf")
+    ap = pd.DataFrame(aps, columns=rows)
+    test = stats.ttest_1samp(np.log(wanted), 0.0).confidence_interval(0.95)
+    mean, low, high = (f"{np.exp(one):.0%}" for one in (np.log(wanted).mean(), test.low, test.high))
+    expected = f"with {mean} of its time (95% interval {low} to {high}, 4 seeds); at most 70%: not held."
+    assert script["estimate"](ap).endswith(expected)
+    assert script["estimate"](ap.assign(ELLE=[one[0] for one in aps])).endswith("at most 70%: held.")
+    assert script["estimate"](ap.drop(columns=rows[0])) == ""
+
+
+def test_a_claim_of_the_faster_suite_is_about_elle_with_all_of_the_time(monkeypatch) -> None:
+    """Oracle: scipy's paired t test and the share of flipped signs, of numbers that name their suite."""
+    of = {
+        "faster": {"ELLE, more noise, 70%": [40.0, 48.0, 41.0]},
+        "less_time": {},
+        "small": {"ELLE": [50.0, 53.0, 51.0]},
+    }
+
+    def ends(path: str, _: str) -> SimpleNamespace:
+        lines = [(seed, row, ap) for row, aps in of[Path(path).stem].items() for seed, ap in enumerate(aps)]
+        frame = pd.DataFrame(lines, columns=["seed", "row", "ap"]).assign(is_end=True, stage=4)
+        return SimpleNamespace(evaluations=frame)
+
+    script = runpy.run_path(str(CLAIMS))
+    monkeypatch.setattr("run_all.open_suite", ends)
+    *others, noise = script["read"]("faster", script["final_ap"]("faster", Path()))
+    ratio = np.log(of["faster"]["ELLE, more noise, 70%"]) - np.log(of["small"]["ELLE"])
+    p = 3 * stats.ttest_1samp(ratio, 0.0).pvalue  # Holm's first step; above its floor
+    assert f"| {np.expm1(ratio.mean()):+.1%} (".replace("-", "−") in noise and f"| 3 | {p:.2g} | 0.25 |" in noise
+    assert all("not run yet" in line for line in others)

@@ -81,8 +81,12 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
     assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
 
 
-def last_lines(run: RunRecords) -> list[dict[str, Any]]:
-    return [line for line in run.stages[-1] if line["kind"] in ("evaluation", "done")]
+def last_stage(run: RunRecords) -> Any:  # its lines are not all of one type
+    return run.stages[-1]
+
+
+def last_lines(run: RunRecords) -> Any:
+    return [line for line in last_stage(run) if line["kind"] in ("evaluation", "done")]
 
 
 def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
@@ -95,7 +99,7 @@ def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
     [alone] = [run for run in data.runs if run.row == "ER" and run.seed == 1]
     others = load("units").build(Study("demo", [run for run in data.runs if run is not alone])).blocks[0]
     for run in data.runs:
-        run.stages[-1][-1]["cores"] = {"share": 0.94 if run is alone else 0.96}
+        last_stage(run)[-1]["cores"] = {"share": 0.94 if run is alone else 0.96}
     for line in last_lines(alone):
         line["charged"]["seconds"] /= 100
     table = load("units").build(Study("demo", data.runs))
@@ -104,7 +108,7 @@ def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
     assert "By wall time 1 of 6 runs are left out: other programs took cores in their last stage." in table.notes
     assert not [note for note in table.notes if "not measured" in note or "Not all seeds" in note]
     for run in data.runs:
-        run.stages[-1][-1]["cores"] = {"share": 0.5}
+        last_stage(run)[-1]["cores"] = {"share": 0.5}
     cells = load("units").build(Study("demo", data.runs)).blocks[0].rows[0].cells
     assert not cells[0].number and not cells[1].number and cells[2].number
 
@@ -114,7 +118,7 @@ def test_a_row_that_spends_several_budgets_in_one_stage_is_left_out(tmp_path):
     data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("Late", "late", {}), ("MAS", "mas", {})])
     for run in data.runs:
         if run.row == "Late":
-            run.stages[-1][0]["phases"][0]["share"] = 2.0
+            last_stage(run)[0]["phases"][0]["share"] = 2.0
             for line in last_lines(run):
                 line["charged"] = {unit: 2 * amount for unit, amount in line["charged"].items()}
     table = load("units").build(data)

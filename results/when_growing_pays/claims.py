@@ -49,31 +49,32 @@ LARGEST_SHARE = 0.7  # of which the plan says that exact growth needs no more
 
 def final_ap(suite: str, runs: Path) -> pd.DataFrame:
     """AP after the last domain, a line a seed, a column a row: the suite's own, and those of suites beside it."""
-    frames = []
+    found: dict[str, pd.Series] = {}
     for name in (suite, *BESIDE.get(suite, ())):
         ends = run_all.open_suite(str(HERE / f"{name}.toml"), str(runs)).evaluations.query("is_end and stage == 4")
-        frames.append(ends.pivot(index="seed", columns="row", values="ap"))
-    joined = pd.concat(frames, axis=1)
-    return joined.loc[:, ~joined.columns.duplicated()]
+        for row, aps in ends.pivot(index="seed", columns="row", values="ap").items():
+            found.setdefault(str(row), aps)
+    ap: pd.DataFrame = pd.DataFrame(found)
+    return ap
 
 
 def read(suite: str, ap: pd.DataFrame) -> list[str]:
     """A row of a Markdown table for each claim of a suite: the first is said to end below the second."""
     ap = ap.reindex(columns=list({row: 0 for claim in CLAIMS[suite] for row in claim}))  # some may not have run
-    ratios = [np.log(ap[one] / ap[other]).dropna() for one, other in CLAIMS[suite]]
-    sides = [one_sided(ratio.to_numpy()[:, None]) for ratio in ratios]
+    ratios = [np.log((ap[one] / ap[other]).dropna().to_numpy()) for one, other in CLAIMS[suite]]
+    sides = [one_sided(ratio[:, None]) for ratio in ratios]
     p = holm(np.array([2 * min(above[0], below[0]) for above, below in sides]))
     rows, needed = [], fewest_seeds(2 * len(p))
     for (one, other), ratio, corrected in zip(CLAIMS[suite], ratios, p, strict=True):
         effect, verdict = "not run yet", ""
         if len(ratio) > 1:
-            mean, low, high = np.expm1([ratio.mean(), *interval(ratio.to_numpy())])
+            mean, low, high = np.expm1([ratio.mean(), *interval(ratio)])
             effect = f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−")
             decided = "held" if mean < 0 else "refuted"
             few = f"; with so few seeds nothing is (from {needed})" if len(ratio) < needed else ""
             verdict = decided if corrected <= ERRORS else f"undecided{few}"
         where = ", other orders" if suite == "orders" else ""
-        numbers = f"{len(ratio)} | {corrected:.2g} | {sign_flips(ratio.to_numpy()):.2g}"
+        numbers = f"{len(ratio)} | {corrected:.2g} | {sign_flips(ratio):.2g}"
         rows.append(f"| {one} below {other}{where} | {effect} | {numbers} | {verdict} |")
     return rows
 
