@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.hidden import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -56,7 +57,7 @@ class Owner:
 
     def __str__(self) -> str:
         job = f", job {self.job_id}" if self.job else ""
-        return f"process {self.pid} of {self.user} on {self.host}{job}"
+        return shown(f"process {self.pid} of {self.user} on {self.host}{job}")
 
     @property
     def job_id(self) -> str:

@@ -143,7 +143,7 @@ def flaw_of_stage(lines: Sequence[Line], key: str, learned: Sequence[str]) -> st
             return f"phase {line['phase']!r:.60} is not one of the stage's: {phases}"
         if lacks := [name for name in learned if name not in line["perplexity"]]:
             return f"the perplexity of {lacks[0]!r} at step {line['step']} is missing"
-        if more := line["perplexity"].keys() - line.get("bits_per_byte", line["perplexity"]).keys():
+        if "bits_per_byte" in line and (more := line["perplexity"].keys() - line["bits_per_byte"].keys()):
             return f"the bits per byte of {min(more)!r} at step {line['step']} are missing"
     for line in [*evaluations, *([done] if done else [])]:
         if unit not in line["charged"]:

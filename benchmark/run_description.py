@@ -30,7 +30,7 @@ def same_labels(labels: Iterable[str]) -> list[str]:
     """The labels that are not alone with their slug: a table could not keep them apart."""
     known = list(labels)
     counts = Counter(map(slug, known))
-    return sorted({label for label in known if counts[slug(label)] > 1})
+    return sorted({label for label in known if counts[slug(label)] > 1}) if len(counts) < len(known) else []
 
 
 class Titled(TypedDict):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, cast
 
 from benchmark import records
+from benchmark.hidden import all_shown
 from benchmark.record_checks import flaw_of_key, flaw_of_run
 from benchmark.run_description import RunLine
 
@@ -42,7 +43,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     import msgspec  # here, for --help has no packages
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
+        return all_shown(msgspec.json.decode(path.read_bytes(), type=Heartbeat))
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 import methods
 import paper_tables
+import run_all
 from benchmark.downstream import task_data, tasks
 from benchmark.errors import UserError
 from benchmark.settings.config import Domain, Suite
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.task_settings import Task
+from benchmark.store import Store, read_heartbeat
 from tests.support import synthetic
 
 HOSTILE = "=1+1|../../up<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
@@ -172,6 +175,85 @@ def check_report(out: Path) -> None:
         if path.suffix == ".csv":
             fields = [field for line in csv.reader(text.splitlines()) for field in line]
             assert not [field for field in fields if field[:1] in ("=", "@")], path
+
+
+CONTROLS = "\x1b[2J\x1b]0;x\x07\x9b2J\r\u2028\u202e\u200b"
+KEPT = {  # what says which file it is, what kind, and what belongs together
+    *("kind", "key", "stage_key", "id", "suite", "stages", "unit", "phase", "case", "name", "method", "prompt"),
+    *("domain", "task", "architecture"),
+}
+
+
+def filled(value: Any, field: str = "") -> Any:
+    """A record with a hostile text in place of each of its texts."""
+    if isinstance(value, dict):
+        return {name: filled(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled(inner, field) for inner in value]
+    return f"{HOSTILE}{CONTROLS}\n{field}{value}" if isinstance(value, str) and field not in KEPT else value
+
+
+def rewrite(file: Path, *more: dict[str, Any]) -> None:
+    """Fill a file of records, and append lines."""
+    lines = [filled(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *more]), encoding="utf-8")
+
+
+def test_no_text_of_a_record_steers_a_terminal_or_a_page(tmp_path, capsys) -> None:
+    """Oracle: Unicode's own categories: nothing that commands say or write has a character that steers, hides, breaks
+    a line or turns the direction, but the ends of lines; and it is no markup (see `check_report`)."""
+    file, runs, other = tmp_path / "tiny.toml", tmp_path / "runs", tmp_path / "other"
+    file.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in planted().items()))
+    (tmp_path / "x.jsonl").write_text(json.dumps({"text": "a"}))
+    suite, configs = read(file, {})
+    for place, finished in ((runs, 2), (other, 5)):
+        for config in configs:
+            synthetic.write_as(place, config, [f"stage{index}" for index in range(5)], finished=finished)
+    failed = {"kind": "failed", "time": 1.7e9, "stage": 2, "error": f"why\nboom {CONTROLS}", "traceback": CONTROLS}
+    for record in runs.rglob("*.jsonl"):
+        rewrite(record, *([failed] if record.parent.name == suite.name else []))
+    beat = {"stage": 2, "domain": CONTROLS, "phase": CONTROLS, "fraction": 0.5, "seconds": 1.0}
+    heartbeat = Store(runs).heartbeat(configs[0])
+    heartbeat.write_text(json.dumps(beat | {"tokens_per_second": 1.0, "time": 1.7e9}))
+    out = tmp_path / "out"
+    assert run_all.main(["status", str(file), "--runs", str(runs)]) == 1
+    assert run_all.main(["compare", str(runs), str(other)]) == 0
+    assert run_all.main(["report", str(file), "--runs", str(runs), "--out", str(out)]) == 0
+    tracked = ["track", str(file), "--to", "tensorboard", "--runs", str(runs), "--out", str(tmp_path / "tracked")]
+    assert run_all.main(tracked) == 0
+    said = "".join(capsys.readouterr())
+    assert "boom" in said
+    said += "".join(map(str, (read_heartbeat(heartbeat) or {"": "nothing"}).values()))
+    texts = {"terminal": said} | {path.name: path.read_text("utf-8") for path in out.rglob("*.*") if is_text(path)}
+    assert {".html", ".tex", ".csv", ".md"} <= {Path(name).suffix for name in texts}
+    for name, text in texts.items():
+        found = {character for character in text if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")}
+        assert found <= ({"\n", "\t"} if name.endswith(".html") else {"\n"}), name
+    check_report(out)
+
+
+def is_text(path: Path) -> bool:
+    return path.suffix in (".tex", ".md", ".html", ".csv")
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+@pytest.mark.parametrize("hidden", ["\u200b", "\u202e", "\ufeff", "\u2028", "\u2029", "\u0085", "\x1b"])
+def test_no_title_hides_a_character(hidden: str, tmp_path, monkeypatch) -> None:
+    """Oracle: two titles that look alike are two columns only to a computer; Unicode's categories Cc, Cf, Zl, Zp. What
+    a variable of the environment puts in is held against the same."""
+    (tmp_path / "tiny.toml").write_text("")
+    monkeypatch.setenv("A_TITLE", f"N{hidden}s")
+    for place in ("title", "domains.0.title", "probes.0.title", "tasks.0.title", "rows.0.name"):
+        read(tmp_path / "tiny.toml", planted(place, text="Ns, new"))
+        for text in (f"N{hidden}s", "${A_TITLE}"):
+            with pytest.raises(UserError, match=re.escape(repr(hidden))):
+                read(tmp_path / "tiny.toml", planted(place, text=text))
 
 
 def test_labels_of_a_task_reach_no_record_and_break_no_line(tmp_path) -> None:

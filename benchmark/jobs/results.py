@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
-from benchmark import records
+from benchmark import hidden, records
 from benchmark.atomic import naming, whole_file
 from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
@@ -142,7 +142,7 @@ def _of_report(place: Opened) -> Opened:
     if not folders:
         return place
     files = tuple(run for _, runs in found for run in runs)
-    return Opened(f"{place.called} (records in {folders[0]})", Path(folders[0]), files)
+    return Opened(f"{place.called} (records in {hidden.shown(folders[0])})", Path(folders[0]), files)
 
 
 def _read_page(page: Path) -> tuple[str, list[str]] | None:

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from benchmark.hidden import BREAKS, HIDDEN, first
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
@@ -49,6 +49,7 @@ SECRET = {
 } | {
     *("credential", "credentials", "cookie", "auth", "private")  # words of the name of a variable
 }
+LABELS = ("title", "name")  # keys whose text tables and terminals show
 LONGEST_TEXT = 4096  # characters of any text in a suite
 _SEEDS: TypeAdapter[tuple[int, ...]] = TypeAdapter(Seeds)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
@@ -329,7 +330,8 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
     if isinstance(value, (list, tuple)):
         return [_expand(inner, place, key) for inner in value]
     if isinstance(value, str):
-        _refuse_unreadable(value, f"{place}: {key}")
+        hidden = HIDDEN if key.rpartition(".")[2] in LABELS else BREAKS
+        _refuse_unreadable(value, f"{place}: {key}", hidden)
 
         def from_environment(match: re.Match[str]) -> str:
             if SECRET.intersection(match[1].lower().split("_")):
@@ -341,7 +343,10 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
                 raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
             return os.environ[match[1]]
 
-        return re.sub(r"\$\{(\w+)\}", from_environment, value)
+        text = re.sub(r"\$\{(\w+)\}", from_environment, value)
+        if text != value:
+            _refuse_unreadable(text, f"{place}: {key}", hidden)
+        return text
     if isinstance(value, int) and value.bit_length() > 63:
         raise ConfigError(
             f"{place}: {key}: a whole number of {value.bit_length()} bits; at most 63 can be meant; give less"
@@ -351,12 +356,17 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
     return value
 
 
-def _refuse_unreadable(text: str, place: str) -> None:
-    """Raise ConfigError for a text that would tear a line of a table, of a script or of a terminal."""
+def _refuse_unreadable(text: str, place: str, hidden: tuple[str, ...] = BREAKS) -> None:
+    """Raise ConfigError for a text that would tear a line of a table, of a script or of a terminal.
+
+    `hidden`: the categories of characters that it may not hold.
+    """
     if len(text) > LONGEST_TEXT:
         raise ConfigError(
             f"{place}: a text of {len(text):,} characters; at most {LONGEST_TEXT:,} can be meant; shorten it"
         )
-    control = next((character for character in text if unicodedata.category(character) in ("Cc", "Cs")), None)
-    if control is not None:
-        raise ConfigError(f"{place}: {text[:40]!r} holds the control character {control!r}: write one line of text")
+    if control := first(text, hidden):
+        raise ConfigError(
+            f"{place}: {text[:40]!r} holds the character {control!r}, which shows as nothing: write one line of text "
+            "without it"
+        )
