@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,14 +21,12 @@ from benchmark.models import load, transformer
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.training import step_times
 from benchmark.training.flops import count_flops
-from benchmark.training.learner import cross_entropy
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.thorough import only_thorough
-from tests.tools import time_trainer
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -116,22 +113,6 @@ def test_only_predicted_positions_are_projected(architecture: str, at_once: bool
     predicted = round(0.15 * config.data.text_length) if architecture == "bert" else config.data.text_length
     expected = config.training.batch_size * predicted
     assert counted.rows == expected and calls == ([expected] if at_once else [])
-
-
-@pytest.mark.parametrize("architecture", ["bert", "gpt"])
-def test_the_trainer_that_ours_is_timed_beside_learns_the_same(architecture: str, tmp_path) -> None:
-    """Oracle: the cross-entropy of the targets where our batch says that they are predicted."""
-    lab = Lab("naive", methods.build, tmp_path)
-    config = lab.config(architecture)
-    stream = lab.run(config, "run").stream
-    network = trainable_stage(config, 0, stream).build(config.model.ladder[0]).network
-    plain = type(network)(network.config).eval()
-    batch = stream.batch(0, Phase("adapt"), 0, 0, 8, np.arange(8), None)
-    logits = plain(input_ids=batch.tokens).logits
-    at = logits.gather(1, batch.positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-    labels = time_trainer.labels_of(batch, stream.masked)
-    loss = plain(input_ids=batch.tokens, labels=labels).loss
-    assert loss.item() == pytest.approx(cross_entropy(at, batch.targets).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)])

@@ -91,7 +91,7 @@ class Rows(torch.utils.data.IterableDataset[dict[str, Tensor]]):
 
 
 def labels_of(batch: Batch, masked: bool) -> Tensor:
-    """(B, 1+N): the target where one is predicted, else -100; a causal model itself shifts them by a column."""
+    """Targets (B, 1+N) where one is predicted, elsewhere -100; a causal model itself shifts them by a column."""
     columns = batch.positions if masked else batch.positions + 1
     return torch.full_like(batch.tokens, -100).scatter(1, columns, batch.targets)
 
