@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 # Unicode's categories: control, halves of pairs, ends of lines and paragraphs, and format: zero width, directions
@@ -37,4 +37,4 @@ def all_shown(value: T, keep: str = "") -> T:
         found = [all_shown(one, keep) for one in found]
     elif isinstance(found, dict):
         found = {shown(name): all_shown(one, "\n\t" if name in OF_LINES else "") for name, one in found.items()}
-    return found
+    return cast(T, found)

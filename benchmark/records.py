@@ -67,15 +67,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from benchmark.atomic import naming
 from benchmark.errors import UserError
-from benchmark.hidden import all_shown
 from benchmark.record_checks import FIELDS as FIELDS
-from benchmark.record_checks import flaw, flaw_of_run, flaw_of_stage
+from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
@@ -244,7 +242,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     lines = _bytes(path).split(b"\n") if path.exists() else []
-    decode_kind, refused = _kinds()
+    decode_kind, refused = kinds()
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):
             break
@@ -345,31 +343,6 @@ def _encode(record: Mapping[str, Any]) -> str:
         return json.dumps(record, allow_nan=False, ensure_ascii=False)
     except ValueError:
         return json.dumps(json.loads(json.dumps(record), parse_constant=lambda _: None), ensure_ascii=False)
-
-
-def decode(line: bytes) -> Record | None:
-    """A line's record; None where it is none. Its texts may be printed and written: see `benchmark.hidden`."""
-    import msgspec  # three times as fast as json, for a report reads 100,000 lines; here, for --help has no packages
-
-    try:
-        record = msgspec.json.decode(line)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or record.get("kind") not in FIELDS:
-        return None
-    is_plain = b"\\" not in line and b"\x7f" not in line and (line.isascii() or line.decode().isprintable())
-    return record if is_plain else all_shown(record)  # which takes longer than to decode it
-
-
-@cache
-def _kinds() -> tuple[Callable[[bytes], Any], tuple[type[Exception], ...]]:
-    """What decodes no more of a line than its kind, in a third of the time of `decode`, and its errors."""
-    import msgspec
-
-    class Kind(msgspec.Struct):
-        kind: str
-
-    return msgspec.json.Decoder(Kind).decode, (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def _is_torn(descriptor: int) -> bool:

@@ -46,7 +46,7 @@ class SizeRecord(TypedDict):
 
 
 class ModelRecord(TypedDict):
-    start: NotRequired[str]
+    start: NotRequired[str | None]
     architecture: str
     head_size: int
     ladder: list[SizeRecord]

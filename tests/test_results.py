@@ -147,7 +147,7 @@ def other_machine(line: dict) -> None:
 
 
 def more_steps(line: dict) -> None:
-    if line["kind"] == "done":
+    if line["kind"] in ("done", "evaluation") and line["charged"]["steps"] == 6:
         line["charged"]["steps"] += 6.0
 
 

@@ -210,7 +210,11 @@ def test_too_many_are_refused_before_training_is_announced(lab: Lab, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("option", "instead"), [(("--parallel", "2"), "slurm.array_parallelism"), (("--share-machine",), "slurm.exclusive")]
+    ("option", "instead"),
+    [
+        (("--parallel", "2"), "slurm.array_parallelism"),
+        (("--share-machine", "--set", 'budget.unit="seconds"'), "slurm.exclusive"),
+    ],
 )
 def test_slurm_refuses_what_is_for_one_machine(lab: Lab, capsys, option: tuple[str, ...], instead: str) -> None:
     """Oracle: the message names the setting that does the same on a cluster."""

@@ -30,6 +30,7 @@ from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
 from benchmark.jobs.payloads import RenderReport, TrainRun
 from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
+from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
 from benchmark.settings.config import RunConfig, Suite, Suites
@@ -274,7 +275,7 @@ def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None
 
 
 def _weights(content: bytes) -> str | None:
-    lines = filter(None, map(records.decode, reversed(content.splitlines())))
+    lines = filter(None, map(decode, reversed(content.splitlines())))
     return next((line.get("weights") for line in lines if line["kind"] == "done"), None)
 
 
@@ -297,7 +298,8 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
         for suite, configs in suites:
             write_report([(suite, configs)], store.root, out)
             made_on = hardware(load_runs(store.root, suite.name))
-            (out / suite.name / HARDWARE).write_text(made_on, encoding="utf-8")
+            with whole_file(out / suite.name / HARDWARE) as file:
+                file.write(made_on.encode())
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
