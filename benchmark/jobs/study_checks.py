@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.record_lines import DoneLine, Hardware, Provenance, StageLine
@@ -18,7 +17,7 @@ from benchmark.records import RunRecords, crowded
 from benchmark.settings.config import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.training.method import Build
-from benchmark.training.step_times import machine_of, stage_times
+from benchmark.training.step_times import machine_of, stage_times, table_of
 
 
 class ResultsError(UserError):
@@ -69,11 +68,11 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
     _check_cores(suite.name, stages)
     machines = ", ".join(sorted({machine(stage.start) for stage in stages})) or "no machine yet"
     yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {machines}"
-    tables = {config.budget.reference for config in configs if config.id in ended} - {None}
+    tables = {table for config in configs if config.id in ended and (table := table_of(config))}
     for run in runs:
         for index, stage in enumerate(ended[run.id]):
-            _check_reference(wanted[run.id], index, stage)
-    for table in sorted(map(Path, filter(None, tables))):
+            _check_step_times(wanted[run.id], index, stage)
+    for table in sorted(tables):
         digest = hashlib.sha256(table.read_bytes()).hexdigest()
         measured = f"{table.name} (sha256 {digest[:12]}), measured on {_named(machine_of(table))}"
         yield f"{suite.name}: its reference seconds are those of {measured}"
@@ -177,7 +176,7 @@ def _lacked(stage: EndedStage) -> str:
     return crowded([stage.done]) if stage.is_timed else ""
 
 
-def _check_reference(config: RunConfig, index: int, stage: EndedStage) -> None:
+def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
     """Whether reference seconds are steps times those of the suite's table. Raises ConfigError for what it lacks."""
     if (times := stage_times(config, index)) is None:
         return
@@ -187,6 +186,6 @@ def _check_reference(config: RunConfig, index: int, stage: EndedStage) -> None:
     charged = stage.done["charged"][unit]
     if unknown or abs(charged - cost) > 1e-6 * cost:
         raise ResultsError(
-            f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {config.budget.reference}: restore "
+            f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {table_of(config)}: restore "
             "the table that it was trained with"
         )

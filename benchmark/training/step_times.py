@@ -55,6 +55,11 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
 
 
+def table_of(config: RunConfig) -> Path | None:
+    """The table that a run's budget names; None under a budget of another unit."""
+    return Path(config.budget.reference) if config.budget.reference else None
+
+
 def machine_of(path: Path) -> Hardware:
     """What a table was measured on. Raises ConfigError for one that does not say."""
     machine = json.loads(path.read_text(encoding="utf-8")).get("machine") or {}
@@ -76,9 +81,8 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
 
     Raises ConfigError when there is no table, or the run is not in it.
     """
-    if config.budget.reference is None:
+    if (path := table_of(config)) is None:
         return None
-    path = Path(config.budget.reference)
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     try:
         rows = _rows(path, path.stat().st_mtime_ns)
