@@ -76,7 +76,7 @@ def write(
 
 
 def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, evaluations: int = 10) -> None:
-    """Write a run of a suite that a file describes, with the keys of its stages; `finished` of them, and half of one."""
+    """Write a run of a suite that a file describes, with its stages' keys; `finished` of them, and half of one."""
     domains = [(domain.name, domain.label) for domain in config.domains]
     suite = _Suite(config.suite, len(domains), config.budget.unit, config.model.architecture, "CPU", domains=domains)
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
