@@ -75,7 +75,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 @cache
-def kinds() -> tuple[Callable[[bytes], Any], tuple[type[Exception], ...]]:
+def kind_decoder() -> tuple[Callable[[bytes], Any], tuple[type[Exception], ...]]:
     """What decodes no more of a line than its kind, in a third of the time of `decode`, and its errors."""
     import msgspec
 

@@ -242,7 +242,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     lines = _bytes(path).split(b"\n") if path.exists() else []
-    decode_kind, refused = kinds()
+    decode_kind, refused = kind_decoder()
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):
             break

@@ -27,8 +27,6 @@ BLOCK = 2**24  # ids that are looked through at once
 def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
     check_sharing(store.root)
-    for folder in {config.start.folder for config in configs if config.start}:
-        load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
     found: list[str] = []
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
@@ -40,6 +38,8 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterato
                 + (f"; left out: {skipped}" if skipped else "")
             )
         found += warnings(corpus, config)
+    for folder in {config.start.folder for config in configs if config.start}:
+        load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
     for task, data in load_tasks(suite, store):
         yield (
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
