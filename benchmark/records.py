@@ -73,7 +73,7 @@ from typing import Any, cast
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.record_checks import FIELDS as FIELDS
-from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage
+from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kind_decoder
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
