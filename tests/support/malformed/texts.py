@@ -52,6 +52,11 @@ def corpora() -> Iterator[Case]:
         if content != good[:50]:
             given = ("evaluate", "{place}/model", "--text", f"{{here}}/{name}")
             yield Case(f"evaluate {label}", given, (named,), write(name, content))
+    yield from _places()
+
+
+def _places() -> Iterator[Case]:
+    """Where texts are looked for, and packages."""
     for name, make, named in (
         ("nothing.jsonl", None, "nothing.jsonl"),
         ("x" * 300 + ".jsonl", None, "xxx"),
