@@ -236,7 +236,7 @@ def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def _start_name(run: RunRecords) -> str:
-    return Path(run.line["config"]["model"].get("start", "")).name
+    return Path(run.line["config"]["model"].get("start") or "").name
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:

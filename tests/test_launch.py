@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -27,7 +26,6 @@ from benchmark.settings.slurm_settings import KINDS, Slurm, gpus_in
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from benchmark.training.processes import World
-from tests.support import synthetic
 from tests.support.job_lines import STARTED, write_job
 from tests.support.slurm_lab import Lab, write_texts
 from tests.support.stage_lines import HARDWARE, PROVENANCE, STAGE
@@ -337,21 +335,6 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
     told = different_hardware(list(lab.states().values()))
     flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
     assert told == ([flagged] if said else [])
-
-
-@pytest.mark.parametrize("unit", ["seconds", "steps"])
-def test_short_memory_is_said(lab: Lab, unit: str, capsys) -> None:
-    """Oracle: the records of two stages, of which one says how many rows its memory held."""
-    lab.file.write_text(lab.file.read_text().replace('unit = "steps"', f'unit = "{unit}"'))
-    config = lab.config("ER")
-    synthetic.write_as(lab.runs, config, ["first", "second"], finished=2)
-    path = Store(lab.runs).stage("second") / "records.jsonl"
-    [*lines, done] = records.read(path)
-    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**done, "micro_batch_size": 2}]))
-    assert lab.call("status") == 0
-    [note] = [line for line in capsys.readouterr().out.splitlines() if "memory held" in line]
-    domain = next(line["domain"] for line in lines if line["kind"] == "stage")
-    assert note.startswith(f"! er-s0: in {domain} memory held 2 rows of a forward pass, fewer than were asked for")
 
 
 def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:
