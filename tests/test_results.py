@@ -242,7 +242,7 @@ def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
     assert abacus[0].startswith("CPU (abacus, ") and abacus[1:] == ["7", "1", "bf16", torch.__version__, "2"]
     assert [row[-1] for row in rest if row is not abacus] == ["1"]
     (study / "report/tiny/hardware.md").write_text(text.replace("abacus", "computer"))
-    spoil(study, later(threads=1, precision="fp32"))
+    spoil(study, later(threads=torch.get_num_threads(), precision="fp32"))
     with pytest.raises(ResultsError, match=r"hardware\.md: the records give another table"):
         check(study)
 
