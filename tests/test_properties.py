@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +20,14 @@ from benchmark import records
 from benchmark.data import documents, files
 from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
-from benchmark.settings.config import ConfigError
+from benchmark.settings.config import ConfigError, Data
 from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
+from benchmark.training.loader import Loader
+from benchmark.training.method import Phase, Source
+from benchmark.training.processes import World
 from benchmark.training.random_numbers import shuffled
+from benchmark.training.stream import Stream
+from tests.support.random_corpus import tiny_corpus
 from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -109,6 +118,67 @@ def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
 def test_a_shuffle_is_a_permutation(size: int, key: list[int]) -> None:
     """Oracle: each index once."""
     assert sorted(shuffled(np.arange(size), size, *key)) == list(range(size))
+
+
+def rows_of(
+    steps: range, stage: int, phase: Phase, batch_size: int, micro: int, processes: int, masked: bool
+) -> list[list[tuple[int, ...]]]:
+    """The rows of all processes in some steps, sorted: source, domain, tokens, targets. Each begins with its loader."""
+    found: list[list[tuple[int, ...]]] = [[] for _ in steps]
+    for rank in range(processes):
+        inputs: Any = SimpleNamespace(
+            config=SimpleNamespace(training=SimpleNamespace(batch_size=batch_size, micro_batch_size=micro)),
+            stage=SimpleNamespace(index=stage),
+            stream=Stream(CORPUS, Data(sequence_length=18, memory_tokens=160), masked, seed=0),
+            world=World(rank, processes, torch.device("cpu")),
+            method=SimpleNamespace(replay_weights=None),
+        )
+        loader = Loader(inputs, phase, 0)
+        for rows, step in zip(found, steps, strict=True):
+            for part in loader.get(step)[0]:
+                values = (tensor.tolist() for tensor in (part.domains, part.tokens, part.targets))
+                rows += [
+                    (part.source, domain, *tokens, *targets) for domain, tokens, targets in zip(*values, strict=True)
+                ]
+        loader.close()
+    return [sorted(rows) for rows in found]
+
+
+CORPUS = tiny_corpus(domains=3, train_tokens=1000, valid_tokens=100)
+MACHINES = st.tuples(st.integers(1, 24), st.sampled_from([1, 2, 3]))  # rows of a forward pass, processes
+
+
+@few
+@given(
+    *(st.integers(0, 2), st.integers(0, 20).map(lambda part: part / 20), st.booleans(), st.integers(1, 4)),
+    *(MACHINES, MACHINES, st.integers(0, 4), st.booleans()),
+)
+def test_a_stream_goes_on_at_any_step(
+    stage: int,
+    share: float,
+    apart: bool,
+    sixths: int,
+    machine: tuple[int, int],
+    other: tuple[int, int],
+    resumed: int,
+    masked: bool,
+) -> None:
+    """Oracles: the rows of a stream that was let alone, whatever the machine that goes on; of each domain as many rows
+    as are nearest to its share of the batch."""
+    size, sources = 6 * sixths, (Source("new", 1 - share), Source("memory", share))
+    phase = Phase("adapt", sources=sources) if apart else Phase("adapt", memory=share)
+    try:
+        whole = rows_of(range(5), stage, phase, size, *machine, masked)
+        rest = rows_of(range(resumed, 5), stage, phase, size, *other, masked)
+    except (ConfigError, ValueError) as error:  # a share that no batch can hold, or fewer rows than processes
+        assert re.search("rounds to|cannot be split", str(error))
+        return
+    assert rest == whole[resumed:]
+    for rows in whole:
+        of_domain = Counter(domain for _, domain, *_ in rows)
+        new, earlier = of_domain[stage], sum(of_domain[domain] for domain in range(stage))
+        assert len(rows) == new + earlier and abs(earlier - share * size * bool(stage)) <= 0.5
+        assert abs(new - (1 - share) * size) <= 0.5 if apart else len(rows) == size
 
 
 @few
