@@ -70,7 +70,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             old = _beside(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
-            shutil.rmtree(old)
+            remove(old)
         else:
             os.replace(beside, folder)
         sync(folder.parent)
@@ -90,9 +90,17 @@ def sweep(folder: Path, older: float = 0.0) -> None:
         if older and time.time() - path.stat().st_mtime < older:
             continue
         if path.is_dir():
-            shutil.rmtree(path)
+            remove(path)
         else:
             path.unlink()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all in it. An error names it: the library names a file without its folder."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def _beside(path: Path) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from benchmark import records
-from benchmark.atomic import sync, whole_file
+from benchmark.atomic import remove, sync, whole_file
 from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
@@ -57,7 +57,7 @@ def rekey(suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store
         for index, (before, now) in enumerate(zip(old, run.keys, strict=True)):
             if store.stage_done(now):
                 if store.last_of_stage(now)["stage"].get("moved_from") == before and store.stage(before).exists():
-                    shutil.rmtree(store.stage(before))  # what ended the move came between its last two steps
+                    _remove(store.stage(before))  # what ended the move came between its last two steps
                 found["there already"].append(domains[index])
             elif store.stage_done(before):
                 _move_scores(run, suite, tasks, index, before)
@@ -121,7 +121,14 @@ def _move(run: Run, index: int, before: str) -> None:
             line |= {"key": run.keys[index], "texts": run.stream.validation_keys, "moved_from": before}
     _write(new / "records.jsonl", lines)
     sync(new.parent)
-    shutil.rmtree(old)
+    _remove(old)
+
+
+def _remove(stage: Path) -> None:
+    """Remove a stage's folder, its records first: without these it does not count as done, wherever that ends."""
+    (stage / "records.jsonl").unlink(missing_ok=True)
+    sync(stage)
+    remove(stage)
 
 
 def _move_scores(run: Run, suite: Suite, tasks: Tasks, index: int, before: str) -> None:

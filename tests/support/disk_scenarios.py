@@ -6,7 +6,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ import torch
 from benchmark import checksums, lease, records
 from benchmark.atomic import sweep, write_json
 from benchmark.data.tokens import prepare
+from benchmark.instruments.export_model import export_model
+from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.models import build, load
+from benchmark.models.transformer import load_network
 from benchmark.models.weights import weights_hash
 from benchmark.settings.config import Budget, Data, Domain, Tokenizer
 from benchmark.training import checkpoint
@@ -107,8 +110,24 @@ class Models:
         self.models[1].save(folder / "model", self.tokenizer)
         sweep(folder)
 
-    def read(self, folder: Path) -> Any:
-        return weights_hash(load(folder / "model")) if (folder / "model").exists() else None
+    def read(self, folder: Path, name: str = "model") -> Any:
+        return weights_hash(load(folder / name)) if (folder / name).exists() else None
+
+    def grow(self, folder: Path) -> None:
+        self.into(folder / "large", lambda out: grow_checkpoint(folder / "model", 2, 32, out))
+
+    def export(self, folder: Path) -> None:
+        self.into(folder / "plain", lambda out: export_model(folder / "model", out))
+
+    def into(self, out: Path, write: Callable[[Path], object]) -> None:
+        """Write a new folder where there is none yet, as users do once the disk is whole."""
+        if not out.exists():
+            write(out)
+        sweep(out.parent)
+
+
+def read_plain(folder: Path) -> Any:
+    return weights_hash(load_network(folder)) if folder.exists() else None
 
 
 # Text that is tokenised
@@ -174,6 +193,8 @@ def scenarios() -> list[Scenario]:
         Scenario("model", nothing, models.second, models.read),
         # between two renames there is none: its stage is not done then, and trains on from its checkpoint
         Scenario("model_again", models.first, models.second, models.read, lambda found, *both: found in (None, *both)),
+        Scenario("grow", models.first, models.grow, lambda folder: models.read(folder, "large")),
+        Scenario("export", models.first, models.export, lambda folder: read_plain(folder / "plain")),
         Scenario("tokens", write_text, tokenise, read_tokens, is_subset),
         Scenario("heartbeat", nothing, show, read_heartbeat),
         Scenario("lease", nothing, own_twice, is_owned),

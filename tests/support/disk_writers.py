@@ -7,6 +7,9 @@ WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets eac
     "records": {"records.append"},
     "json": {"atomic.whole_file"},
     "model": {"atomic.whole_folder", "models.transformer._write"},
+    "grow": {"instruments.grow_checkpoint.grow_checkpoint"}
+    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")},
+    "export": {"instruments.export_model.export_model"},
     "tokens": {"data.tokens._once", "data.tokens._tokenise", "data.tokens._write_ids"},
     "checkpoint": {"training.checkpoint.save"},
     "heartbeat": {"training.progress.show"},
@@ -19,8 +22,7 @@ WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets eac
     "code": {"jobs.slurm.snapshot._take"},
     "doctor": {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"},
     "lab": {"instruments.lab.run"},
-    WHOLE: {"data.croissant._write", "instruments.export_model.export_model", "analysis.figures.to_files"}
-    | {"instruments.grow_checkpoint.grow_checkpoint", "downstream.finetune._save", "jobs.slurm.staging._copy"}
-    | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive")}
-    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")},
+    WHOLE: {"data.croissant._write", "analysis.figures.to_files"}
+    | {"downstream.finetune._save", "jobs.slurm.staging._copy"}
+    | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive")},
 }

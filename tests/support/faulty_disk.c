@@ -1,6 +1,6 @@
 /* A disk that fails, for tests: loaded before the C library, it counts what a process does to files below one folder
- * (creating, writing, syncing, renaming, making folders) and lets the operation of one number go wrong. Python, torch
- * and the Rust libraries all come through here.
+ * (creating, reserving, writing, syncing, renaming, removing, making folders) and lets the operation of one number go
+ * wrong. Python, torch and the Rust libraries all come through here.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,18 +51,21 @@ static int below(const char *path)
 }
 
 /* What the operation must fail with, 0 for nothing. A full disk stays full and a read-only one read-only; an error of
- * the device passes; TORN ends the process, for a write after half of it. */
+ * the device passes; TORN ends the process, for a write after half of it. A full disk still renames and removes, but
+ * for the operation of that number: some file systems need room for that too. */
 static int fault(const char *what, const char *path, int fd, const void *data, size_t size)
 {
-    char link[64], real[PATH_MAX];
+    char link[64], real[PATH_MAX + NAME_MAX + 2];
     if (!root[0])
         return 0;
-    if (!path) {
+    if (!path || (path[0] != '/' && fd >= 0)) { /* a file that is open, or a name in a folder that is */
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        ssize_t length = readlink(link, real, sizeof real - 1);
+        ssize_t length = readlink(link, real, PATH_MAX - 1);
         if (length < 0)
             return 0;
         real[length] = 0;
+        if (path)
+            snprintf(real + length, sizeof real - length, "/%s", path);
         path = real;
     }
     if (!below(path))
@@ -70,7 +73,7 @@ static int fault(const char *what, const char *path, int fd, const void *data, s
     long number = seen++;
     if (names)
         fprintf(names, "%s %s\n", what, path);
-    if (broken && kind == FULL && strcmp(what, "rename"))
+    if (broken && kind == FULL && strcmp(what, "rename") && strcmp(what, "remove"))
         return ENOSPC;
     if (broken && kind == READ_ONLY)
         return EROFS;
@@ -193,4 +196,38 @@ int mkdirat(int folder, const char *path, mode_t mode)
     REAL(mkdirat);
     FAIL("mkdir", path, -1, NULL, 0);
     return real(folder, path, mode);
+}
+
+int unlink(const char *path)
+{
+    REAL(unlink);
+    FAIL("remove", path, -1, NULL, 0);
+    return real(path);
+}
+
+int unlinkat(int folder, const char *path, int flags)
+{
+    REAL(unlinkat);
+    FAIL("remove", path, folder, NULL, 0);
+    return real(folder, path, flags);
+}
+
+int rmdir(const char *path)
+{
+    REAL(rmdir);
+    FAIL("remove", path, -1, NULL, 0);
+    return real(path);
+}
+
+/* Returns the error itself. */
+int posix_fallocate64(int fd, off64_t offset, off64_t length)
+{
+    REAL(posix_fallocate64);
+    int error = fault("reserve", NULL, fd, NULL, 0);
+    return error ? error : real(fd, offset, length);
+}
+
+int posix_fallocate(int fd, off_t offset, off_t length)
+{
+    return posix_fallocate64(fd, offset, length);
 }

@@ -1,8 +1,9 @@
 """A disk that fails at one operation after the other, below what is really written. Needs a C compiler.
 
 `python -m tests.support.faulty_disk FOLDER [EVERY]` runs each of SCENARIOS once on a whole disk and counts what it does
-there (creating, writing, syncing, renaming, making folders); then once for each of these operations, or for every
-EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many faults there were, and what went wrong:
+there (creating, reserving, writing, syncing, renaming, removing, making folders); then once for each of these
+operations, or for every EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many faults there
+were, and what went wrong:
 
 - an error that does not name a file of the scenario's folder;
 - work that does not come to an end;

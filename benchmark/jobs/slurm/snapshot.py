@@ -33,7 +33,7 @@ def _take(folder: Path) -> Path:
         if digest(kept) != kept.name:
             raise UserError(f"the code in {kept} is not what it was: remove that folder, and it is copied again")
     else:
-        with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+        with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as unfinished:
             copy = Path(unfinished) / kept.name
             with naming(copy):
                 for path in _files(ROOT):
