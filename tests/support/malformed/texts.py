@@ -9,7 +9,7 @@ from pathlib import Path
 
 import zstandard
 
-from tests.support.malformed import Case
+from tests.support.malformed import Case, nothing
 from tests.support.malformed.making import RUNS, SUITE, TASK, lines, write
 
 
@@ -52,11 +52,15 @@ def corpora() -> Iterator[Case]:
         if content != good[:50]:
             given = ("evaluate", "{place}/model", "--text", f"{{here}}/{name}")
             yield Case(f"evaluate {label}", given, (named,), write(name, content))
-    yield from _places()
+    for package in ("no_such_package", "os.path", "../x", "", "a b"):
+        of_package = ("prepare", SUITE, *RUNS, "--set", f'domains=[{{{{name="a", packages=["{package}"]}}}}]')
+        yield Case(
+            f"package {package!r}", (*of_package, "--set", "model.ladder=[{{layers=1, hidden_size=16}}]"), ("package",)
+        )
 
 
-def _places() -> Iterator[Case]:
-    """Where texts are looked for, and packages."""
+def places() -> Iterator[Case]:
+    """Files, folders and globs, and what they find that is no text."""
     for name, make, named in (
         ("nothing.jsonl", None, "nothing.jsonl"),
         ("x" * 300 + ".jsonl", None, "xxx"),
@@ -76,12 +80,8 @@ def _places() -> Iterator[Case]:
     ):
         suite = ("prepare", SUITE, *RUNS, "--set", 'domains=[{{name="a", train=["{here}/' + name + '"]}}]')
         ladder = ("--set", "model.ladder=[{{layers=1, hidden_size=16}}]")
-        yield Case(f"prepare {name[:20]} {named}", (*suite, *ladder), (named,), make or (lambda here: None))
-    for package in ("no_such_package", "os.path", "../x", "", "a b"):
-        of_package = ("prepare", SUITE, *RUNS, "--set", f'domains=[{{{{name="a", packages=["{package}"]}}}}]')
-        yield Case(
-            f"package {package!r}", (*of_package, "--set", "model.ladder=[{{layers=1, hidden_size=16}}]"), ("package",)
-        )
+        found = make.__name__ if make else "nothing"
+        yield Case(f"prepare {name[:20]} {named[:20]} {found}", (*suite, *ladder), (named,), make or nothing)
 
 
 def _linked_folder(here: Path) -> None:
