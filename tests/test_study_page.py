@@ -112,6 +112,23 @@ def test_elles_parts() -> None:
     assert table("", "AP after CS", "the paper's (BERT)") == expected
 
 
+def test_steps_of_growth() -> None:
+    """Oracle: the report of expand.toml, and the paper's table."""
+    printed = csv.DictReader((ROOT / "paper_tables" / "printed" / "expand_size.csv").read_text("utf-8").splitlines())
+    papers = {
+        line["row"].removeprefix("Expand "): line["printed"]
+        for line in printed
+        if (line["column"], line["metric"]) == ("Rev", "AP")
+    }
+    ours: dict[str, list[str]] = {}
+    for cell in lines_of("expand", "main_pretraining"):
+        if cell["group"] == "Rev" and cell["Method"].startswith("Expand "):
+            ours.setdefault(cell["Method"].removeprefix("Expand "), []).append(spread(cell))
+    expected = {step: [*cells, *paper] for (step, cells), paper in zip(ours.items(), papers.items(), strict=True)}
+    heads = ("layers and heads a domain", "ours", "AP⁺", "the paper's layers and heads", "the paper's AP")
+    assert table(*heads) == expected
+
+
 def test_options_of_the_methods(tmp_path: Path) -> None:
     """Oracle: the report of sweeps.toml; changes are geometric means over seeds of its records, then each of them."""
     for archive in (STUDY / "records").glob("sweeps-s*.tar.gz"):
