@@ -199,7 +199,7 @@ def verify(options: argparse.Namespace) -> int:
     if options.stage:
         return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
     if str(options.runs) != "runs":
-        raise UserError("--runs: verify trains something only with --stage KEY")
+        raise UserError("--runs: verify trains nothing without --stage KEY: give that, or leave --runs out")
     return say(results.verify(options.study, suites, write_report, methods.build))
 
 

@@ -92,5 +92,6 @@ def test_messages_of_every_kind_are_found() -> None:
         ("ConfigError", "grow and revision go with start: name a model to start from, or leave them out"),
         ("DataError", "task …: train is empty; every split needs examples".replace("train", "…")),
         ("RecordsError", "… is a folder, not a file of records: move it away"),
+        ("UserError", "… is there already: take another name"),  # a plain one
     } <= list_errors.messages()
     assert {"SlurmError", "ResultsError", "SideEffect", "NonFiniteLoss", "DamagedFile"} <= set(list_errors.kinds())

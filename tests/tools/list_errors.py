@@ -34,7 +34,7 @@ def kinds() -> dict[str, str]:
     while more := {one.name for one in classes if {ast.unparse(base) for base in one.bases} & found} - found:
         found |= more
     told = {one.name: (ast.get_docstring(one) or "").partition("\n\n")[0].replace("\n", " ") for one in classes}
-    return {name: told[name] for name in sorted(found - {"UserError"})}
+    return {name: told[name] for name in sorted(found)}
 
 
 def messages() -> set[Message]:
