@@ -68,8 +68,8 @@ def test_the_page_on_troubles_lists_every_message() -> None:
 
 CURES = re.compile(
     r"\b(add|ask|begin|cancel|change|choose|collect|compare|compute|convert|copy|correct|delete|do|draws|export|fetch|"
-    r"free|give|grow|install|is made|keep|leave|let|look|lower|makes?|made by|measure|move|name|open|pass|put|raise|"
-    r"reduce|remove|rename|render|repair|restore|run|save|say|see|set|shorten|spell|submit|take|train|try|tune|use|wait|widen|write)\b"
+    r"free|give|grow|install|is made|keep|leave|let|look|lower|makes?|made by|measure|mends|move|name|open|pass|put|"
+    r"raise|reduce|remove|rename|render|repair|restore|run|save|say|see|set|shorten|spell|submit|take|train|try|tune|use|wait|widen|write)\b"
 )
 CHOICES = re.compile(
     r"\b(there (are|is)|it has|known are|can grow:|must|needs?|multiples of|export that|give|says why)\b", re.IGNORECASE
