@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
@@ -18,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from benchmark.data import files
+from benchmark.data import encoding, files, tokens
+from benchmark.data.bpe import TextTokenizer, load_bpe
 from benchmark.data.tokens import prepare
 from benchmark.settings.config import Domain, Tokenizer
 from tests.support.texts import DATA, SMALL, gpt2_files, same, sentences, two_domains, write
@@ -120,9 +122,9 @@ def test_each_byte_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) ->
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
-from benchmark.data import tokens
+from benchmark.data import encoding, tokens
 from benchmark.settings.config import Data, Domain, Tokenizer
-tokens.BATCH = tokens.REPORT_EVERY = 1000
+encoding.BATCH = tokens.REPORT_EVERY = 1000
 def progress(line):
     print(line, flush=True)
     if line.startswith(os.environ.get("KILL_AT", "never")):
@@ -162,6 +164,62 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
         prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
     )
     assert not list((tmp_path / "data").rglob("*.unfinished"))
+
+
+@pytest.mark.parametrize("harm", ["none", "ids", "cut short", "size", "other text"])
+def test_tokenising_goes_on_within_a_domain(tmp_path, monkeypatch, harm: str) -> None:
+    """Oracle: a folder where nobody was stopped, and the batches that the tokenizer is given there: all but those that
+    were kept, up to the first that is damaged or of other text."""
+    monkeypatch.setattr(encoding, "BATCH", 1000)
+    monkeypatch.setattr(encoding, "THREADS", 1)  # so that batches are tokenised in order, two ahead
+    given: list[list[str]] = []
+
+    class Counted:
+        stops_at = 0
+
+        def __init__(self, bpe: Any) -> None:
+            self.bpe = bpe
+            bpe.encode_special_tokens = True
+
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            given.append(texts)
+            if len(given) == self.stops_at:
+                raise KeyboardInterrupt
+            return self.bpe.encode_batch_fast(texts, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.bpe, name)
+
+    def prepared(folder: Path) -> dict[str, bytes]:
+        given.clear()
+        counted: Any = Counted(load_bpe(tmp_path / "gpt2"))
+        tokens._domain(domain, TextTokenizer(counted, *rest), DATA, folder, print)
+        return {path.name: path.read_bytes() for path in folder.glob("domains/*/*")}
+
+    _, *rest = vars(TextTokenizer.of(load_bpe(gpt2_files(tmp_path / "gpt2")))).values()
+    domain, _ = two_domains(tmp_path)
+    undisturbed, batches = prepared(tmp_path / "undisturbed"), [*given]
+    monkeypatch.setattr(Counted, "stops_at", 9)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path / "data")
+    gc.collect()  # the stopped reader's database belongs to this thread, and another could be the one to collect it
+    (kept,) = (tmp_path / "data").rglob("batches")
+    content, heads = bytearray(kept.read_bytes()), [0]
+    head = encoding.KeptBatches.HEAD
+    while heads[-1] < len(content):
+        heads.append(heads[-1] + head.size + head.unpack_from(content, heads[-1])[1])
+    whole = len(heads) - 1
+    assert 4 < whole < len(batches)
+    if harm == "cut short":
+        del content[-1]
+        whole -= 1
+    elif harm != "none":
+        whole = 3
+        content[heads[3] + {"other text": 0, "size": 39, "ids": head.size}[harm]] ^= 0x80
+    kept.write_bytes(content)
+    monkeypatch.setattr(Counted, "stops_at", 0)
+    assert prepared(tmp_path / "data") == undisturbed
+    assert given == batches[whole:]
 
 
 def test_two_processes_at_once(tmp_path) -> None:
@@ -217,7 +275,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path) -> None:
         for i in range(101_000):
             file.write(f'{{"text": "{i} {bodies[i % 500]}"}}\n')
     assert path.stat().st_size > 200e6
-    code = CHILD.replace("tokens.BATCH = tokens.REPORT_EVERY = 1000\n", "").replace("320", "1000")
+    code = CHILD.replace("encoding.BATCH = tokens.REPORT_EVERY = 1000\n", "").replace("320", "1000")
     if sys.platform == "linux":  # ru_maxrss starts with what the process that forked us had
         code += "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     else:

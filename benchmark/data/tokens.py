@@ -20,9 +20,8 @@ import os
 import shutil
 import sys
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,19 +36,18 @@ from benchmark import checksums
 from benchmark.atomic import naming, sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
-from benchmark.data.documents import DataError, Document, Sample
+from benchmark.data.documents import DataError, Sample
+from benchmark.data.encoding import Ids, encoded
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.errors import UserError
 from benchmark.lease import Lease
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
-BATCH = 2**18  # characters that a thread tokenises at once
-THREADS = min(os.cpu_count() or 1, 8)
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
-Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 Say = Callable[[str], None]
 
 
@@ -229,6 +227,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
 
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
+    batches = folder / "batches"  # what a process that was killed had tokenised
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
     skipped: Counter[str] = Counter()
@@ -236,7 +235,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
     read = reported = train_documents = train_bytes = 0
     complete = True
     with (folder / "train.bin").open("wb") as file:
-        for document, ids in _encoded(made_with, corpus.read(domain, data.valid_share, skipped)):
+        for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped), batches):
             if document.split == "train" and not room:
                 complete = False
                 break
@@ -253,6 +252,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
             if read - reported >= REPORT_EVERY:
                 reported = read
                 report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
+    batches.unlink()
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
     kept = valid.items()
@@ -266,38 +266,6 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
         "skipped": dict(sorted(skipped.items())),
         "complete": complete,
     }
-
-
-def _encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`; a few batches are tokenised ahead, in threads."""
-    eos, dtype = made_with.special.eos, made_with.dtype
-
-    def encode(batch: list[Document]) -> list[Ids]:
-        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
-        return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
-
-    pending: deque[tuple[list[Document], Future[list[Ids]]]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
-        for batch in _batches(documents):
-            pending.append((batch, pool.submit(encode, batch)))
-            if len(pending) > 2 * THREADS:
-                batch, ids = pending.popleft()
-                yield from zip(batch, ids.result(), strict=True)
-        for batch, ids in pending:
-            yield from zip(batch, ids.result(), strict=True)
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _decoded_bytes(made_with: TextTokenizer, ids: Ids) -> int:
@@ -347,14 +315,16 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
 
 
 def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
-    """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
+    """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing.
+
+    What `make` wrote stays for the next one where it was killed or told to stop, and goes where text or disk are bad.
+    """
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _leased(folder, report) as lease:
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
-                shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-                unfinished.mkdir()
+                unfinished.mkdir(exist_ok=True)
                 try:
                     with naming(folder):
                         make(unfinished)
@@ -363,8 +333,9 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
                         sync(path)
                     lease.check()
                     os.replace(unfinished, folder)
-                finally:
+                except (UserError, OSError):
                     shutil.rmtree(unfinished, ignore_errors=True)
+                    raise
     return folder
 
 

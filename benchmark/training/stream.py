@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmark.data.tokens import Corpus, DomainTokens, Ids
+from benchmark.data.encoding import Ids
+from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.config import ConfigError, Data, digest
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase, Source, rows_of_share

@@ -1,0 +1,116 @@
+"""Documents to token ids: in threads, a few batches ahead, and kept so that whoever is killed goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmark.data.bpe import TextTokenizer
+from benchmark.data.documents import Document
+
+BATCH = 2**18  # characters that a thread tokenises at once
+THREADS = min(os.cpu_count() or 1, 8)
+Ids = NDArray[np.integer[Any]]  # uint16 or uint32
+
+
+def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path) -> Iterator[tuple[Document, Ids]]:
+    """Documents in their order, with their ids and `</s>`; batches that the file `kept` has are not tokenised again."""
+    eos, dtype = made_with.special.eos, made_with.dtype
+
+    def encode(batch: list[Document]) -> list[Ids]:
+        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+        return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
+
+    pending: deque[tuple[list[Document], bytes, Future[list[Ids]]]] = deque()
+    with KeptBatches(kept, dtype, eos) as before, ThreadPoolExecutor(THREADS) as pool:
+
+        def oldest() -> Iterator[tuple[Document, Ids]]:
+            batch, texts, future = pending.popleft()
+            before.add(texts, future.result())
+            return zip(batch, future.result(), strict=True)
+
+        for batch in _batches(documents):
+            texts = _hash(batch)
+            if (known := before.next(texts)) is not None:
+                yield from zip(batch, known, strict=True)
+                continue
+            pending.append((batch, texts, pool.submit(encode, batch)))
+            if len(pending) > 2 * THREADS:
+                yield from oldest()
+        while pending:
+            yield from oldest()
+
+
+class KeptBatches:
+    """A file of the ids of batches in their order: of each a hash of its texts, size and CRC-32 of its ids, and these.
+
+    What it has is read first. A batch of other texts, or one that is damaged or cut short, ends that: the file is cut
+    before it, and goes on with what is added. It is never synced, as nothing in it is believed unchecked.
+    """
+
+    HEAD = struct.Struct("<32sQI")
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], eos: int) -> None:
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._size = path.stat().st_size
+        self._dtype, self._eos = dtype, eos
+        self._reads = True
+
+    def __enter__(self) -> KeptBatches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def next(self, texts: bytes) -> list[Ids] | None:
+        """The ids of each document of the next batch, if it has these texts; else None, and from then on."""
+        place = self._file.tell()
+        if self._reads and place + self.HEAD.size <= self._size:
+            hashed, size, crc32 = self.HEAD.unpack(self._file.read(self.HEAD.size))
+            if hashed == texts and self._file.tell() + size <= self._size:
+                content = self._file.read(size)
+                if zlib.crc32(content) == crc32:
+                    ids = np.frombuffer(content, self._dtype)
+                    ends = np.flatnonzero(ids == self._eos) + 1
+                    return [part.copy() for part in np.split(ids, ends[:-1])]  # or each would keep all in memory
+        if self._reads:
+            self._reads = False
+            self._file.seek(place)
+            self._file.truncate()
+        return None
+
+    def add(self, texts: bytes, batch: list[Ids]) -> None:
+        content = b"".join(ids.tobytes() for ids in batch)
+        self._file.write(self.HEAD.pack(texts, len(content), zlib.crc32(content)) + content)
+        self._file.flush()
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _hash(batch: list[Document]) -> bytes:
+    hashed = hashlib.sha256()
+    for document in batch:
+        text = document.text.encode()
+        hashed.update(b"%d\n" % len(text) + text)
+    return hashed.digest()
