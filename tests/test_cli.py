@@ -235,3 +235,17 @@ def test_ctrl_c_says_what_it_ended(command: list[str], said: str, monkeypatch, c
     monkeypatch.setitem(run_all.COMMANDS, command[0], interrupted)
     assert run_all.main(command) == 130
     assert capsys.readouterr().err.strip().startswith(said)
+
+
+def test_make_demo_says_how_many_runs_go_side_by_side() -> None:
+    """Oracle: the parser itself takes what `make` would call, and so many runs as devices or cores allow, at most 4."""
+    told = subprocess.run(
+        ["make", "--dry-run", "demo", f"RUN={sys.executable}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    _, called, *words = shlex.split(told.stdout.splitlines()[-1])
+    assert called == "run_all.py" and not told.stderr
+    assert 1 <= command_line("", ["local"]).parse_args(words).parallel <= 4
