@@ -73,7 +73,7 @@ from typing import Any, cast
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.record_checks import FIELDS as FIELDS
-from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kind_decoder
+from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kinds_of
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
@@ -241,16 +241,16 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     than their kind: they must be whole. Raises RecordsError as `read` does.
     """
     found: dict[str, Record] = {}
-    lines = _bytes(path).split(b"\n") if path.exists() else []
-    decode_kind, refused = kind_decoder()
+    try:
+        content = _bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    lines = content.split(b"\n")
+    known = kinds_of(content, lines)
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):
             break
-        line = lines[index]
-        try:
-            kind = decode_kind(line).kind if line.isascii() else ""  # a byte that is no text would be passed over
-        except refused:
-            kind = ""  # `_record` says why
+        kind = known[index]
         if kind in FIELDS and (kind in found or kind not in kinds):
             continue
         record = _record(path, lines, index)

@@ -83,7 +83,7 @@ class Store:
 
     def last_of_stage(self, key: str, *kinds: str) -> dict[str, records.Record]:
         """Return what `records.last_of_each` does. Raises RecordsError where the records of another stage lie."""
-        path = self.stage(key) / "records.jsonl"
+        path = self.root / f"stages/{key}/{records.STAGE_FILE}"
         found = records.last_of_each(path, "stage", *kinds)
         if "stage" in found and (wrong := flaw_of_key(found["stage"], key)):
             raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from benchmark import records
 from benchmark.data import documents, files
+from benchmark.hidden import shown
 from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
+from benchmark.record_checks import decode, kinds_of
 from benchmark.settings.config import ConfigError, Data
 from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
 from benchmark.training.loader import Loader
@@ -102,6 +104,47 @@ def test_a_record_comes_back(values: dict[str, object]) -> None:
         records.append(path, line)
         [found] = records.read(path)
     assert found == {**json.loads(json.dumps(line), parse_constant=lambda _: None), "time": found["time"]}
+
+
+SEEN = st.text(
+    st.characters(categories=["Cc", "Cf", "Ll", "Lo", "Zl", "So"]) | st.sampled_from('\\"/u\x7f'), max_size=8
+)
+
+
+@few
+@given(SEEN, st.booleans())
+def test_what_is_hidden_in_a_record_is_never_shown(text: str, escaped: bool) -> None:
+    """Oracle: what json reads of the same line, with each text in it as `hidden.shown` makes it."""
+    line = json.dumps({"kind": "done", "note": text, text: 1}, ensure_ascii=escaped)
+    assert decode(line.encode()) == {
+        shown(name): shown(str(value)) if name == "note" else value for name, value in json.loads(line).items()
+    }
+
+
+LINES = [
+    b'{"kind": "done"}',
+    b'{"kind": "st\\u0061ge", "a": {}}',
+    b"",
+    b" ",
+    b"{}",
+    b"\xff",
+    b'{"kind": "stage"',
+    b"{}{}",
+]
+
+
+@few
+@given(st.lists(st.sampled_from(LINES)))
+def test_kinds_are_those_of_each_line_by_itself(lines: list[bytes]) -> None:
+    """Oracle: json, line by line."""
+
+    def kind(line: bytes) -> str:
+        try:
+            return str(json.loads(line)["kind"])
+        except (ValueError, KeyError):
+            return ""
+
+    assert kinds_of(b"\n".join(lines), b"\n".join(lines).split(b"\n")) == [kind(one) for one in lines or [b""]]
 
 
 @few

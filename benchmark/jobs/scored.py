@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,15 +30,17 @@ class _Line(msgspec.Struct):
 
 
 _LINE = msgspec.json.Decoder(_Line)
+Seeds = tuple[tuple[str, tuple[int, ...]], ...]  # of fine-tuning, by task
+Known = dict[tuple[str, tuple[Any, ...]], Scored]  # the scores of a model that runs share, by what is asked for
 
 
 def scored(
-    suite: Suite, run: RunState, store: Store, last: Callable[[str], Mapping[str, records.Record]]
+    suite: Suite, run: RunState, store: Store, last: Callable[[str], Mapping[str, records.Record]], known: Known
 ) -> tuple[Scored, ...]:
     """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
 
-    `last` gives the last lines of a stage by kind. Until its first stage is trained a run is taken for one
-    without prompts, which is scored in one way only.
+    `last` gives the last lines of a stage by kind, `known` is what was found so far. Until its first stage is trained
+    a run is taken for one without prompts, which is scored in one way only.
     """
     config, keys, trained = run.config, run.trained.keys, run.trained.stages
     stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
@@ -50,15 +54,34 @@ def scored(
             name = keys[stage] if stage < len(keys) else f"{config.label}-{stage}"
             found.append(Scored(name, len(ways) * sum(map(len, seeds.values()))))
             continue
-        wanted = {(task, way, seed) for task, of in seeds.items() for seed in of for way in ways}
-        lines = _lines(store.root.joinpath("scores", f"{keys[stage]}.jsonl"))
-        there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
-        ran = tuple(when for cell, when in there.items() if cell in wanted)
-        missing = len(wanted) - len(ran)
-        if missing and "evaluation" not in last(keys[stage]):
-            missing = 0  # the method has left the stage out
-        found.append(Scored(keys[stage], missing, ran))
+        wanted = tuple((name, tuple(of)) for name, of in seeds.items()), tuple(ways)
+        if (keys[stage], wanted) not in known:
+            known[keys[stage], wanted] = _of_model(keys[stage], *wanted, store, last)
+        found.append(known[keys[stage], wanted])
     return tuple(found)
+
+
+def _of_model(
+    key: str,
+    seeds: Seeds,
+    ways: tuple[str, ...],
+    store: Store,
+    last: Callable[[str], Mapping[str, records.Record]],
+) -> Scored:
+    """The scores of one model, of these seeds of tasks with these prompts."""
+    wanted = _wanted(seeds, ways)
+    lines = _lines(store.root / f"scores/{key}.jsonl")
+    there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
+    ran = tuple([when for cell, when in there.items() if cell in wanted])
+    missing = len(wanted) - len(ran)
+    if missing and "evaluation" not in last(key):
+        missing = 0  # the method has left the stage out
+    return Scored(key, missing, ran)
+
+
+@cache
+def _wanted(seeds: Seeds, ways: Iterable[str]) -> set[tuple[str, str, int]]:
+    return {(task, way, seed) for task, of in seeds for seed in of for way in ways}
 
 
 def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:

@@ -12,9 +12,10 @@ from itertools import takewhile
 from benchmark import records
 from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
+from benchmark.garbage import no_collections
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
-from benchmark.jobs.scored import scored
+from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run, flaw_of_stage
@@ -46,6 +47,7 @@ class Survey:
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._lines: dict[str, dict[str, records.Record]] = {}
+        self._scores: Known = {}
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
         self._method = once(build)
@@ -55,9 +57,10 @@ class Survey:
         self._of_data = dict(zip(self._made_from, configs, strict=True))
         self._prepared: dict[str, Corpus] = {}
 
+    @no_collections()
     def states(self) -> list[RunState]:
         """The state of each run now."""
-        self._lines = {}
+        self._lines, self._scores = {}, {}
         self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
         everywhere = executors.of(self.suite, self.store)
         known, self.asked = [job for one in everywhere for job in one.jobs()], any(one.asks for one in everywhere)
@@ -130,7 +133,7 @@ class Survey:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
         restarts, noted = max(0, self._starts.get(run, 0) - 1), self._noted(config, recorded)
         if self.suite.tasks:
-            scores = scored(self.suite, found, self.store, self._last)
+            scores = scored(self.suite, found, self.store, self._last, self._scores)
             found = dataclasses.replace(found, trained=dataclasses.replace(found.trained, scored=scores))
         return dataclasses.replace(found, restarts=restarts, stages=noted) if restarts or noted else found
 

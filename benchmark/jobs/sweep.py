@@ -19,8 +19,9 @@ def sweep_line(states: Sequence[RunState]) -> str:
     """Runs by state, the share of the budget that is spent, the time left as what ran tells, and the best row."""
     counts = Counter(one.state for one in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
-    there = sum(len(one.ran) for one in _scored(states))
-    scores = f"{there:,} of {there + sum(one.missing for one in _scored(states)):,} scores" if there else ""
+    models = _scored(states)
+    there = sum(len(one.ran) for one in models)
+    scores = f"{there:,} of {there + sum(one.missing for one in models):,} scores" if there else ""
     best = best_row(states)
     parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left(states), best and f"best so far: {best}"]
     return "; ".join(filter(None, parts))
@@ -33,11 +34,11 @@ def time_left(states: Sequence[RunState]) -> str:
     """
     left = seconds_left(states)
     missing = sum(one.missing for one in _scored(states))
-    pace = seconds_per_score(states)
     if left is None or not (left or missing):
         return ""
-    if not missing or pace:
-        return f"about {duration(left + missing * (pace or 0.0))} left before the report"
+    pace = seconds_per_score(states) if missing else 0.0
+    if pace is not None:
+        return f"about {duration(left + missing * pace)} left before the report"
     return f"about {duration(left)} left before scoring and the report" if left else f"{missing:,} scores to come"
 
 
