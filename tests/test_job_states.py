@@ -19,7 +19,7 @@ from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.lease import me
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.suite_files import load_suite, parse_set
 from benchmark.store import Store
 from tests.support.job_lines import STARTED, ask, write_job
 from tests.support.slurm_lab import Lab, write_task, write_texts
@@ -245,11 +245,31 @@ def test_cancel_ends_what_it_is_told(lab: Lab, monkeypatch, capsys) -> None:
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "cancel", lambda ids: ended.append([*ids]) if ids else None)
     assert lab.call("cancel", "--methods", "er", "--dry-run") == 0 and ended == []
-    assert capsys.readouterr().out == "7  ER  running\n1 jobs would be ended; the same without --dry-run ends them\n"
+    assert capsys.readouterr().out == "1 jobs would be ended; the same without --dry-run ends them\n7  ER  running\n"
     assert lab.call("cancel", "--methods", "er") == 0 and ended.pop() == ["7"]
     assert lab.call("cancel", "--methods", "er,naive") == 0 and ended.pop() == ["6", "7", "8"]
     assert lab.call("cancel", "--seeds", "5") == 0 and ended == []
     assert lab.call("cancel") == 0 and ended.pop() == ["6", "7", "8"]
+
+
+def test_cancel_tells_runs_of_other_settings_apart(lab: Lab, monkeypatch) -> None:
+    """Oracle: by hand: a row twice, as the suite says and with `--set`, which gives it another id and the same label.
+
+    Without `--set` a row's jobs are all those of its label; what both need goes on.
+    """
+    ask(monkeypatch, {id: commands.Queued("RUNNING", "", "n1") for id in "678"})
+    setting, naive = "training.learning_rate=7e-3", lab.config("Naive").id
+    [other] = methods.runs(load_suite(str(lab.file), dict([parse_set(setting)])), ["naive"], [])
+    write_job(lab, "Naive", STARTED, id="6")
+    write_job(lab, "Naive", STARTED, id="7", key=other.id, run=other.id)
+    write_job(lab, "Naive", STARTED, id="8", key="stage-x", run=None, serves=[naive, other.id])
+    assert other.label == lab.config("Naive").label and other.id != naive
+    ended: list[list[str]] = []
+    monkeypatch.setattr(commands, "cancel", lambda ids: ended.append([*ids]) if ids else None)
+    assert lab.call("cancel", "--set", setting) == 0 and ended.pop() == ["7"]
+    assert lab.call("cancel", "--set", setting, "--methods", "er") == 0 and ended == []
+    assert lab.call("cancel", "--set", "slurm.time=9") == 0 and ended.pop() == ["6"], "that changes no run"
+    assert lab.call("cancel", "--methods", "naive") == 0 and ended.pop() == ["6", "7", "8"]
 
 
 def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
