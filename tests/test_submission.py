@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 from collections import Counter
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -223,6 +225,17 @@ def test_a_container_and_a_work_key(lab: Lab, tmp_path, monkeypatch) -> None:
         assert " apptainer exec x.sif python3 -u " in one.text and "wckey" not in one.text
     assert lab.submit("--seeds", "1", "--set", "slurm.wckey=mine") == 0
     assert "#SBATCH --wckey=mine\n" in slurm.arrays["103"].text
+
+
+@pytest.mark.parametrize("teardown", [[], ["echo over", "true"], ["false"]])
+def test_a_job_ends_as_its_command_does(lab: Lab, tmp_path, monkeypatch, teardown: list[str]) -> None:
+    """Oracle: bash, which runs the batch script: 137, as srun says of a process that was killed, whatever follows."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--set", f"slurm.teardown={json.dumps(teardown)}") == 0
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 137\n")
+    for one in slurm.arrays.values():
+        done = subprocess.run(["bash", one.script], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (137, "over\n" if "echo over" in teardown else "")
 
 
 def test_few_shared_stages_hold_up_nothing_else(lab: Lab, tmp_path, monkeypatch) -> None:

@@ -218,7 +218,8 @@ class Slurm(Settings):
         )
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
-        given["teardown"] = list(self.teardown)
+        # a batch script ends as its last command does: Slurm would take a killed job for one that succeeded
+        given["teardown"] = ["ended=$?", *self.teardown, "exit $ended"] if self.teardown else []
         # One process that fails ends the job: the others would wait for it for ever.
         given["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
