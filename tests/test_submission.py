@@ -305,8 +305,29 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     stay = {"SLURM_CONF", "HOME", "CUDA_HOME", "LOCAL_SCRATCH", "RANKING", "GROUP_FOLDER", "ROLES", "MASTER_KEY"}
     for name in own | stay:
         monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("TMPDIR", "/tmp/job-7")
     kept = commands._environment()
-    assert not own & set(kept) and stay <= set(kept)
+    assert not (own | {"TMPDIR"}) & set(kept) and stay <= set(kept)
+    monkeypatch.delenv("SLURM_JOB_ID")
+    assert commands._environment()["TMPDIR"] == "/tmp/job-7", "where no job runs it is the user's"
+
+
+def test_slurm_is_asked_without_a_users_filters(tmp_path, monkeypatch) -> None:
+    """Oracle: what squeue would see: no filter of squeue(1), no question of scancel(1), and nothing to read."""
+    (tmp_path / "squeue").write_text('#!/bin/sh\necho "$SQUEUE_PARTITION$SCANCEL_INTERACTIVE|$(cat)|r|n|s"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    (tmp_path / "typed").write_text("PENDING")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
+    before = os.dup(0)
+    with (tmp_path / "typed").open() as typed:
+        os.dup2(typed.fileno(), 0)
+        try:
+            assert commands.queue() == {"": commands.Queued("", "r", "n", "s")}
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
 
 
 def test_the_commands_answer_is_read(tmp_path, monkeypatch) -> None:

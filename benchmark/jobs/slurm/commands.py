@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchmark.errors import UserError
 from benchmark.lease import me
@@ -17,7 +17,8 @@ from benchmark.lease import me
 PIECE = 500  # ids in one command
 NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
 USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
-# a job's own variables: what those of Slurm and MPI begin with; torchrun's, and its share of a node's GPUs
+FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
+# a job's own variables: what those of Slurm and MPI begin with; torchrun's, and its share of a node's GPUs and disk
 OUTER = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "TORCHELASTIC_")
 OUTER_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -192,8 +193,8 @@ def pieces(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
 
 def _ask(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=_environment())
-        return done.stdout
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": 120, "env": _environment()}
+        return subprocess.run(command, capture_output=True, text=True, check=True, **how).stdout
     except FileNotFoundError:
         raise SlurmError(
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
@@ -205,6 +206,10 @@ def _ask(command: list[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, without what belongs to a job that it may itself run in: sbatch would pass it on."""
-    own = {key for key in os.environ if key in OUTER_NAMES or key.startswith(OUTER)} - {"SLURM_CONF"}
+    """This process's environment, without what belongs to a job that it may itself run in: sbatch would pass it on.
+
+    Nor does it hold what changes Slurm's answers.
+    """
+    own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - {"SLURM_CONF"}
+    own |= {"TMPDIR"} if "SLURM_JOB_ID" in os.environ else set()  # a folder that ends with its job
     return {key: value for key, value in os.environ.items() if key not in own}
