@@ -150,9 +150,8 @@ def cancel(options: argparse.Namespace) -> int:
     from benchmark.jobs.cancellation import cancel as end
 
     suite, configs = read_suite(options, options.suite)
-    other = bool(options.set or options.options)  # runs of the same labels, which are not meant
-    chosen = [run.id if other else run.label for run in configs] if other or options.methods or options.seeds else None
-    return say(end(suite, Store(options.runs), chosen, options.dry_run))
+    chosen = configs if any((options.methods, options.seeds, options.set, options.options)) else None
+    return say(end(suite, Store(options.runs), chosen, bool(options.set or options.options), options.dry_run))
 
 
 def speed(options: argparse.Namespace) -> int:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.states import JobState
 from benchmark.run_description import label_of
-from benchmark.settings.config import Suite
+from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
 
 
-def cancel(suite: Suite, store: Store, runs: Collection[str] | None, dry_run: bool) -> list[str]:
-    """End the jobs of these runs, None for all jobs of the suite, or only say which they are.
+def cancel(
+    suite: Suite, store: Store, chosen: Sequence[RunConfig] | None, as_they_are: bool, dry_run: bool
+) -> list[str]:
+    """End the jobs of the chosen runs, None for all jobs of the suite, or only say which they are.
 
-    Runs are named by label, whatever their settings, or by id. A job that serves other runs too goes on, and is told
-    where it is a bundle. Returns what to say, how many they are first. Raises UserError where nobody knows which jobs
-    there are.
+    Chosen are these runs `as_they_are`, or all of their labels, whatever their settings. A job that serves other runs
+    too goes on, and is told where it is a bundle. Returns what to say, how many they are first. Raises UserError where
+    nobody knows which jobs there are.
     """
+    runs = None if chosen is None else {run.id if as_they_are else run.label for run in chosen}
     count, told = 0, []
     for executor in executors.of(suite, store):
         known = [job for job in executor.jobs() if job.under_way]
@@ -43,5 +46,5 @@ def cancel(suite: Suite, store: Store, runs: Collection[str] | None, dry_run: bo
     return [f"ended {count} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints", *told]
 
 
-def _is_of(job: JobState, runs: Collection[str] | None) -> bool:
+def _is_of(job: JobState, runs: set[str] | None) -> bool:
     return runs is None or (bool(job.serves) and all(run in runs or label_of(run) in runs for run in job.serves))

@@ -193,13 +193,12 @@ class Plan:
 
     def _scoring(self, known: Sequence[JobState], trainers: Mapping[str, str]) -> list[PlannedJob]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
-        settings = digest(self.suite.model_dump(mode="json", include={"tasks", "finetuning"}))
         jobs: dict[str, PlannedJob] = {}
         for state in self.states:
             config = state.config
             for stage in scored_stages(self.suite, config):
                 model = self.keys[config.id][stage]
-                key = f"score-{model}-{settings}"
+                key = score_key(self.suite, model)
                 name = f"{self.suite.name}:score-{config.label}-{config.domains[stage].name}"
                 payload = ScoreModel(self.suite, config, stage, self.store.root.absolute())
                 if (needs := self._trained_by(model, state, stage, key, known, trainers)) is not None:
@@ -267,6 +266,16 @@ def plan_keys(config: RunConfig, build: Build) -> list[str]:
 def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
     made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
     return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
+
+
+def score_key(suite: Suite, model: str) -> str:
+    """The key of the job that scores a model on the suite's tasks."""
+    return f"score-{model}-{_of_tasks(suite)}"
+
+
+@of_a_row
+def _of_tasks(suite: Suite) -> str:
+    return digest(suite.model_dump(mode="json", include={"tasks", "finetuning"}))
 
 
 def data_key(config: RunConfig) -> str:

@@ -70,7 +70,7 @@ def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, i
 
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
-    found, lacks_scores = {state.state for state in states}, unscored(states, survey.jobs.values())
+    found, lacks_scores = {state.state for state in states}, unscored(states, survey.other_jobs(*get_args(StateName)))
     command = f"python run_all.py {{}} {survey.suite.called}"
     as_before = " (with --executor as before)" if survey.jobs else ""
     run = f"`{command.format('run')}`{as_before}"

@@ -17,6 +17,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key
 from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
+from benchmark.jobs.wanted import is_wanted
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run, flaw_of_stage
 from benchmark.run_description import label_of, row_slug, without_seed
@@ -46,6 +47,7 @@ class Survey:
         self.asked = False  # whether an executor asked for them elsewhere
         self._starts: dict[str | None, int] = {}
         self._trains = False
+        self._states: dict[str, RunState] = {}
         self._lines: dict[str, dict[str, records.Record]] = {}
         self._scores: Known = {}
         self._begun: set[str] = set()
@@ -74,6 +76,7 @@ class Survey:
         corpora = [self._prepared.get(data) for data in self._made_from]
         states = [self._state(*one) for one in zip(self.configs, corpora, strict=True)]
         self._trains = any(state.state == "running" for state in states)
+        self._states = {state.config.id: state for state in states}
         return states
 
     def under_way(self) -> bool:
@@ -84,10 +87,10 @@ class Survey:
     def other_jobs(self, *states: str) -> list[JobState]:
         """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report.
 
-        Not those that prepared nothing where others have since.
+        Not those that failed to do what nobody wants any more.
         """
         jobs = [job for job in self.jobs.values() if not job.run and job.state in states]
-        return [job for job in jobs if job.under_way or job.key not in self._prepared]
+        return [job for job in jobs if job.under_way or is_wanted(job, self.suite, self._states, self._method)]
 
     def stale_jobs(self) -> list[JobState]:
         """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
