@@ -294,6 +294,7 @@ class Submitted(TypedDict):
     user: NotRequired[int | None]  # who submitted it; None in older files
     cluster: NotRequired[str]  # where; empty in older files
     bundled: NotRequired[bool]  # whether it is in a bundle
+    called: NotRequired[str]  # the suite, by the command line that submitted it; empty in older files
     time: float
 
 

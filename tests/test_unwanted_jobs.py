@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmark.jobs.slurm import commands
+from tests.support.fake_slurm import FakeSlurm
 from tests.support.job_lines import STARTED, ask, write_job
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
@@ -57,3 +59,22 @@ def test_a_failure_of_an_older_suite_counts_no_more(lab: Lab, monkeypatch, capsy
     capsys.readouterr()
     assert lab.call("status") == 0
     assert "scores what is missing" in capsys.readouterr().out
+
+
+def test_runs_of_other_settings_are_not_stale(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: what was submitted how, by hand: with `--set`, which `status` without it must not offer to end; what
+    only asks for other resources is the same; and after an edit the first are still no mistake, the others are."""
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit("--set", "training.learning_rate=7e-3", "--methods", "er") == 0
+    assert lab.submit("--set", "slurm.time=99", "--methods", "naive") == 0
+    capsys.readouterr()
+    assert lab.call("status") == 0
+    told = capsys.readouterr().out
+    shown = f"status {lab.file} --runs {lab.runs} --methods er --set training.learning_rate=7e-3` shows them"
+    assert f"2 jobs are for runs with other settings: `python run_all.py {shown}" in told and "scancel" not in told
+    lab.file.write_text(lab.file.read_text().replace("head_size = 8", "head_size = 4"))
+    assert lab.call("status") == 0
+    told = capsys.readouterr().out
+    assert "2 jobs are for runs with other settings" in told
+    ids = [job.id for job in lab.jobs() if "naive" in job.name]
+    assert f"2 jobs are for runs that the suite no longer has: `scancel {' '.join(commands.shortened(ids))}`" in told

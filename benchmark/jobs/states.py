@@ -40,7 +40,7 @@ class JobState:
     knows; one that is held was left so by a submission that died, and starts by itself never.
 
     `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `detail` says why it waits or how it ended;
-    `serves` are the ids of the runs that it is for.
+    `serves` are the ids of the runs that it is for; `called` is the suite by the command line that submitted it.
     """
 
     id: str
@@ -50,6 +50,7 @@ class JobState:
     detail: str
     history: History
     serves: tuple[str, ...] = ()
+    called: str = ""
 
     @property
     def run(self) -> str | None:

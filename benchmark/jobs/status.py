@@ -144,7 +144,12 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         found.append(f"{job.name}  {job.state}  {job.id}  {job.detail}{log}")
     if len(found) > SHOWN:
         found[SHOWN:] = [f"and {len(found) - SHOWN} more"]
-    if stale := survey.stale_jobs():
+    stale, others = survey.stale_jobs()
+    if others:
+        which = "them" if len({job.called for job in others}) == 1 else "the last of them"
+        shows = f"`python run_all.py status {others[-1].called}` shows {which}"
+        found.append(f"{len({job.id for job in others})} jobs are for runs with other settings: {shows}")
+    if stale:
         ids = list(dict.fromkeys(job.id for job in stale))
         ends = shlex.join(["scancel", *shortened(ids[:ENDED])])
         which = f"{ENDED} of them, and `status` then names others" if len(ids) > ENDED else "them"

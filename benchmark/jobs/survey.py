@@ -21,6 +21,7 @@ from benchmark.jobs.wanted import is_wanted
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run, flaw_of_stage
 from benchmark.run_description import label_of, row_slug, without_seed
+from benchmark.settings.command_line import settings_in
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
@@ -92,10 +93,11 @@ class Survey:
         jobs = [job for job in self.jobs.values() if not job.run and job.state in states]
         return [job for job in jobs if job.under_way or is_wanted(job, self.suite, self._states, self._method)]
 
-    def stale_jobs(self) -> list[JobState]:
+    def stale_jobs(self) -> tuple[list[JobState], list[JobState]]:
         """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
 
-        Seeds that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are.
+        Apart from them are those that were submitted with other `--set` or `--options`: their runs are others. Seeds
+        that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are.
         """
         ids = {config.label: config.id for config in self.configs}
         rows = {without_seed(config.label) for config in self.configs} | self.other_rows
@@ -106,7 +108,9 @@ class Survey:
 
         known = [job for job in self.jobs.values() if job.under_way and not job.history.elsewhere]
         wanted = {job.id for job in known if not (job.serves and all(map(is_stale, job.serves)))}
-        return [job for job in known if job.id not in wanted]
+        found, here = [job for job in known if job.id not in wanted], settings_in(self.suite.called)
+        others = {called for called in {job.called for job in found} if called and settings_in(called) != here}
+        return [job for job in found if job.called not in others], [job for job in found if job.called in others]
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from benchmark.settings.suite_names import suite_names
@@ -56,6 +58,15 @@ def words_again(options: argparse.Namespace, suite: str) -> list[str]:
     given += [*(("--set", one) for one in options.set), ("--options", options.options)]
     words = [word for option, value in given if value and value != "runs" for word in (option, str(value))]
     return [suite, *words, *["--charge-search"] * options.charge_search]
+
+
+def settings_in(called: str) -> list[str]:
+    """What of such words as `words_again` gives makes the runs others: resources of a cluster do not."""
+    words = shlex.split(called)
+    pairs = [" ".join(pair) for pair in pairwise(words) if pair[0] in ("--set", "--options")]
+    return sorted([pair for pair in pairs if not pair.startswith("--set slurm.")]) + [
+        word for word in words if word == "--charge-search"
+    ]
 
 
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:

@@ -118,7 +118,7 @@ def _jobs(path: Path) -> list[Job]:
     for line in lines:
         if line["kind"] == "job":
             older = {"serves": [line["run"]] if line["run"] else [], "wired": False, "user": None, "cluster": ""}
-            job = Job(path, cast(Submitted, {**older, "bundled": False, **_fields(line)}))
+            job = Job(path, cast(Submitted, {**older, "bundled": False, "called": "", **_fields(line)}))
             jobs.setdefault(job.key, job)
     for line in lines:
         for job in jobs.values() if line["kind"] != "job" else ():

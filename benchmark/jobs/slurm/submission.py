@@ -222,10 +222,10 @@ class Submission:
                 after += [id for id in _arrays(batch.dependency) if id not in after]
             waits = {"after": after, "needs": [self.ids[key] for key in job.needs], "wired": wired}
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
-            where = {"user": os.getuid(), "cluster": self.destination.cluster, "bundled": bool(job.members)}
+            where = {"user": os.getuid(), "cluster": self.destination.cluster, "called": self.suite.called}
             lines[self.file(id)] = [
                 {"kind": "job", "id": id, "key": one.key, "name": one.name, "run": one.run, "serves": one.serves}
-                | {**waits, **how, **where}
+                | {**waits, **how, **where, "bundled": bool(job.members)}
                 for one in job.each
             ]
         job_files.append_each(lines)
