@@ -141,6 +141,22 @@ def test_a_queue_is_asked_seldom_by_who_watches_what_runs_here(lab: Lab, monkeyp
     assert paused == pauses and len(asked) == (4 if submitted else 0)
 
 
+def test_a_local_sweep_asks_the_queue_seldom(lab: Lab, monkeypatch) -> None:
+    """Oracle: the questions, counted: one before training, whatever is shown while it goes on; another after a pause;
+    and one for each that wants to know what is so now."""
+    asked: list[object] = []
+    monkeypatch.setattr(commands, "queue", lambda *others: asked.append(others) or {})
+    job_files.folder_of(lab.runs, "tiny").mkdir(parents=True)
+    monkeypatch.setattr("benchmark.jobs.survey.PAUSE", 1e9)
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert lab.call("run", "--parallel", "1") == 0 and len(asked) == 1
+    survey = Survey(load_suite(str(lab.file)), lab.configs(), methods.build, Store(lab.runs))
+    for lately, questions in ((True, 2), (True, 2), (False, 3)):
+        assert len(survey.states(lately)) == 2 and len(asked) == questions
+    monkeypatch.setattr("benchmark.jobs.survey.PAUSE", 0.0)
+    assert len(survey.states(True)) == 2 and len(asked) == 4
+
+
 def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, capsys) -> None:
     """Oracle: the queue, written by hand: a noted job, an array that nobody noted, a job of an older suite."""
     held = commands.Queued("PENDING", "JobHeldUser", "")

@@ -26,7 +26,8 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     how = LaunchOptions(
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
     )
-    plan = Plan(survey.suite, survey.states(), survey.build, survey.store, tables, how, survey.states)
+    states = survey.states()
+    plan = Plan(survey.suite, states, survey.build, survey.store, tables, how, lambda: survey.states(lately=True))
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         print(describe(plan, executor))

@@ -17,13 +17,13 @@ from benchmark.jobs.plan import to_train
 from benchmark.jobs.scored import unscored
 from benchmark.jobs.slurm.commands import shortened
 from benchmark.jobs.states import RunState, StateName
-from benchmark.jobs.survey import Survey
+from benchmark.jobs.survey import PAUSE, Survey
 from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import UNITS, duration
 
-PAUSE, LONGEST = 30.0, 300.0  # seconds between two questions to executors, and where nothing has changed for long
+LONGEST = 300.0  # seconds between two questions to executors where nothing has changed for long
 HERE = 5.0  # the same where no executor asks anybody
 SHOWN = 20  # jobs in a list
 ENDED = 100  # jobs that a command for a shell names at most, so that it fits one

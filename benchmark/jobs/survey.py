@@ -28,6 +28,7 @@ from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.method import Build, once
 from benchmark.training.stage_keys import check_memory_shares, stage_keys
 
+PAUSE = 30.0  # seconds between two questions to executors
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 
 
@@ -46,6 +47,7 @@ class Survey:
         self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
         self.asked = False  # whether an executor asked for them elsewhere
+        self._asked_at = -math.inf
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._states: dict[str, RunState] = {}
@@ -61,16 +63,12 @@ class Survey:
         self._prepared: dict[str, Corpus] = {}
 
     @no_collections()
-    def states(self) -> list[RunState]:
-        """The state of each run now."""
+    def states(self, lately: bool = False) -> list[RunState]:
+        """The state of each run now; of jobs, what executors said `lately` will do for who looks at it often."""
         self._lines, self._scores = {}, {}
         self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
-        everywhere = executors.of(self.suite, self.store)
-        known, self.asked = [job for one in everywhere for job in one.jobs()], any(one.asks for one in everywhere)
-        self.jobs = {job.key: job for job in known}
-        self._starts = {}
-        for job in known:
-            self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
+        if not lately or time.monotonic() - self._asked_at > PAUSE:
+            self._ask()
         for data, config in self._of_data.items():  # what is prepared stays so
             if data not in self._prepared and (corpus := corpus_if_prepared(config, self.store)):
                 self._prepared[data] = corpus
@@ -79,6 +77,16 @@ class Survey:
         self._trains = any(state.state == "running" for state in states)
         self._states = {state.config.id: state for state in states}
         return states
+
+    def _ask(self) -> None:
+        """Ask executors for their jobs."""
+        everywhere = executors.of(self.suite, self.store)
+        known, self.asked = [job for one in everywhere for job in one.jobs()], any(one.asks for one in everywhere)
+        self.jobs = {job.key: job for job in known}
+        self._starts = {}
+        for job in known:
+            self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
+        self._asked_at = time.monotonic()
 
     def under_way(self) -> bool:
         """Whether a job of the suite was under way when `states` was last asked for, or a run trained here."""
