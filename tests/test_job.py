@@ -207,7 +207,7 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
 
 def test_a_bundle_stops_and_goes_on_with_what_had_not_ended(place: Place, monkeypatch) -> None:
     """Oracle: its file: what failed or is done is not done again; the signal before a limit stops it, once all have."""
-    slots, given = own_slots(2, timed=False), list[list[str]]()
+    slots, given = own_slots(2, False, False), list[list[str]]()
     assert {slot.threads for slot in slots} == {max(1, len(physical_cores()) // 2)}
 
     def train(segments, shares, asked_to_stop, tell) -> bool:
@@ -269,11 +269,14 @@ def test_cores_of_a_job(monkeypatch) -> None:
     monkeypatch.setattr(bundle, "physical_cores", lambda: [(core,) for core in range(8)])
     monkeypatch.setattr(bundle, "accelerators", lambda: ("cpu", 0))
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
-    assert [slot.cores for slot in own_slots(2, timed=True)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [slot.cores for slot in own_slots(2, True, False)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     with pytest.raises(UserError, match="slurm.ntasks_per_node 9: under a budget in seconds each run needs its own"):
-        own_slots(9, timed=True)
+        own_slots(9, True, True)
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
-    assert [(slot.cores, slot.threads) for slot in own_slots(2, timed=False)] == [((), 2)] * 2
+    with pytest.raises(UserError, match="ntasks_per_node 2: under .* has 4 of 8 that it may run on"):
+        own_slots(2, True, False)
+    assert [slot.cores for slot in own_slots(2, True, True)] == [(0, 1, 2, 3), (4, 5, 6, 7)], "nobody else is there"
+    assert [(slot.cores, slot.threads) for slot in own_slots(2, False, False)] == [((), 2)] * 2
 
 
 def test_changed_code_is_refused(place: Place) -> None:

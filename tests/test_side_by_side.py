@@ -146,7 +146,7 @@ def test_devices_that_cannot_be_shared_have_a_run_each(lab: Lab, install) -> Non
     with pytest.raises(ConfigError, match="--parallel 3: .* memory of xpu devices, and .* has 2: give at most 2"):
         slots_for(runs, 3)
     with pytest.raises(ConfigError, match="slurm.ntasks_per_node 3: .*: give at most 2"):
-        own_slots(3, timed=False)
+        own_slots(3, False, False)
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -205,8 +205,9 @@ def test_what_goes_into_a_bundle(tmp_path) -> None:
         ("runs_per_job = 2\nnodes = 2", "runs that share a job are on one node"),
         (
             "runs_per_job = 2\nntasks_per_node = 2\nexclusive = false",
-            "2 runs at a time of a job need cores",
+            "slurm.exclusive = false: under a budget in seconds the 2 runs at a time of a job need cores",
         ),
+        ('runs_per_job = 2\nntasks_per_node = 2\nexclusive = "user"', 'slurm.exclusive = "user": under a budget in'),
     ],
 )
 def test_bundles_that_cannot_be(lab: Lab, tmp_path, monkeypatch, capsys, slurm: str, message: str) -> None:

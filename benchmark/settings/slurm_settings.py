@@ -169,7 +169,7 @@ class Slurm(Settings):
         """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
         own, exclusive = self.of("train"), self.takes_whole_nodes(*units)
         if own.runs_per_job > 1:
-            own = own.as_one_process(bool(exclusive))
+            own = own.as_one_process(exclusive is True)
         given = own._given()
         given["ntasks_per_node"] = own.processes_per_node
         if exclusive:

@@ -8,6 +8,7 @@ between: the next call finishes what it finds half done, and submits nothing tha
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import time
 from collections import Counter
@@ -221,10 +222,12 @@ class SlurmExecutor:
         for config in wanted:
             train, rows = asked_by([config], self.suite).of("train"), config.training.batch_size
             if train.runs_per_job > 1:
-                if timed and train.processes > 1 and not train.takes_whole_nodes(*timed):
+                exclusive = train.takes_whole_nodes(*timed)  # "user" and the like leave others on the node
+                if timed and train.processes > 1 and exclusive is not True:
                     raise ConfigError(
-                        f"slurm.exclusive = false: under a budget in seconds the {train.processes} runs at a time of a "
-                        "job need cores of their own: leave slurm.exclusive out, or set slurm.ntasks_per_node = 1"
+                        f"slurm.exclusive = {json.dumps(exclusive)}: under a budget in seconds the {train.processes} "
+                        "runs at a time of a job need cores of their own: leave slurm.exclusive out, or set "
+                        "slurm.ntasks_per_node = 1"
                     )
             elif rows % train.processes:
                 raise ConfigError(

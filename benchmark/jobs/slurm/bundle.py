@@ -16,6 +16,7 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import Slot, accelerators, check_apart, check_shared, equal_slots, physical_cores
 from benchmark.jobs.slurm import job_files
 from benchmark.jobs.training_graph import Segment
+from benchmark.settings.config import ConfigError
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.units import UNITS
 
@@ -114,7 +115,7 @@ class TrainBundle:
             line = {"kind": "begun"} if event == "begun" else {"kind": "ended", "state": event, "error": why}
             records.append(file, {**line, "key": segment.key})
 
-        slots = own_slots(self.side_by_side, timed)
+        slots = own_slots(self.side_by_side, timed, world.exclusive is True)
         start: Literal["spawn", "fork"] = "fork" if slots[0].gpu is None else "spawn"
         same = (len(slots), payload.build, payload.runs, payload.scratch, world.exclusive, start)
         shares = [WorkerShare(slot, *same) for slot in slots]
@@ -122,19 +123,24 @@ class TrainBundle:
             raise Stopped
 
 
-def own_slots(count: int, timed: bool) -> list[Slot]:
+def own_slots(count: int, timed: bool, whole_node: bool) -> list[Slot]:
     """Equal shares of the cores and GPUs that Slurm gave this job.
 
     They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same. Under
-    a budget of wall time each needs its own. Raises ConfigError where it cannot have that.
+    a budget of wall time each needs its own, which a whole node has. Raises ConfigError where it cannot have that.
     """
     cores, (kind, gpus), asked = physical_cores(), accelerators(), f"slurm.ntasks_per_node {count}"
     check_shared(count, kind, gpus, asked)
     if timed and count > 1:
         check_apart(count, len(cores), gpus, asked)
     slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
-    if not given or sum(map(len, cores)) <= given:
+    if not given or sum(map(len, cores)) <= given or (timed and whole_node):
         return slots
+    if timed and count > 1:
+        raise ConfigError(
+            f"{asked}: under a budget in seconds each run needs its own cores, and this job has {given} of "
+            f"{sum(map(len, cores))} that it may run on: leave slurm.exclusive out, or set slurm.ntasks_per_node = 1"
+        )
     return [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
 
 
