@@ -239,6 +239,37 @@ def test_a_job_ends_as_its_command_does(lab: Lab, tmp_path, monkeypatch, teardow
         assert (done.returncode, done.stdout) == (137, "over\n" if "echo over" in teardown else "")
 
 
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", 3),
+        (f"sbatch: error: QOSGrpSubmitJobsLimit\nsbatch: error: {POLICY}", 5),
+        (f"sbatch: error: {POLICY}", 5),
+    ],
+)
+def test_only_a_limit_on_submissions_cuts_them(lab: Lab, tmp_path, monkeypatch, said: str, calls: int) -> None:
+    """Oracle: Slurm's own words: of the reasons behind a broken policy it names the one; where that may help, an array
+    of two tasks is tried again as one of one, and without an array."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+
+    def refuse(command: list[str]) -> str:
+        if command[0] == "sbatch" and slurm.calls["sbatch"] >= 2:
+            slurm.calls["sbatch"] += 1
+            raise commands.SlurmError(said)
+        return slurm.answer(command)
+
+    monkeypatch.setattr(commands, "_ask", refuse)
+    lab.write('{ method = "naive" }', slurm="")
+    lab.file.write_text(lab.file.read_text().replace("main_pretraining", "representational_similarity"))
+    assert lab.submit("--seeds", "0,1") == 3
+    assert slurm.calls["sbatch"] == calls
+
+
 def test_few_shared_stages_hold_up_nothing_else(lab: Lab, tmp_path, monkeypatch) -> None:
     """Oracle: the graph: each run waits for its own shared stage alone, by one call for the runs of each."""
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
@@ -296,6 +327,15 @@ def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:
     assert asked.pop() == ["scancel", "12_[0-2,7]", "13"]
     commands.cancel([str(number) for number in range(1200)])
     assert [len(command) for command in asked] == [501, 501, 201]
+    asked.clear()
+    every_other = [f"12_{task}" for task in range(1_000_000, 1_100_000, 2)]
+    for tell in (commands.cancel, commands.release, lambda ids: commands.wire(ids, ["7"], [])):
+        tell(every_other)
+        assert max(len(word) for command in asked for word in command) < 128 * 1024
+        assert max(sum(map(len, command)) for command in asked) < 128 * 1024
+        told = [task for command in asked for task in re.findall(r"\b1\d{6}\b", " ".join(command))]
+        assert told == [id.partition("_")[2] for id in every_other] and len(asked) == 9
+        asked.clear()
 
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
@@ -311,6 +351,18 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     assert not (own | {"TMPDIR"}) & set(kept) and stay <= set(kept)
     monkeypatch.delenv("SLURM_JOB_ID")
     assert commands._environment()["TMPDIR"] == "/tmp/job-7", "where no job runs it is the user's"
+
+
+def test_what_cannot_be_started_or_read_is_no_answer(tmp_path, monkeypatch) -> None:
+    """Oracle: the contract: no answer is a SlurmError, which `--watch` outlives; letters of any encoding are none."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    squeue = tmp_path / "squeue"
+    squeue.write_bytes(b"#!/bin/sh\necho '7|RUNNING|None|n1|/x/\xe9.sh'\n")
+    squeue.chmod(0o755)
+    assert commands.queue()["7"].script == "/x/\ufffd.sh"
+    squeue.write_text("no program")
+    with pytest.raises(commands.SlurmError, match=r"squeue cannot be started \(Exec format error\)"):
+        commands.queue()
 
 
 def test_slurm_is_asked_without_a_users_filters(tmp_path, monkeypatch) -> None:

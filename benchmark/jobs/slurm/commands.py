@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from benchmark.errors import UserError
 from benchmark.lease import me
 
-PIECE = 500  # ids in one command
+PIECE = 500  # ids in one command, and ranges of tasks in a word
+LETTERS = 50_000  # of all ids in one command: Linux takes 128 KB a word
 NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
 USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
 FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
@@ -149,39 +150,49 @@ def wire(jobs: Sequence[str], after: Sequence[str], needs: Sequence[str]) -> Non
     """Let waiting jobs or tasks of arrays start when `after` have ended and `needs` succeeded."""
     wanted = [f"{kind}:{':'.join(ids)}" for kind, ids in (("afterany", after), ("afterok", needs)) if ids]
     if wanted:
-        for piece in pieces(shortened(jobs)):
+        for piece in in_pieces(jobs):
             _ask(["scontrol", "update", f"JobId={','.join(piece)}", f"Dependency={','.join(wanted)}"])
 
 
 def release(jobs: Sequence[str]) -> None:
     """Let held jobs or tasks of arrays go."""
-    for piece in pieces(shortened(jobs)):
+    for piece in in_pieces(jobs):
         _ask(["scontrol", "release", ",".join(piece)])
 
 
 def shortened(jobs: Sequence[str]) -> list[str]:
-    """Ids as Slurm's commands take them, the tasks of an array together: 12_0, 12_[1-2] and 13 are 12_[0-2], 13."""
+    """Ids as Slurm's commands take them, the tasks of an array together: 12_0, 12_[1-2] and 13 are 12_[0-2], 13.
+
+    An array of very many ranges has several words.
+    """
     tasks: dict[str, list[int]] = {}
     for job in (one for ids in jobs for one in each_task(ids)):
         array, _, task = job.partition("_")
         tasks.setdefault(array, []).extend([int(task)] if task else [])
-    return [f"{array}_[{ranges(sorted(set(found)))}]" if found else array for array, found in tasks.items()]
+    words = {array: pieces(_ranges(sorted(set(found)))) for array, found in tasks.items()}
+    return [
+        word for array, parts in words.items() for word in [f"{array}_[{','.join(one)}]" for one in parts] or [array]
+    ]
 
 
 def ranges(numbers: Sequence[int]) -> str:
     """Numbers in rising order as Slurm writes them, 0-2,7."""
+    return ",".join(_ranges(numbers))
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    return ["-".join(map(str, run)) for run in runs]
 
 
 def cancel(jobs: Sequence[str]) -> None:
     """End jobs, tasks of arrays or whole arrays."""
-    for piece in pieces(shortened(jobs)):
+    for piece in in_pieces(jobs):
         _ask(["scancel", *piece])
 
 
@@ -191,14 +202,31 @@ def pieces(items: Sequence[T], size: int = PIECE) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
+def in_pieces(jobs: Sequence[str]) -> Iterator[list[str]]:
+    """Ids as `shortened` gives them, in bounded numbers and of bounded length, also where all of them are one word."""
+    piece: list[str] = []
+    for word in shortened(jobs):
+        if len(piece) == PIECE or sum(map(len, piece)) + len(word) > LETTERS:
+            yield piece
+            piece = []
+        piece.append(word)
+    if piece:
+        yield piece
+
+
 def _ask(command: list[str]) -> str:
     try:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": 120, "env": _environment()}
-        return subprocess.run(command, capture_output=True, text=True, check=True, **how).stdout
+        # names that other users chose may be in any encoding
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True, **how
+        ).stdout
     except FileNotFoundError:
         raise SlurmError(
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
         ) from None
+    except OSError as error:
+        raise SlurmError(f"{command[0]} cannot be started ({error.strerror}): mend that, then try again") from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
     except subprocess.CalledProcessError as error:

@@ -7,6 +7,7 @@ tried, and what then is left is for the next `run`.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import uuid
@@ -35,7 +36,7 @@ FEW = 20  # calls that wire single tasks, whatever their number; beyond it one f
 TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
-# in what sbatch says of too large a submission
+# in what sbatch says of too large a submission; of other limits too, which it then names
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
 
 
@@ -192,7 +193,7 @@ class Submission:
         try:
             array = self._submit(batch)
         except SlurmError as error:
-            too_large = any(limit in str(error) for limit in LIMITS)
+            too_large = _is_too_large(str(error))
             if not too_large and not self.sent:
                 raise
             if too_large and len(batch.jobs) == 1 and batch.tasks is not None:  # a site without arrays
@@ -278,6 +279,11 @@ class Submission:
 
 def _part(batch: SubmitCall, part: slice, tasks: Sequence[int] | None) -> SubmitCall:
     return SubmitCall(batch.jobs[part], tasks, batch.parameters, batch.dependency, batch.parallelism, batch.unwired)
+
+
+def _is_too_large(refusal: str) -> bool:
+    named = re.findall(r"\b(?:QOS|Assoc)\w+Limit\b", refusal)
+    return any(("SubmitJob" in limit) if named else (limit in refusal) for limit in named or LIMITS)
 
 
 def _arrays(dependency: str) -> list[str]:
