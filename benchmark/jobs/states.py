@@ -37,7 +37,7 @@ class JobState:
     """One job, as its executor knows it.
 
     An interrupted one was ended by the cluster or by a user; one whose state is unknown is under way as far as anybody
-    knows; one that is held was left so by a submission that died, and starts by itself never.
+    knows; one that is held starts by itself never: a submission that died, a user or the cluster left it so.
 
     `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `detail` says why it waits or how it ended;
     `serves` are the ids of the runs that it is for; `called` is the suite by the command line that submitted it.

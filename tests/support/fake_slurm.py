@@ -62,6 +62,8 @@ class FakeSlurm:
         if words[:2] == ["show", "config"]:
             told = {"Foo": 1, "MaxArraySize": self.largest, **self.settings}
             return "".join(f"{name:<23} = {value}\n" for name, value in told.items())
+        if program == "sacct":
+            raise commands.SlurmError(f"Slurm {commands.NO_ACCOUNTS}")
         if program == "scancel":
             self.cancelled |= set(_each(",".join(words)))
         if words[0] == "release":

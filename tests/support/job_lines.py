@@ -12,7 +12,7 @@ from tests.support.slurm_lab import Lab
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, queue: dict[str, commands.Queued] | None) -> None:
-    """What squeue says; None: nothing. sacct knows of no job."""
+    """What squeue says; None: nothing. no accounts are kept."""
 
     def answer() -> dict[str, commands.Queued]:
         if queue is None:
@@ -20,7 +20,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, queue: dict[str, commands.Queued] | Non
         return queue
 
     monkeypatch.setattr(commands, "queue", answer)
-    monkeypatch.setattr(commands, "endings", lambda ids: {})
+    monkeypatch.setattr(commands, "endings", lambda ids: None)
 
 
 def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7", released: bool = True, **other: Any) -> None:

@@ -178,7 +178,7 @@ class SlurmExecutor:
     def _is_begun(self, job: Job, queue: Mapping[str, Queued]) -> bool:
         """Whether this user submitted and noted it here, but never let it go."""
         mine = job.is_own and not job.released and self._is_here(job)
-        return mine and job.id in queue and queue[job.id].waits
+        return mine and job.id in queue and queue[job.id].is_held
 
     def _queue(self, known: Sequence[Job]) -> dict[str, Queued]:
         """What Slurm has of this user's jobs, and of those of others who have submitted some of the suite."""
@@ -267,6 +267,7 @@ GOING = (
 
 def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
     """The jobs as Slurm and they themselves say; where neither does, as sacct remembers; unknown while it is silent."""
+    known = _read_again(known, queue)
     gone = {job.id for job in known if job.id not in queue and not job.end}
     try:
         endings = commands.endings(gone)
@@ -275,12 +276,21 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
         why = "ended without a word, and sacct does not answer how"
         found = [_unanswered(job, why) for job in known if job.id in gone]
         return [*found, *states_of([job for job in known if job.id not in gone], queue)]
-    return [_state_of(job, queue.get(job.id), endings.get(job.id, "sacct does not say how")) for job in known]
+    return [_state_of(job, queue.get(job.id), endings) for job in known]
 
 
-def _state_of(job: Job, queued: Queued | None, ending: str) -> JobState:
+def _read_again(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:
+    """The jobs, read again where they are gone from the queue: they may have ended between the two questions."""
+    files = {job.file for job in known if job.id not in queue and not job.end}
+    found = {(job.id, job.key): job for file in files for job in job_files.read_one(file)}
+    return [found.get((job.id, job.key), job) for job in known]
+
+
+def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None) -> JobState:
     if job.end and (job.is_over or not queued):
         return _ended(job, job.end)
+    if queued and queued.is_held:
+        return _state(job, "held", f"{queued.reason or queued.state}: `scontrol release {job.id}` lets it go")
     if queued and queued.waits:
         return _state(job, "waiting", queued.reason)
     if queued:
@@ -288,7 +298,10 @@ def _state_of(job: Job, queued: Queued | None, ending: str) -> JobState:
         if job.bundled and not job.begun:
             return _state(job, "waiting", f"its job {f'is {still}' if still else 'trains others first'}")
         return _state(job, "running", still)
-    if ending in GOING:
+    # tasks of an array that were cancelled before they began have no accounts
+    silent = "nothing" if endings is not None and job.starts else "sacct does not say how"
+    ending = (endings or {}).get(job.id, silent)
+    if ending in ("nothing", *GOING):
         return _unanswered(job, f"gone from the queue, and sacct still says {ending}")
     failed = ending in FAILURES and (job.begun or not job.bundled)
     return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")

@@ -26,6 +26,8 @@ OUTER_NAMES = {
     *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
 }
+LEFT_HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue, which else say it in their reason
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", *LEFT_HELD)
 T = TypeVar("T")
 
 
@@ -44,7 +46,12 @@ class Queued:
 
     @property
     def waits(self) -> bool:
-        return self.state == "PENDING"
+        return self.state in WAITING
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits until somebody lets it go: submitted, held or queued again so."""
+        return self.waits and (self.state in LEFT_HELD or "held" in self.reason.lower())
 
     @property
     def stands_still(self) -> bool:
@@ -66,14 +73,14 @@ def queue(*others: int) -> dict[str, Queued]:
     }
 
 
-def endings(jobs: Iterable[str]) -> dict[str, str]:
-    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; many clusters have none, or keep no accounts.
+def endings(jobs: Iterable[str]) -> dict[str, str] | None:
+    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; None where there is none, or no accounts are kept.
 
     Raises SlurmError where accounts are kept and there is no answer.
     """
     wanted = set(jobs)
-    if not wanted or not shutil.which("sacct"):
-        return {}
+    if wanted and not shutil.which("sacct"):
+        return None
     found: dict[str, str] = {}
     for arrays in pieces(sorted({job.partition("_")[0] for job in wanted})):
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}"]
@@ -81,20 +88,22 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
             rows = [line.split("|") for line in _ask([*command, "--format=JobID,State"]).splitlines()]
         except SlurmError as error:
             if NO_ACCOUNTS in str(error):
-                return {}
+                return None
             raise
         found |= {job: state.split()[0] for ids, state in rows for job in each_task(ids) if job in wanted}
     return found
 
 
 def each_task(ids: str) -> list[str]:
-    """The tasks of an array that never began, as sacct writes them: 12_0 and 12_2 of 12_[0,2%4]; else the id itself."""
-    found = re.fullmatch(r"(\d+)_\[([\d,-]+)(?:%\d+)?\]", ids)
+    """The tasks of an array that never began, as sacct writes them: 12_0, 12_2 of 12_[0-2:2%4]; else the id itself."""
+    found = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", ids)
     if not found:
         return [ids]
-    bounds = [part.split("-") for part in found[2].split(",")]
+    bounds = [[int(bound) for bound in re.split("[-:]", part)] for part in found[2].split(",")]
     return [
-        f"{found[1]}_{task}" for first, *last in bounds for task in range(int(first), int((last or [first])[0]) + 1)
+        f"{found[1]}_{task}"
+        for first, *more in bounds
+        for task in range(first, (more or [first])[0] + 1, (more[1:] or [1])[0])
     ]
 
 
@@ -240,4 +249,5 @@ def _environment() -> dict[str, str]:
     """
     own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - {"SLURM_CONF"}
     own |= {"TMPDIR"} if "SLURM_JOB_ID" in os.environ else set()  # a folder that ends with its job
-    return {key: value for key, value in os.environ.items() if key not in own}
+    kept = {key: value for key, value in os.environ.items() if key not in own}
+    return {**kept, "SLURM_BITSTR_LEN": "0"}  # or sacct writes the first tasks of an array alone

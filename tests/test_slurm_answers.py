@@ -1,0 +1,61 @@
+"""What Slurm's programs answer of jobs, and what that says of them, without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmark import records
+from benchmark.jobs.slurm import commands
+from tests.support.job_lines import STARTED, ask, write_job
+from tests.support.slurm_lab import Lab, write_texts
+
+
+@pytest.fixture
+def lab(tmp_path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+
+
+def test_a_job_that_is_let_go_is_not_held(lab: Lab, monkeypatch) -> None:
+    """Oracle: squeue's reason: it is let go a moment before its file says so."""
+    ask(monkeypatch, {"7": commands.Queued("PENDING", "Dependency", "")})
+    write_job(lab, "Naive", released=False)
+    assert lab.states()["Naive"].state == "waiting"
+
+
+def test_a_job_that_ends_between_two_questions(lab: Lab, monkeypatch) -> None:
+    """Oracle: what its file says once squeue has answered; it was read before that."""
+    write_job(lab, "Naive", STARTED)
+
+    def answer() -> dict[str, commands.Queued]:
+        records.append(lab.jobs()[0].file, {"kind": "ended", "state": "failed", "error": "why"})
+        return {}
+
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "queue", answer)
+    assert lab.states()["Naive"].state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [("Connection refused", "unknown"), ("Slurm accounting storage is disabled", "interrupted")],
+)
+def test_a_silent_sacct_is_not_believed(lab: Lab, monkeypatch, error: str, state: str) -> None:
+    """Oracle: the rule for squeue: no answer is not an end; but a cluster that keeps no accounts has none to wait for.
+
+    What has said itself how it ended needs no sacct.
+    """
+    endings = commands.endings
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", endings)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+
+    def answer(command: list[str]) -> str:
+        raise commands.SlurmError(f"`{' '.join(command)}` failed: {error}")
+
+    monkeypatch.setattr(commands, "_ask", answer)
+    write_job(lab, "Naive", STARTED)
+    write_job(lab, "ER", STARTED, {"kind": "ended", "state": "failed", "error": "why"}, id="8")
+    found = lab.states()
+    assert (found["Naive"].state, found["ER"].state) == (state, "failed")
+    assert ("sacct does not answer how; started on n1 20" in found["Naive"].detail) == (state == "unknown")
