@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 from typing import Any
@@ -18,7 +19,7 @@ from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
-from benchmark.lease import me
+from benchmark.lease import Lease, me
 from benchmark.settings.suite_files import load_suite, parse_set
 from benchmark.store import Store
 from tests.support.job_lines import STARTED, ask, write_job
@@ -107,6 +108,8 @@ def test_no_answer_is_no_end(lab: Lab, monkeypatch, capsys) -> None:
     assert lab.call("cancel") == 2 and ended == []
     assert lab.call("run", "--executor", "slurm", "--dry-run") == lab.call("run", "--executor", "slurm") == 2
     assert len(lab.jobs()) == 1
+    write_job(lab, "ER", STARTED, id="8")
+    assert lab.call("run") == 3, "a run on this machine has nothing to do, and does not know whether all is done"
 
 
 @pytest.mark.parametrize(("submitted", "pauses"), [(False, [5, 5, 5]), (True, [30, 45, 67.5])])
@@ -195,6 +198,26 @@ def test_a_wait_for_another_suites_stage_is_told(lab: Lab, monkeypatch, capsys) 
     assert told in capsys.readouterr().out
     (stage / "lock.1").write_text(json.dumps({**owner, "job": "c/7"}))
     assert lab.call("status") == 0 and "waits for" not in capsys.readouterr().out
+
+
+def test_a_local_run_that_waits_for_somebody_else_says_so(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: who has the lease of the stage, here this process; the run has begun, gives no sign of life, and is no
+    job."""
+    lab.call("prepare")
+    states = lab.states()["Naive"]
+    records.append(
+        Store(lab.runs).run_file(states.config),
+        {"kind": "run", **states.config.description(), "stages": list(states.trained.keys), "unigram": {}},
+    )
+    capsys.readouterr()
+    stage = Store(lab.runs).stage(states.trained.keys[0])
+    stage.mkdir(parents=True)
+    with Lease(stage / "lock"):
+        assert lab.call("status") == 0
+    told = (
+        f"its next stage is trained by process {os.getpid()} of {me().user} on {me().host}; `kill {os.getpid()}` there"
+    )
+    assert re.search(f"naive-s0 +running .*{re.escape(told)}", capsys.readouterr().out)
 
 
 def test_the_runs_of_a_bundle_have_states_of_their_own(lab: Lab, monkeypatch, capsys) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm import commands, job_files
 from tests.support.fake_slurm import FakeSlurm, after
 from tests.support.slurm_lab import Lab, write_task, write_texts
 from tests.support.thorough import THOROUGH, one_in
@@ -21,7 +24,9 @@ def lab(tmp_path) -> Lab:
     return Lab(tmp_path / "lab", tmp_path).write(*ROWS)
 
 
-@pytest.mark.parametrize(("most", "rest"), [(50, "runs and scores"), (91, "scores")])
+@pytest.mark.parametrize(
+    ("most", "rest"), [(50, "the runs and scores that are left"), (91, "the scores that are left"), (151, "the rest")]
+)
 def test_more_than_may_be_submitted_is_gone_on_with(
     lab: Lab, tmp_path, monkeypatch, capsys, most: int, rest: str
 ) -> None:
@@ -35,7 +40,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(
     assert len(lab.jobs()) == most == len(slurm.released)
     lab.call("status", "--seeds", SEEDS)
     next_step = capsys.readouterr().out.splitlines()[-1]
-    assert "next: `python run_all.py run " in next_step and f" submits the {rest} that are left; `" in next_step
+    assert "next: `python run_all.py run " in next_step and f" submits {rest}; `" in next_step
     assert lab.submit("--seeds", SEEDS) == 2, "nothing fits any more, which is an error"
     assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     slurm.most = 1000
@@ -92,6 +97,27 @@ def test_what_is_refused_in_the_middle_is_gone_on_with(lab: Lab, tmp_path, monke
     released.clear()
     assert lab.submit() == 0
     assert {job.id for job in lab.jobs()} == slurm.released and len(lab.jobs()) == 5
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_full_disk_leaves_no_job_untold(lab: Lab, tmp_path, monkeypatch, capsys, step: int) -> None:
+    """The disk is full at one of the notes of submissions and of what was let go. Oracle: each id that Slurm has given
+    by then is said; with room the next `run` comes to what is submitted undisturbed."""
+    slurm, notes, append = FakeSlurm(tmp_path / "bin", monkeypatch), list[object](), job_files.append_each
+
+    def full(lines: dict[Path, Any]) -> None:
+        notes.append(lines)
+        if len(notes) == step + 1:
+            raise OSError(errno.ENOSPC, "No space left on device", "x.jsonl")
+        append(lines)
+
+    monkeypatch.setattr(job_files, "append_each", full)
+    assert lab.submit() == 2
+    sent = ", ".join(slurm.arrays)
+    told = f"error: submitted, but still held: {sent}; the same command lets them go, or submits them again. [Errno 28]"
+    assert told in capsys.readouterr().err
+    assert lab.submit() == 0
+    assert len(lab.jobs()) == 5 and {job.id for job in lab.jobs()} == slurm.released == set(slurm.jobs)
 
 
 class Killed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -170,6 +171,27 @@ def test_nobody_waits_for_a_copy_of_tokens(lab: Lab, tmp_path: Path) -> None:
         assert staged(config, shared, disk, partial(os.replace, kept, copy)) == copies
     shutil.rmtree(copy)
     assert staged(config, shared, disk) == copies and copy.exists()
+
+
+def test_a_disk_that_is_too_small_ends_no_run(lab: Lab, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Oracle: the shared folder, which has all that a full disk, or one that is none, did not take; the log says it."""
+    lab.call("prepare")
+    config, shared = lab.config("Naive"), Store(lab.runs)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "x")
+
+    (tmp_path / "file").write_text("")
+    met: list[str] = []
+    assert staged(config, shared, str(tmp_path / "file"), lambda: met.append("others")) == shared
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", full)
+        assert staged(config, shared, str(tmp_path / "disk"), lambda: met.append("others")) == shared
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith(f"tokens are read from {shared.data}")
+    ]
+    assert len(lines) == len(met) == 2 and "No space left" in lines[1]
+    assert staged(config, shared, str(tmp_path / "disk")) != shared
 
 
 def test_tokens_are_copied_to_a_disk_of_the_node(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,8 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
         submits = any(job.state in ("waiting", "running") for job in survey.jobs.values())  # else all is here
         runs = bool(to_train(states, retry_failed=False))
         left = [what for what, is_left in (("runs", runs), ("scores", lacks_scores)) if is_left and submits]
-        return f"next: {run} submits the {' and '.join(left)} that are left; {watch}" if left else f"next: {watch}"
+        rest = f"the {' and '.join(left)} that are left" if left else "the rest" if lacks_report(survey) else ""
+        return f"next: {run} submits {rest}; {watch}" if rest else f"next: {watch}"
     if found == {"done"} and survey.other_jobs("failed"):
         return f"next: `{command.format('run')} --retry-failed`{as_before} tries again what failed"
     if found == {"done"}:
@@ -87,6 +88,12 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
         return f"next: {run} scores what is missing" if lacks_scores else f"next: {report}"
     failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""
     return f"next: {run} trains what is missing{failed}"
+
+
+def lacks_report(survey: Survey) -> bool:
+    """Whether jobs of a cluster are under way and no report is, which is submitted last: something is left."""
+    known = [job for job in survey.jobs.values() if job.state in ("waiting", "running")]
+    return bool(known) and not any(job.key == "report" for job in known)
 
 
 def summary_of_others(survey: Survey) -> str:

@@ -182,12 +182,14 @@ class Survey:
         return RunState(config, "running", _join(said, _progress(last, config)), trained, job)
 
     def _waits_for(self, trained: Trained, job: JobState | None) -> str:
-        """Who has the stage that a run's job waits for, such as a job of another suite, and what ends that."""
+        """Who has the next stage of a run, such as a job of another suite, and what ends that."""
         stage = trained.keys[trained.stages : trained.stages + 1]
-        owner = Lease(self.store.stage(stage[0]) / "lock").owner() if job and stage else None
-        if not job or not owner or owner.job_id == job.id or owner.is_dead():
+        owner = Lease(self.store.stage(stage[0]) / "lock").owner() if stage else None
+        if not owner or (job and owner.job_id == job.id) or owner.is_dead():
             return ""
         ends = f"`scancel {owner.job_id}`" if owner.job else f"`kill {owner.pid}` there"
+        if not job:  # it may be the run's own process, which has just begun
+            return f"its next stage is trained by {owner}; {ends} ends that"
         return f"waits for its next stage, which {owner} trains; {ends} ends that"
 
     def _last(self, key: str) -> dict[str, records.Record]:

@@ -100,21 +100,25 @@ class SlurmExecutor:
         from benchmark.jobs.slurm.submission import Submission  # torch, for which who asks for states need not wait
 
         submission = Submission(self.suite, self._destination(), Resources(plan), ids)
-        for kind, group in groupby(jobs, key=lambda job: job.kind):
-            members = list(group)
-            if kind == "train":
-                submission.train(members)
-            elif kind == "report":
-                submission.after_all(members[0])
-            else:
-                submission.follow(members)
-        if submission.refusal and not submission.sent:
-            raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
         try:
+            for kind, group in groupby(jobs, key=lambda job: job.kind):
+                members = list(group)
+                if kind == "train":
+                    submission.train(members)
+                elif kind == "report":
+                    submission.after_all(members[0])
+                else:
+                    submission.follow(members)
+            if submission.refusal and not submission.sent:
+                raise SlurmError(f"Slurm refused the job:\n{submission.refusal}")
             self._let_go([job for file in submission.noted for job in job_files.read_one(file)])
-        except SlurmError as error:
+        except (SlurmError, OSError) as error:
+            if not submission.sent:
+                raise
             sent = ", ".join(submission.sent)
-            raise SlurmError(f"submitted, but still held: {sent}; the same command lets them go. {error}") from None
+            raise SlurmError(
+                f"submitted, but still held: {sent}; the same command lets them go, or submits them again. {error}"
+            ) from None
         return submission
 
     def _told(self, jobs: Sequence[PlannedJob], done: Submission | None) -> int:

@@ -22,6 +22,7 @@ from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.side_by_side import WorkerShare, train_side_by_side
 from benchmark.jobs.slots import Slot, slots_for
+from benchmark.jobs.status import FAILED, UNKNOWN
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.lease import Lock
@@ -68,7 +69,8 @@ def work_through(plan: Plan) -> int:
         )
     if unscored:
         print(f"{unscored} models could not be scored, see above; the same command tries them again", file=sys.stderr)
-    return int(bool(failed or plan.left_out or unscored))
+    unknown = any(state.state == "unknown" for state in plan.states)
+    return FAILED if failed or plan.left_out or unscored else UNKNOWN if unknown else 0
 
 
 def _score_and_measure(plan: Plan) -> int:

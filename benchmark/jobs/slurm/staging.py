@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], Non
     """The store, with copies of the run's tokens below `scratch`, where variables of the job's environment count.
 
     They are made once a node, and kept for the next job. A run that finds another at it does not wait: it reads the
-    shared folder. `meet` waits for the run's other processes, which have to wait for each other anyway.
+    shared folder, as where the disk is too small. `meet` waits for the run's other processes, which have to wait for
+    each other anyway.
 
-    Raises ConfigError for a variable that the job does not have, UserError for a folder there that is another user's,
-    OSError where the disk is too small.
+    Raises ConfigError for a variable that the job does not have, UserError for a folder there that is another user's.
     """
     place = os.path.expandvars(scratch)
     if "$" in place:
@@ -31,14 +32,17 @@ def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], Non
             f"slurm.scratch {scratch!r}: jobs have no such variable; give a folder of the node's own disk"
         )
     own = Path(place) / f"lifelong-pretraining-{os.getuid()}"
-    make_private(own)
     copies = replace(store, tokens=own / digest(str(store.root.absolute())))
     corpus = corpus_of(config, store, check=False)  # the copies are checked
     texts = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
     folders = [*texts, *(store.data / "tokenizers").glob("*/")]
     pairs = [(folder, copies.data / folder.relative_to(store.data)) for folder in folders]
-    for folder, copy in pairs:
-        _copy(folder, copy)
+    try:
+        make_private(own)
+        for folder, copy in pairs:
+            _copy(folder, copy)
+    except OSError as error:
+        print(f"tokens are read from {store.data}: slurm.scratch {scratch!r}: {error}", file=sys.stderr)
     meet()
     return copies if all(copy.exists() for _, copy in pairs) else store
 
