@@ -14,6 +14,7 @@ import gzip
 import html
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -39,6 +40,8 @@ from benchmark.training.method import Build
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
 LARGEST_COMMIT = 2**31  # bytes that a folder of records may have in a commit
+BLOCK = 4096  # bytes that a file takes at least, so that no endless number of empty ones is written
+LINK = "120000"  # git's mode of a link
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
 
 
@@ -66,20 +69,25 @@ def unpack(folder: Path, into: Path) -> Store:
     """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
         for name, content in _members(archive).items():
-            path = into / name
-            if into.resolve() not in path.resolve().parents:
-                raise ResultsError(
-                    f"{archive}: {name!r} would leave the folder; such an archive is not ours: restore it from a copy"
-                )
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with naming(path):
-                    path.write_bytes(content)
-            except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                raise ResultsError(
-                    f"{archive}: {name!r} is a file and a folder; such an archive is not ours: restore it from a copy"
-                ) from None
+            _put(into, name, content, str(archive))
     return Store(into)
+
+
+def _put(into: Path, name: str, content: bytes, source: str) -> None:
+    """Write a file of an archive or a commit into a folder. Raises ResultsError for a name that would leave it."""
+    path = into / name
+    if into.resolve() not in path.resolve().parents:
+        raise ResultsError(
+            f"{source}: {name!r} would leave the folder; such an archive is not ours: restore it from a copy"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with naming(path):
+            path.write_bytes(content)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise ResultsError(
+            f"{source}: {name!r} is a file and a folder; such an archive is not ours: restore it from a copy"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -160,38 +168,68 @@ def _read_page(page: Path) -> tuple[str, list[str]] | None:
 
 
 def _of_commit(folder: str, commit: str, into: Path) -> Path:
+    """Write the files that a commit has in a folder, as they were committed."""
     if commit.startswith("-"):  # git would take it for an option
         raise ResultsError(f"{folder}@{commit}: no commit is called so; give FOLDER@COMMIT")
-    archive = ["git", "-C", folder, "archive", "--format=tar", commit, "."]
     into.mkdir()
-    with tempfile.TemporaryFile() as said, subprocess.Popen(archive, stdout=subprocess.PIPE, stderr=said) as git:
+    with tempfile.TemporaryFile() as said:
         try:
-            _unpack_at_most(LARGEST_COMMIT, cast(IO[bytes], git.stdout), into)
-        except tarfile.TarError as error:  # git says in its own words that there is no such folder
-            git.wait()
+            with (
+                _git(folder, said, "ls-tree", "-r", commit) as files,
+                _git(folder, said, "cat-file", "--batch") as blobs,
+            ):
+                _write_files(files, blobs, into, f"{folder}@{commit}")
+            if files.returncode or not any(into.iterdir()):
+                raise LookupError
+        except LookupError as error:  # git says in its own words why
             said.seek(0)
             raise ResultsError(
                 f"{folder}@{commit}: no such folder in that commit ({said.read().decode().strip() or error}); give "
                 "FOLDER@COMMIT of one that has it"
             ) from None
         except OverflowError as error:
-            git.kill()
             raise ResultsError(
                 f"{folder}@{commit}: {error}, which no records have: name the folder of the records alone"
             ) from None
     return into
 
 
-def _unpack_at_most(most: int, packed: IO[bytes], into: Path) -> None:
-    """Unpack a tar file as it comes. Raises OverflowError where its files have more bytes than `most`."""
-    size = 0
-    with tarfile.open(fileobj=packed, mode="r|") as tar:
-        for member in tar:
-            size += member.size
-            if size > most:
-                raise OverflowError(f"more than {most:,} bytes")
-            with naming(into / member.name):
-                tar.extract(member, into, filter="data")
+def _git(folder: str, said: IO[bytes], *command: str) -> subprocess.Popen[bytes]:
+    """A command of git that reads objects. It starts no program that a hostile repository's settings name.
+
+    Filters, hooks and attributes are of commands on a work tree; a partial clone would fetch what it lacks.
+    """
+    settings = ("core.quotePath=false", "core.fsmonitor=false", "core.hooksPath=/dev/null", "protocol.allow=never")
+    options = [option for setting in settings for option in ("-c", setting)]
+    env = {**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}  # the latter for git before 2.45
+    git = ["git", *options, "-C", folder, *command]
+    return subprocess.Popen(git, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+
+
+def _write_files(files: subprocess.Popen[bytes], blobs: subprocess.Popen[bytes], into: Path, place: str) -> None:
+    """Write the files that `git ls-tree` lists, which `git cat-file --batch` gives.
+
+    Raises OverflowError for more bytes than LARGEST_COMMIT, or another thing than a file; LookupError for one that is
+    not there.
+    """
+    listed, asked, given = cast(IO[bytes], files.stdout), cast(IO[bytes], blobs.stdin), cast(IO[bytes], blobs.stdout)
+    room = LARGEST_COMMIT
+    for line in listed:
+        about, _, name = line.decode(errors="replace").rstrip("\n").partition("\t")
+        mode, kind, key = about.split()
+        if kind != "blob" or mode == LINK or name.startswith('"'):  # git quotes what breaks a line
+            raise OverflowError(f"{name!r:.80} is no plain file")
+        with contextlib.suppress(BrokenPipeError):  # it has said why
+            asked.write(f"{key}\n".encode())
+            asked.flush()
+        found = given.readline().split()  # key, kind, size
+        if len(found) != 3:
+            raise LookupError(f"{name!r:.80} is missing")
+        room -= int(found[2]) + BLOCK
+        if room < 0:
+            raise OverflowError(f"more than {LARGEST_COMMIT:,} bytes")
+        _put(into, name, given.read(int(found[2])), place)
+        given.read(1)  # the end of a line
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
