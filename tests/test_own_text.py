@@ -64,6 +64,28 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
         new_suite("suites/mine", [Path("texts")], 5e10)
 
 
+@pytest.mark.parametrize(
+    "name", ['x" }]\nmethods = ["joint"] #', 'a", evil = "b', "back\\slash \\", "é 😀 '", "${HOME}", "a\x7f"]
+)
+@pytest.mark.parametrize("is_folder", [True, False], ids=["folder", "field"])
+def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is_folder: bool, monkeypatch) -> None:
+    """Oracle: the suite's own rules, and a field or folder that is called as the text is; what they cannot hold is
+    refused."""
+    monkeypatch.chdir(texts.parent)
+    folder, field = (name, "body") if is_folder else ("My Letters", name)
+    renamed = (texts / "My Letters").rename(texts / folder)
+    lines = [json.dumps({"id": "x", field: text}) for text in sentences(1)]
+    (renamed / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    if "\n" in name or "$" in name or "\x7f" in name:
+        with pytest.raises(ConfigError, match="cannot stand in a suite"):
+            new_suite("mine", [texts / "news", renamed], 5e10)
+        return
+    new_suite("mine", [texts / "news", renamed], 5e10)
+    suite = load_suite("mine.toml")
+    assert suite.domains[1].text_field == field and Path(suite.domains[1].train[0]).name == folder
+    assert suite.methods == ("naive", "er", "elle", "elle_exact")
+
+
 def test_the_page_shows_what_is_written(texts: Path, monkeypatch) -> None:
     """Oracle: the keys of a file that was written; the page's own suite is held against the rules of suites."""
     monkeypatch.chdir(texts.parent)

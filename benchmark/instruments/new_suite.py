@@ -5,6 +5,7 @@ What it writes is where to begin from, not a result: every choice stands in the 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 from benchmark.atomic import whole_file
 from benchmark.data import corpus, files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
+from benchmark.hidden import BREAKS, first
 from benchmark.settings.config import ConfigError, Domain
 from benchmark.settings.model_settings import Size
 
@@ -230,5 +232,15 @@ def _largest(parameters: float, vocabulary: int) -> int:
 def _domain(text: Text, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    field = f', text_field = "{text.domain.text_field}"' if text.domain.text_field != "text" else ""
-    return f'{{ name = "{text.domain.name}", train = ["{beside.as_posix()}"]{field} }}'
+    field = f", text_field = {_quoted(text.domain.text_field)}" if text.domain.text_field != "text" else ""
+    return f'{{ name = "{text.domain.name}", train = [{_quoted(beside.as_posix())}]{field} }}'
+
+
+def _quoted(text: str) -> str:
+    """A text that others chose as TOML. Raises ConfigError for one that a suite would not read as it is."""
+    if "${" in text or first(text, BREAKS):
+        raise ConfigError(
+            f"--text: {text[:80]!r} cannot stand in a suite, where ${{NAME}} is a variable and a text has one line: "
+            "rename that field or folder"
+        )
+    return json.dumps(text, ensure_ascii=False)
