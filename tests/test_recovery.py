@@ -28,7 +28,7 @@ from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
 from benchmark.store import Heartbeat, read_heartbeat
 from benchmark.training import step_times
-from benchmark.training.method import LifelongMethod
+from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.manual_clock import Watch
@@ -195,12 +195,23 @@ class Remembers(LifelongMethod):
         return model
 
 
-def test_no_stage_begins_without_what_its_method_knew(folder: Path) -> None:
+@dataclass
+class CarriesOn(Remembers):
+    """Its Adam goes on with the moments of the stage before."""
+
+    def phases(self, stage):
+        return [Phase("adapt", 1.0, optimizer="carry")]
+
+
+@pytest.mark.parametrize(
+    ("method", "file"), [(Remembers, "method.pt"), (CarriesOn, "method.pt"), (CarriesOn, "optimizer.pt")]
+)
+def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], file: str, folder: Path) -> None:
     """Oracle: the file, put back: with it the same run goes on; without it or with half of it nothing is trained."""
-    lab = lab_of(Remembers, folder)
-    run = lab.run(lab.config(), "remembers")
+    lab = lab_of(method, folder)
+    run = lab.run(lab.config(), f"{method.__name__}-{file}")
     run.train(last_stage=0)
-    memory = run.store.stage(run.keys[0]) / "method.pt"
+    memory = run.store.stage(run.keys[0]) / file
     content = memory.read_bytes()
     for wrong in (lambda: memory.write_bytes(content[: len(content) // 2]), memory.unlink):
         wrong()

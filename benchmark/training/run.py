@@ -245,16 +245,10 @@ class Run:
         moments: Moments = {}
         torch.manual_seed(stage.seed)
         if previous:
-            moments = checkpoint.load(previous / "optimizer.pt") if self._keeps[index] else {}
+            moments = self._left(previous / "optimizer.pt") if self._keeps[index] else {}
             trained = previous / "trained"  # where that is not the model that is evaluated
             model = load(trained if trained.is_dir() else previous / "model")
-            known = checkpoint.load(previous / "method.pt")
-            if known is None:
-                raise ConfigError(
-                    f"{previous / 'method.pt'} is missing, so {self.config.row} would forget what it knew: restore it "
-                    f"from a copy, or delete {previous} to train that stage again"
-                )
-            set_state(method, {**get_state(method), **known})
+            set_state(method, {**get_state(method), **self._left(previous / "method.pt")})
         else:
             start = self.config.start
             model = load_start(start, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
@@ -301,6 +295,16 @@ class Run:
         fewer = {"micro_batch_size": rows} if rows != self.config.training.micro_batch_size else {}
         training.record("done", **summary, weights=weights, **fewer)
         training.checkpoint_file.unlink(missing_ok=True)
+
+    def _left(self, path: Path) -> Any:
+        """What the stage before has left in a file."""
+        known = checkpoint.load(path)
+        if known is None:
+            raise ConfigError(
+                f"{path} is missing, so {self.config.row} would forget what it knew: restore it from a copy, or delete "
+                f"{path.parent} to train that stage again"
+            )
+        return known
 
     def _lost(self, stage: int, kept: float) -> dict[str, float]:
         """What a kill cost, as far as the run's last sign of life says it: charged seconds that are spent again."""
