@@ -183,6 +183,7 @@ class DoneLine(StageEnd):
 
     kind: Literal["done"]
     weights: NotRequired[str]  # a hash of its model's
+    trained: NotRequired[str | None]  # of that which the next stage goes on from, where it is another
     micro_batch_size: NotRequired[int]  # rows of a forward pass, where memory did not hold as many as were asked for
 
 

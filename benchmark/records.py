@@ -34,7 +34,7 @@ that the stage began anew: what stands before it no longer counts.
     later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
                 to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
-                weights (sha256 of the model's; older: none),
+                weights (sha256 of the model's; older: none), trained (of the one to go on from; null: the same),
                 cores {wall and cpu (seconds while the clock ran), others (cores that other programs kept busy), share
                 (of its cores that they left to the stage)}; the last two are null where they cannot be told;
                 micro_batch_size, where memory did not hold as many rows as were asked for

@@ -17,6 +17,7 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models.devices import accelerators
+from benchmark.models.of_stage import load_evaluated
 from benchmark.orphans import end_with
 from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
@@ -114,6 +115,7 @@ def score_stage(
         score = f"{found['task']}, prompt {found['prompt']}, seed {found['seed']}: {found['test']:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
+    load_evaluated(store.stage(key))  # which holds it against its record
     checkpoint, told = SavedModel(folder, final), ""
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))

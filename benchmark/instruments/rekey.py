@@ -20,8 +20,9 @@ from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
 from benchmark.downstream.tasks import TaskData, score_key
-from benchmark.models import load
+from benchmark.models.of_stage import load_evaluated
 from benchmark.models.prompts import meet
+from benchmark.models.weights import weights_hash
 from benchmark.record_lines import LineOfStage, RecordedScore
 from benchmark.settings.config import RunConfig, Suite, digest, per_stage
 from benchmark.settings.task_settings import Prompt, Task
@@ -109,7 +110,7 @@ def _old_corpus_key(corpus: Corpus) -> str:
 def _move(run: Run, index: int, before: str) -> None:
     """A stage counts as done when its records are there, so they come last, and only then the old folder goes."""
     old, new = run.store.stage(before), run.store.stage(run.keys[index])
-    model = load(old / "model")
+    model = load_evaluated(old)
     meet(model, [domain.name for domain in run.config.domains[: index + 1]], seed=0)
     new.mkdir(parents=True, exist_ok=True)
     model.save(new / "model", run.corpus.tokenizer)
@@ -119,6 +120,8 @@ def _move(run: Run, index: int, before: str) -> None:
     for line in lines:
         if line["kind"] == "stage":
             line |= {"key": run.keys[index], "texts": run.stream.validation_keys, "moved_from": before}
+        elif line["kind"] == "done" and "weights" in line:
+            line["weights"] = weights_hash(model)  # without the rows of prompts that it has not met
     _write(new / "records.jsonl", lines)
     sync(new.parent)
     _remove(old)

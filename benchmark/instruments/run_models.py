@@ -13,8 +13,9 @@ from pathlib import Path
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.lease import Lease
-from benchmark.models import LanguageModel, load
+from benchmark.models import LanguageModel
 from benchmark.models.devices import own_device
+from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import GrowthRecord, LineOfStage
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
@@ -46,7 +47,7 @@ class RunModels:
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(self.device)
+            self._models[index] = load_evaluated(self.store.stage(self.keys[index])).to(self.device)
         return self._models[index]
 
     def up_to(self, last: int) -> list[LanguageModel]:

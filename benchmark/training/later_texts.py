@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from benchmark import records
-from benchmark.models import LanguageModel, load
+from benchmark.models import LanguageModel
+from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import LineOfStage
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
@@ -23,7 +24,7 @@ def evaluate_later_texts(stage: Path, stream: Stream, world: World, precision: s
     path = stage / "records.jsonl"
     trained = world.leads and any(line["kind"] == "evaluation" for line in records.read_stage(path))
     if world.agree(trained):
-        evaluate_missing(path, lambda: load(stage / "model"), stream, world, precision)
+        evaluate_missing(path, lambda: load_evaluated(stage), stream, world, precision)
 
 
 def evaluate_missing(

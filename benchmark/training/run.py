@@ -26,6 +26,7 @@ from benchmark.data.tokens import Corpus
 from benchmark.lease import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
+from benchmark.models.of_stage import load_trained
 from benchmark.models.start_model import load_start
 from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
@@ -246,8 +247,7 @@ class Run:
         torch.manual_seed(stage.seed)
         if previous:
             moments = self._left(previous / "optimizer.pt") if self._keeps[index] else {}
-            trained = previous / "trained"  # where that is not the model that is evaluated
-            model = load(trained if trained.is_dir() else previous / "model")
+            model = load_trained(previous)
             set_state(method, {**get_state(method), **self._left(previous / "method.pt")})
         else:
             start = self.config.start
@@ -288,12 +288,13 @@ class Run:
         weights = weights_hash(model)
         if other := training.trained():
             other.save(folder / "trained", self.corpus.tokenizer)
+        hashes = {"weights": weights, "trained": weights_hash(other) if other else None}
         checkpoint.save(folder / "method.pt", get_state(training.method))
         if self._keeps[index]:
             checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
         rows = training.training.micro_batch_size
         fewer = {"micro_batch_size": rows} if rows != self.config.training.micro_batch_size else {}
-        training.record("done", **summary, weights=weights, **fewer)
+        training.record("done", **summary, **hashes, **fewer)
         training.checkpoint_file.unlink(missing_ok=True)
 
     def _left(self, path: Path) -> Any:

@@ -11,6 +11,7 @@ from benchmark.data.bpe import content_key
 from benchmark.instruments.rekey import old_stage_keys
 from benchmark.models import load
 from benchmark.models.prompts import meet
+from benchmark.models.weights import weights_hash
 from benchmark.settings.config import digest
 from benchmark.training.run import Run
 
@@ -28,6 +29,9 @@ def as_that_version_left_it(run: Run) -> list[str]:
         lines = records.read(folder / "records.jsonl")
         for line in lines:
             line.pop("texts", None)
+            line.pop("trained", None)
+            if line["kind"] == "done":
+                line["weights"] = weights_hash(model)
             if line["kind"] == "stage":
                 line["key"] = before
         (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
