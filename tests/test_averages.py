@@ -16,6 +16,7 @@ from benchmark.instruments import conformance
 from benchmark.instruments.lab import Lab
 from benchmark.models import load
 from benchmark.settings.schedules import Piece, Schedule
+from benchmark.training import checkpoint
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.unchanged import SideEffect
 
@@ -92,7 +93,7 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
         trunk, weights = (load(path).state_dict() for path in (folder / "trained", expected / "model"))
         assert all(torch.equal(trunk[name], weights[name]) for name in weights)
         assert not torch.equal(load(folder / "model").state_dict()[NAME], weights[NAME])
-        kept, moments = (torch.load(path / "optimizer.pt", weights_only=True) for path in (folder, expected))
+        kept, moments = (checkpoint.load(path / "optimizer.pt") for path in (folder, expected))
         for name, state in moments.items():
             assert all(torch.equal(kept[name][key], state[key]) for key in state)
 

@@ -219,6 +219,7 @@ def test_a_checkpoint_is_a_file_of_plain_data(tmp_path) -> None:
     )
     saved.save(path)
     content = torch.load(path, weights_only=True)
+    assert content.pop("of stage") == tmp_path.name
     recovered = {"name": "recover", "steps": 2.0}
     assert content == {
         "position": {"phase": 1, "step": 3, "step_cost": 0.5, "before": {"steps": 2.0}, "phases": [recovered]},

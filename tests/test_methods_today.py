@@ -20,6 +20,7 @@ from benchmark.models import build as build_model
 from benchmark.models.lora import linear_maps
 from benchmark.settings.config import ConfigError, Training
 from benchmark.settings.model_settings import Size
+from benchmark.training import checkpoint
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Stage
 from methods.ema import EMA
@@ -241,7 +242,7 @@ def test_the_infinite_learning_rate(folder, monkeypatch) -> None:
     anneal = [0.5 * 0.2**0.25, 0.5 * 0.2**0.75]
     first = [*warm, *cool, *[0.5] * 2, *anneal]
     assert rates == pytest.approx([3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6)
-    kept = torch.load(run.store.stage(run.keys[-1]) / "optimizer.pt", weights_only=True)
+    kept = checkpoint.load(run.store.stage(run.keys[-1]) / "optimizer.pt")
     assert {state["step"].item() for state in kept.values()} == {24}  # of adapt alone
     for key in run.keys:
         models = [load(run.store.stage(key) / name).state_dict() for name in ("model", "trained")]

@@ -27,7 +27,7 @@ from benchmark.lease import me
 from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
 from benchmark.store import Heartbeat, read_heartbeat
-from benchmark.training import step_times
+from benchmark.training import checkpoint, step_times
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
@@ -221,6 +221,38 @@ def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], f
     memory.write_bytes(content)
     run.train(last_stage=1)
     assert run.store.stage_done(run.keys[1])
+
+
+@pytest.mark.parametrize("file", ["method.pt", "optimizer.pt", "checkpoint.pt"])
+def test_no_stage_takes_the_file_of_another(file: str, folder: Path) -> None:
+    """Oracle: the files of the same stage with another seed, whose shapes fit. One without a key, as earlier versions
+    wrote it, is read; one that no version wrote is an error with its name."""
+    lab = lab_of(CarriesOn, folder)
+    one, other = (
+        lab.run(lab.config().model_copy(update={"seed": seed}), f"of-another-{file}-{seed}") for seed in (1, 2)
+    )
+    for run in (one, other):
+        run.train(last_stage=0)
+        if file == "checkpoint.pt":
+            run.asked_to_stop = lambda: True
+            with pytest.raises(Stopped):
+                run.train(last_stage=1)
+            run.asked_to_stop = lambda: False
+    index = 1 if file == "checkpoint.pt" else 0
+    path, foreign = (run.store.stage(run.keys[index]) / file for run in (one, other))
+    own = torch.load(path, weights_only=True)
+    assert own.pop(checkpoint.OWNER) == one.keys[index]
+    path.write_bytes(foreign.read_bytes())
+    with pytest.raises(UserError, match=rf"{file} is of stage '{other.keys[index]}', not of {one.keys[index]}: a file"):
+        one.train(last_stage=1)
+    for content, message in (([1], "holds a list"), ({}, "is no checkpoint"), ({"position": 7}, "is no checkpoint")):
+        torch.save(content, path)
+        if file == "checkpoint.pt" or message == "holds a list":
+            with pytest.raises(UserError, match=rf"{file} {message}.*: re(move|store)"):
+                one.train(last_stage=1)
+    torch.save(own, path)
+    one.train(last_stage=1)
+    assert one.store.stage_done(one.keys[1])
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:

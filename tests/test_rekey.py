@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import methods
 from benchmark import records
@@ -16,6 +17,7 @@ from benchmark.instruments.rekey import old_stage_keys, rekey
 from benchmark.models import load
 from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
+from benchmark.training import checkpoint
 from tests.support.older_version import as_that_version_left_it
 from tests.support.tiny_suite import write
 
@@ -71,6 +73,8 @@ def test_all_that_was_moved_is_on_the_disk_before_the_old_is_removed(tmp_path: P
     run = lab.run(lab.config(), "store")
     run.train(last_stage=0)
     first = old_stage_keys(run.config, methods.build("ewc", {}), rekeying._old_corpus_key(run.corpus))[0]
+    memory = run.store.stage(run.keys[0]) / "method.pt"
+    torch.save(checkpoint.load(memory), memory)  # that version did not say of which stage it is
     run.store.stage(run.keys[0]).rename(run.store.stage(first))
     asked: list[Path] = []
     sync, remove = os.fsync, shutil.rmtree

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast, get_args
@@ -28,6 +27,7 @@ from benchmark.settings.config import RunConfig, Suite, digest, per_stage
 from benchmark.settings.task_settings import Prompt, Task
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, recorded_stages
+from benchmark.training import checkpoint
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
@@ -114,8 +114,7 @@ def _move(run: Run, index: int, before: str) -> None:
     meet(model, [domain.name for domain in run.config.domains[: index + 1]], seed=0)
     new.mkdir(parents=True, exist_ok=True)
     model.save(new / "model", run.corpus.tokenizer)
-    with whole_file(new / "method.pt") as copy, (old / "method.pt").open("rb") as file:
-        shutil.copyfileobj(file, copy)
+    checkpoint.save(new / "method.pt", checkpoint.load(old / "method.pt"))
     lines = cast(list[LineOfStage], records.read(old / "records.jsonl"))
     for line in lines:
         if line["kind"] == "stage":

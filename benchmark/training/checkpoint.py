@@ -20,6 +20,8 @@ from benchmark.record_lines import PhaseSpending
 from benchmark.training.contention import Running
 from benchmark.training.optimization import Moments
 
+OWNER = "of stage"  # the entry of a file that says the key of its stage; no attribute or weight is called so
+
 
 @dataclass(frozen=True)
 class PhaseCost:
@@ -74,26 +76,33 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint | None:
         """What `save` wrote, or None if there is nothing. Raises DamagedFile."""
-        content = load(path, device, f"remove {path}, and its stage begins again from the model before it")
+        cure = f"remove {path}, and its stage begins again from the model before it"
+        content = load(path, device, cure)
         if content is None:
             return None
-        position = Position(**content["position"])
-        position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
-        cores = Running(**content.get("cores", {}))  # checkpoints of earlier versions lack it
-        return cls(**content | {"position": position, "cores": cores})
+        try:
+            position = Position(**content["position"])
+            position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
+            cores = Running(**content.get("cores", {}))  # checkpoints of earlier versions lack it
+            return cls(**content | {"position": position, "cores": cores})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
+    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all.
+
+    It says whose it is: the stage is known by the name of its folder.
+    """
     with whole_file(path) as file:
-        torch.save(dict(content), file)
+        torch.save({**content, OWNER: path.absolute().parent.name}, file)
 
 
 def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it from a copy") -> Any:
     """What `save` wrote, or None if there is nothing. Only plain data is read back, never code.
 
     torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
-    the tensors here. Raises DamagedFile, which ends with the cure.
+    the tensors here. Files of earlier versions do not say whose they are. Raises DamagedFile, which ends with the cure.
     """
     if not path.exists():
         return None
@@ -102,8 +111,13 @@ def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it
             if any(one.file_size > one.compress_size for one in archive.infolist()):
                 raise zipfile.BadZipFile("it is compressed, as torch writes none, and may expand without end")
             damaged = archive.testzip()
-        if damaged is None:
-            return torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location=device, weights_only=True) if damaged is None else None
     except Exception as error:  # neither library says what a damaged file may raise
         raise DamagedFile(f"{path} cannot be read ({type(error).__name__}: {error}): {cure}") from error
-    raise DamagedFile(f"{path} is damaged (in {damaged}): {cure}")
+    if damaged is not None:
+        raise DamagedFile(f"{path} is damaged (in {damaged}): {cure}")
+    if not isinstance(content, dict):
+        raise DamagedFile(f"{path} holds a {type(content).__name__}, not what a stage writes: {cure}")
+    if (owner := content.pop(OWNER, key := path.absolute().parent.name)) != key:
+        raise DamagedFile(f"{path} is of stage {owner!r:.60}, not of {key}: a file was moved here; {cure}")
+    return content

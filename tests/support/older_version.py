@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+import torch
+
 import methods
 from benchmark import records
 from benchmark.data.bpe import content_key
@@ -13,6 +15,7 @@ from benchmark.models import load
 from benchmark.models.prompts import meet
 from benchmark.models.weights import weights_hash
 from benchmark.settings.config import digest
+from benchmark.training import checkpoint
 from benchmark.training.run import Run
 
 
@@ -35,6 +38,7 @@ def as_that_version_left_it(run: Run) -> list[str]:
             if line["kind"] == "stage":
                 line["key"] = before
         (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        torch.save(checkpoint.load(folder / "method.pt"), folder / "method.pt")
         os.replace(folder, run.store.stage(before))
     line = records.read(run.store.run_file(config))[0]
     line.pop("texts")
