@@ -256,14 +256,46 @@ def test_no_text_in_a_csv_is_a_formula(start: str) -> None:
     assert "'" + start.replace("\r", " ") in fields
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_SECRET", "AWS_ACCESS_KEY_ID", "PASSWORD", "API_KEY", "GITHUB_PAT"])
+SECRETS = {
+    *(
+        "HF_TOKEN",
+        "HFTOKEN",
+        "MY_SECRET",
+        "CLIENTSECRET",
+        "AWS_ACCESS_KEY_ID",
+        "SSHKEY",
+        "PASSWORD",
+        "API_KEY",
+        "apikey",
+    ),
+    *("GITHUB_PAT", "PGPASSWORD", "PGPASS", "DB_PWD", "DBPWD", "MYSQL_PASSWD", "DB_PASS_2", "PASSPHRASE", "CREDS"),
+    *("GOOGLE_CREDENTIALS", "BASIC_AUTH", "AUTHORIZATION", "PRIVATE", "SESSIONCOOKIE", "SSH_AUTH_SOCK"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
 def test_a_suite_asks_for_no_secret(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in a suite stands in records, so one that somebody hands over could carry it out."""
     file = tiny_suite.write(tmp_path)
+    text = file.read_text()
     monkeypatch.setenv(name, "hunter2")
-    monkeypatch.setenv("TOKENIZER_FOLDER", "somewhere")
-    file.write_text(file.read_text().replace('title = "Tiny"', 'title = "${TOKENIZER_FOLDER}"'))
-    assert load_suite(str(file)).title == "somewhere"
-    file.write_text(file.read_text().replace("${TOKENIZER_FOLDER}", f"${{{name}}}"))
+    for harmless in ("TOKENIZER_FOLDER", "PWD", "AUTHOR", "PATH_TO_TEXT", "KEYBOARD"):
+        monkeypatch.setenv(harmless, "somewhere")
+        file.write_text(text.replace('title = "Tiny"', f'title = "${{{harmless}}}"'))
+        assert load_suite(str(file)).title == "somewhere"
+    file.write_text(text.replace('title = "Tiny"', f'title = "${{{name}}}"'))
     with pytest.raises(ConfigError, match=f"{name}.*sounds like a secret"):
         load_suite(str(file))
+
+
+def test_a_suite_asks_for_no_address_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the part of an address before the @ (RFC 3986, 3.2.1); one without it is a place like others."""
+    file = tiny_suite.write(tmp_path)
+    file.write_text(file.read_text().replace('title = "Tiny"', 'title = "${DATABASE_URL}"'))
+    monkeypatch.setenv("DATABASE_URL", "https://host:8080/a:b@c")
+    assert load_suite(str(file)).title == "https://host:8080/a:b@c"
+    for address in ("postgres://me:hunter2@host/db", "redis://:hunter2@host"):
+        monkeypatch.setenv("DATABASE_URL", address)
+        with pytest.raises(ConfigError, match=r"DATABASE_URL.*holds a password") as raised:
+            load_suite(str(file))
+        assert "hunter2" not in str(raised.value)

@@ -34,21 +34,11 @@ else:
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 LONGEST_NAME = 60  # characters of a folder that is named after `--set`, before the hash
-SECRET = {
-    "token",
-    "tokens",
-    "secret",
-    "secrets",
-    "password",
-    "passwd",
-    "pass",
-    "passphrase",
-    "key",
-    "apikey",
-    "pat",
-} | {
-    *("credential", "credentials", "cookie", "auth", "private")  # words of the name of a variable
-}
+SECRET = re.compile(  # parts of the name of a variable
+    r"passw|passphrase|pass(_|$)|(?!^pwd$)pwd|secret|token(?!iz)|keys?(_|$)|cred|private|cookie|auth(?!ors?(_|$))|(^|_)pat(_|$)",
+    re.IGNORECASE,
+)
+PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # in an address
 LABELS = ("title", "name")  # keys whose text tables and terminals show
 LONGEST_TEXT = 4096  # characters of any text in a suite
 _SEEDS: TypeAdapter[tuple[int, ...]] = TypeAdapter(Seeds)
@@ -334,10 +324,12 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
         _refuse_unreadable(value, f"{place}: {key}", hidden)
 
         def from_environment(match: re.Match[str]) -> str:
-            if SECRET.intersection(match[1].lower().split("_")):
+            holds = PASSWORD.search(os.environ.get(match[1], ""))
+            if holds or SECRET.search(match[1]):
                 raise ConfigError(
-                    f"{place} asks for the environment variable {match[1]} (in {value!r}), which sounds like a secret: "
-                    "records and reports would hold it; use a variable of another name"
+                    f"{place} asks for the environment variable {match[1]} (in {value!r}), which "
+                    f"{'holds a password' if holds else 'sounds like a secret'}: "
+                    "records and reports would hold it; use another variable"
                 )
             if match[1] not in os.environ:
                 raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
