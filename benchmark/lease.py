@@ -17,6 +17,7 @@ import functools
 import getpass
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 90.0  # seconds of watching without one: more than a network file system shows old times for, 60
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
+PIDS = 2**22  # Linux' greatest number of a process
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 GONE = {errno.ENOENT, errno.ESTALE}
 
@@ -326,11 +328,14 @@ def _read(path: Path) -> Owner | None:
 
 
 def _parsed(content: bytes) -> Owner | None:
-    """None for what was given back, and for what its owner has not finished writing."""
+    """None for what was given back, for what its owner has not finished writing, and for what no owner writes."""
+    import msgspec  # here, for --help has no packages
+
     try:
-        return Owner(**json.loads(content))
-    except (ValueError, TypeError):
+        owner = msgspec.json.decode(content, type=Owner)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+    return owner if 0 < owner.pid <= PIDS and re.fullmatch(r"([^/]*/\w+)?", owner.job) else None
 
 
 def _user() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from benchmark import lease
 from benchmark.errors import UserError
-from benchmark.lease import Lease, LeaseLost, me
+from benchmark.lease import Lease, LeaseLost, Owner, me
 
 COUNTS = """
 import errno, fcntl, sys, time
@@ -114,6 +115,28 @@ def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: p
     assert second.owner() == dataclasses.replace(me(), kernel="another")
     second.check()
     second.release()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"pid": pid} for pid in ("1", None, 1.5, True, 0, -1, 2**31, 10**30)),
+        *({"host": 7}, {"kernel": []}, {"user": None}, {"started": "x"}, {"restarts": "x"}, {"job": 7}),
+        *({"job": "c/1; rm x"}, {"job": "1"}, {"job": "c/"}),
+    ],
+)
+def test_an_owner_that_cannot_be_is_none(wrong: dict[str, object], tmp_path: Path) -> None:
+    """Oracle: the types of `Owner`, numbers of processes (PID_MAX_LIMIT, 2**22) and of Slurm's jobs, which messages
+    paste into commands. What is damaged says nothing, and keeps nobody from the work."""
+    asked = Lease(tmp_path / "lock")
+    asked.path.touch()
+    numbered, owner = tmp_path / "lock.1", dataclasses.asdict(me()) | {"job": "c/12_3"}
+    numbered.write_text(json.dumps(owner))
+    assert asked.owner() == Owner(**owner) and asked.is_taken()
+    numbered.write_text(json.dumps(owner | wrong))
+    assert asked.owner() is None and not asked.is_taken()
+    numbered.write_text("[" * 100_000)
+    assert asked.owner() is None and not asked.is_taken()
 
 
 def test_who_died_before_it_said_who_it_is_keeps_nobody_waiting(tmp_path: Path, monkeypatch) -> None:
