@@ -163,6 +163,12 @@ def _flaw_of_score(line: Line) -> str:
     return ""
 
 
+def _flaw_of_job(line: Line) -> str:
+    if not re.fullmatch(r"[0-9]{1,18}(_[0-9]{1,18})?", line["id"]):
+        return f"its 'id' is {line['id']!r:.60}, which is no job's number"
+    return ""
+
+
 _RULES: dict[str, Callable[[Line], str]] = {
     "evaluation": _flaw_of_evaluation,
     "resumed": _flaw_of_spent,
@@ -170,6 +176,7 @@ _RULES: dict[str, Callable[[Line], str]] = {
     "score": _flaw_of_score,
     "baseline": _flaw_of_score,
     "reference": _flaw_of_score,
+    "job": _flaw_of_job,
 }
 
 

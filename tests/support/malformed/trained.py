@@ -153,29 +153,29 @@ READERS = {
 OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
     "stage": {
         **dict.fromkeys(("key", "domain", "provenance", "budget", "data"), ("gone", 7)),
-        **dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), ("gone", "x")),
+        **dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), ("gone", "x", -1)),
         "provenance": ("gone", 7, {}),
-        "budget": ("gone", 7, {}, {"unit": 7, "amount": 1.0}),
+        "budget": ("gone", 7, {}, {"unit": 7, "amount": 1.0}, *({"unit": "steps", "amount": x} for x in (-1.0, 0))),
         "phases": ("gone", "x", [1], [{}]),
         "time": ("gone", "x"),
     },
     "evaluation": {
         "phase": ("gone", 7, "no_such"),
-        "step": ("gone", "x"),
+        "step": ("gone", "x", -1),
         "fraction": ("gone", "x", 1.5, -0.1),
-        "charged": ("gone", 7, {}, {"seconds": "x"}, {"seconds": 1.0}),
+        "charged": ("gone", 7, {}, {"seconds": "x"}, {"seconds": 1.0}, {"seconds": -1.0, "steps": 1, "tokens": 1}),
         "perplexity": (
             *("gone", 7, {}, {"a": "x", "b": 1.0}, {"a": 1.0, "b": -1.0}, {"b": 1.0}, {"a": [], "b": 1.0}),
             {"a": 1.0, "b": 1.0, "not yet met": "x"},
         ),
-        "bits_per_byte": (7, {}, {"a": "x"}),
-        "tokens_per_second": ("x",),
+        "bits_per_byte": (7, {}, {"a": "x"}, {"a": -1.0, "b": 1.0}),
+        "tokens_per_second": ("x", -1.0),
         "loss": ("x",),
         "time": ("gone", "x"),
     },
     "done": {
-        "charged": ("gone", 7, "x", {}, {"seconds": 1e9, "steps": 1, "tokens": 1}),
-        "phases": ("gone", "x", [1], [{}]),
+        "charged": ("gone", 7, "x", {}, *({"seconds": x, "steps": 1, "tokens": 1} for x in (1e9, -1.0))),
+        "phases": ("gone", "x", [1], [{}], [{"name": "adapt", "seconds": -1.0, "steps": 1, "tokens": 1}]),
         "growth": ("gone", 7, {}),
         "cores": (7, {}),
         "time": ("gone", "x"),
@@ -188,6 +188,7 @@ OF_RUN: dict[str, tuple[object, ...]] = {
     "config": ("gone", [7], {}),
     "stages": ("gone", 7, ["../../x"], []),
     **dict.fromkeys(("texts", "probes", "tasks", "start"), (7,)),
+    "start": (7, "../../x", "a/b", "."),
     "time": ("gone", "x"),
 }
 
@@ -199,7 +200,7 @@ SCORE: dict[str, object] = {
 OF_SCORE: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("dev", "test"), (2.0, -0.1, "x", None)),
     **dict.fromkeys(("test_without_leaks", "picked_right"), (1.5,)),
-    **{"prompt": ("zzz", 7), "seed": ([1],), "task": (["t"],), "metric": (7,), "seconds": ("x",), "time": ("x",)},
+    **{"prompt": ("zzz", 7), "seed": ([1],), "task": (["t"],), "metric": (7,), "seconds": ("x", -1.0), "time": ("x",)},
 }
 
 
@@ -253,6 +254,25 @@ def records() -> Iterator[Case]:
             for command in ("report", "compare", "track"):
                 yield Case(f"{command}: score: {field} {value}", READERS[command], (".jsonl:1:", field), make)
     yield Case("baselines", report, ("baselines",), both(_runs, write("runs/scores/baselines.jsonl", b"{}\n{}\n")))
+
+
+JOB: dict[str, object] = {
+    **{"kind": "job", "time": 1.0, "id": "12_3", "key": "k", "name": "n", "run": None, "after": [], "needs": []},
+    **{"log": "l", "exclusive": False},
+}
+OF_JOB: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("id", "time", "key", "after", "needs", "log", "user", "bundled"), ([7],)),
+    "id": ([7], "12;x", "", "12_", "x", "-1", "9" * 5000, "1_2_3"),
+}
+
+
+def jobs() -> Iterator[Case]:
+    """Files of Slurm's jobs."""
+    for field, values in OF_JOB.items():
+        for value in values:
+            make = both(_runs, write("runs/suites/tiny/jobs/c/12_3.jsonl", lines({**JOB, field: value})))
+            for command in ("status", "dry run"):
+                yield Case(f"{command}: job: {field} {value!s:.9}", READERS[command], ("12_3.jsonl:1:", field), make)
 
 
 def _change(path: Path, change: Any) -> None:
