@@ -190,7 +190,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
             if _is_torn(descriptor):
                 line = b"\n\n" + line  # the empty line tells readers that the broken one before was a killed writer's
             if os.write(descriptor, line) != len(line):
-                raise OSError(f"{path}: a record was cut short (is the disk full?)")
+                raise OSError(f"{path}: a record was cut short: free room on the disk, and try again")
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -41,8 +41,8 @@ class InfiniteLR(LifelongMethod):
     def __post_init__(self) -> None:
         if not 0 < self.anneal < 1 - self.cooldown < 1 - self.warmup:
             raise ValueError(
-                f"warmup {self.warmup}, cooldown {self.cooldown} and anneal {self.anneal}: cooldown ends after warmup, "
-                "and something is left between it and anneal"
+                f"warmup {self.warmup}, cooldown {self.cooldown} and anneal {self.anneal}: let cooldown end after "
+                "warmup, and leave something between it and anneal"
             )
 
     def signature(self, stage: Stage) -> dict[str, object]:

@@ -208,7 +208,7 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
         ({"kind": "experts"}, None, r"experts \(Lifelong-MoE\).*export that of another method"),
         ({"prompts": True}, "four", "--prompt 'four'.*knows one, two, three, none"),
         ({}, "two", "without a prompt; leave --prompt out"),
-        ({"kind": "adapters"}, "none", "knows one, two, three$"),
+        ({"kind": "adapters"}, "none", "knows one, two, three: choose"),
     ]
     for number, (made, prompt, message) in enumerate(wrong):
         with pytest.raises(ConfigError, match=message):

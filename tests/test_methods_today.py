@@ -251,7 +251,7 @@ def test_the_infinite_learning_rate(folder, monkeypatch) -> None:
 
 def test_shares_that_leave_no_time_are_refused() -> None:
     """Oracle: the message, when the method is built."""
-    with pytest.raises(ValueError, match="cooldown ends after warmup"):
+    with pytest.raises(ValueError, match="let cooldown end after warmup"):
         methods.build("infinite_lr", {"cooldown": 0.9, "anneal": 0.2})
 
 

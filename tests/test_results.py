@@ -326,7 +326,7 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
         check(study)
     table.write_text(text)
     (study / "report/tiny/better.csv").write_text(text)
-    with pytest.raises(ResultsError, match="is not what records give"):
+    with pytest.raises(ResultsError, match="the records give no such table: remove it"):
         check(study)
 
 

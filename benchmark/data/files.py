@@ -48,8 +48,8 @@ def _find(spec: str, skipped: Counter[str]) -> list[Path]:
                 pass
         files = list(_matching(str(path)))
         is_glob = glob.has_magic(spec)
-        problem = "nothing matches this pattern" if is_glob else "no such file or folder"
-        problem += f" (from {Path.cwd()}): correct the path"
+        what = "nothing matches this pattern" if is_glob else "no such file or folder"
+        problem = f"{what} (from {Path.cwd()}): correct the path"
     if not files:
         raise DataError(f"{spec}: {problem}")
     for file in files:

@@ -76,7 +76,7 @@ def _parse(place: str, line: bytes) -> RawExample:
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 ({error.reason}): convert the file") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error})") from None
+        raise DataError(f"{place}: not JSON ({error}): each line must be one object with text and label") from None
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     for field in ("text", "label"):

@@ -74,7 +74,11 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
     if domain not in (None, AUTO, *names):
-        known = f"knows {', '.join(names)}, and {AUTO!r} picks one" if names else "knows no domain: leave --domain out"
+        known = (
+            f"knows {', '.join(names)}; choose one, or {AUTO!r}, which picks one"
+            if names
+            else "knows no domain: leave --domain out"
+        )
         raise ConfigError(f"--domain {domain!r}: {checkpoint} {known}")
     opened = on_text(model, tokenizer, text)
     share = None

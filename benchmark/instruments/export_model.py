@@ -102,7 +102,7 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
     reads_alike = not (model.prompts or isinstance(model, LoraModel))
     choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
     if asked is not None and asked not in choices:
-        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}")
+        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
     if reads_alike and asked in names:
         raise ConfigError(f"--prompt {asked!r}: {stage} reads all domains without a prompt; leave --prompt out")
     return None if reads_alike or asked == NONE else asked or names[-1]

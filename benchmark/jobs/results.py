@@ -325,7 +325,10 @@ def _compare(committed: Path, rendered: Path) -> int:
     )
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
-            raise ResultsError(f"{committed / name}: {'is not what records give' if name in ours else 'is missing'}")
+            what = (
+                "the records give no such table: remove it" if name in ours else "is missing: render the report again"
+            )
+            raise ResultsError(f"{committed / name}: {what}")
         if ours[name].read_bytes() != theirs[name].read_bytes():
             raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
     return len(ours)

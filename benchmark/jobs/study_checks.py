@@ -136,7 +136,9 @@ def _check_budget(stage: EndedStage, amount: float) -> None:
         )
     step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start["phases"])
     if spent[unit] > may + 4 * step:  # one step of its dearest phase
-        raise ResultsError(f"{stage.name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}")
+        raise ResultsError(
+            f"{stage.name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}, more than a step over: train again"
+        )
     if "weights" not in stage.done:
         raise ResultsError(
             f"{stage.name}: no hash of its weights, so nobody could repeat it: collect a run of today's code"

@@ -37,7 +37,7 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
 
     def whole(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) < 17 and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most:,}")
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most:,}: give one")
         return int(text)
 
     return whole

@@ -251,7 +251,7 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+        raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
     content = located(content, path)
     if base is None:

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from benchmark.settings.config import ConfigError
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase
 from benchmark.training.random_numbers import random_bits
@@ -24,18 +25,25 @@ class Loader:
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
         training, stage, stream, world = inputs.config.training, inputs.stage, inputs.stream, inputs.world
         if training.batch_size % world.size:
-            raise ValueError(f"training.batch_size {training.batch_size} cannot be split over {world.size} processes")
+            raise ConfigError(
+                f"training.batch_size {training.batch_size} cannot be split over {world.size} processes: change one of "
+                "them"
+            )
         self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
         self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
         self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
         if 0 < self._memory_rows < world.size:
-            raise ValueError(f"{self._memory_rows} rows from memory cannot be split over {world.size} processes")
+            raise ConfigError(
+                f"{self._memory_rows} rows from memory cannot be split over {world.size} processes: give more of them, "
+                "or fewer processes"
+            )
         self._source_rows = [stream.source_batch_size(one, stage.index, training.batch_size) for one in phase.sources]
         for source, count in zip(phase.sources, self._source_rows, strict=True):
             if 0 < count < world.size:
-                raise ValueError(
-                    f"{count} rows of source {source.domain!r} cannot be split over {world.size} processes"
+                raise ConfigError(
+                    f"{count} rows of source {source.domain!r} cannot be split over {world.size} processes: give more "
+                    "of them, or fewer processes"
                 )
         rows = sum(self._source_rows) if phase.sources else training.batch_size  # of a step, over all processes
         self.tokens = (rows + self._memory_rows) * stream.length

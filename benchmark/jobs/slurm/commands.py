@@ -239,7 +239,9 @@ def _ask(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
     except subprocess.CalledProcessError as error:
-        raise SlurmError(f"`{' '.join(command)}` failed: {error.stderr.strip()}") from None
+        raise SlurmError(
+            f"`{' '.join(command)}` failed: {error.stderr.strip()}; repair what Slurm names, and try again"
+        ) from None
 
 
 def _environment() -> dict[str, str]:
