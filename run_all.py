@@ -39,13 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         return COMMANDS[options.command](options)
-    except (UserError, ModuleNotFoundError) as error:
-        print(f"error: {told(error)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.filename is None:
+    except (UserError, ModuleNotFoundError, OSError) as error:
+        if isinstance(error, OSError) and error.filename is None:
             raise
-        print(f"error: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{interrupted(options)}", file=sys.stderr)

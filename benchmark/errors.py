@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import sys
 
+from benchmark.hidden import shown
+
+LONGEST = 2000  # characters of what is told
+END = 400  # of these the last ones, where the cure is
+
 
 class UserError(ValueError):
     """Base of errors in a suite, on the command line, or in somebody's data."""
 
 
-def told(error: UserError | ModuleNotFoundError) -> str:
-    """What the command line says. A package that is missing is most often that of another Python's installation."""
-    if isinstance(error, UserError):
-        return str(error)
+def told(error: UserError | ModuleNotFoundError | OSError) -> str:
+    """What the command line says, in one line: names of files and of fields in them may hold anything.
+
+    A package that is missing is most often that of another Python's installation.
+    """
+    text = str(error)
+    if isinstance(error, OSError):
+        text = f"{error.filename2 or error.filename}: {error.strerror}"
+    elif isinstance(error, ModuleNotFoundError):
+        text = _without_package(error)
+    text = shown(" ".join(text.splitlines()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - END]} ... {text[-END:]}"
+
+
+def _without_package(error: ModuleNotFoundError) -> str:
     return (
         f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; begin commands with "
         "`.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"

@@ -20,12 +20,12 @@ import methods
 import paper_tables
 import run_all
 from benchmark.downstream import task_data, tasks
-from benchmark.errors import UserError
+from benchmark.errors import UserError, told
 from benchmark.settings.config import Domain, Suite
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.task_settings import Task
 from benchmark.store import Store, read_heartbeat
-from tests.support import synthetic
+from tests.support import synthetic, tiny_suite
 
 HOSTILE = "=1+1|../../up<script>x</script>\\input{x}`x`$(x)'\"*x*;x"
 FILES = ["x.jsonl"]
@@ -291,3 +291,27 @@ def test_no_text_is_code_in_a_batch_script(accepted, tmp_path) -> None:
         assert found
         for line in found:
             assert any(HOSTILE in word for word in shlex.split(line.removeprefix("#SBATCH "))), line
+
+
+@pytest.mark.parametrize("place", ["a file's name", "a field of a text", "a field of a task"])
+def test_an_error_is_one_short_line_that_steers_nothing(place, tmp_path, capsys) -> None:
+    """Oracle: the characters that end a line or steer a terminal; 50,000 fields are no message."""
+    suite, texts, steers = tiny_suite.write(tmp_path), tmp_path / "texts", f"x\n{CONTROLS.replace('/', '')}"
+    row = json.dumps({steers: "x", **dict.fromkeys(map(str, range(50_000)), 1)})
+    texts.mkdir()
+    (texts / f"{steers}.jsonl").write_text("no JSON" if place == "a file's name" else row)
+    options = ["--set", f"domains=[{{ name = 'a', train = ['{texts}'] }}, {{ name = 'b', train = ['{texts}'] }}]"]
+    if place == "a field of a task":
+        (tmp_path / "task.jsonl").write_text(row)
+        files = ", ".join(f"{split} = '{tmp_path}/task.jsonl'" for split in ("train", "dev", "test"))
+        options = ["--set", f"tasks=[{{ name = 't', domain = 'a', {files} }}]"]
+    assert run_all.main(["prepare", str(suite), "--runs", str(tmp_path / "runs"), *options]) == 2
+    said = capsys.readouterr().err.partition("error: ")[2].removesuffix("\n")
+    assert said.isprintable() and said.startswith(("task", str(tmp_path)))
+    assert len(said) < 2_100 and not said.endswith("...")
+
+
+def test_what_the_system_says_of_a_hostile_name_is_one_line() -> None:
+    """Oracle: `str.isprintable`; of two names the new one is told, as before."""
+    said = told(OSError(28, "No space left on device", "old", None, f"new\n{CONTROLS}"))
+    assert said.isprintable() and said.startswith("new ") and said.endswith(": No space left on device")
