@@ -228,6 +228,7 @@ class Score(TypedDict):
     leaks: NotRequired[int]  # examples of test that stand in train
     dev_by_epoch: NotRequired[list[float]]
     precision: NotRequired[str]  # of the forward passes
+    forward_tokens: NotRequired[int]  # columns of one, where memory did not hold those that were asked for
     seconds: float
     picked_right: NotRequired[float]  # the share of test for which the discriminator picked the task's domain
 

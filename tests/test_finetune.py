@@ -17,7 +17,7 @@ from torch import nn
 from benchmark import records
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.finetune import Trainer, length_bucketed, missing, score, score_all
+from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, missing, score, score_all
 from benchmark.downstream.tasks import TaskData
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning
@@ -145,8 +145,60 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
 def test_a_diverging_training_says_so(folders):
     """Oracle: a learning rate that cannot work."""
     task = TASK.model_copy(update={"learning_rate": 1e30})
-    with pytest.raises(FloatingPointError, match=r"'toy': the loss is not finite in epoch \d+, with learning_rate 1e"):
+    with pytest.raises(NotScored, match=r"'toy': the loss is not finite in epoch \d+, with learning_rate 1e"):
         score(SavedModel(folders["gpt"]), task, data_of(), "right", 0, SETTINGS)
+
+
+def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeypatch, caplog):
+    """Oracle: a run that was asked for as few columns, bit for bit, with dropout; its score says how many."""
+    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
+    task = TASK.model_copy(update={"max_epochs": 2})
+    asked = {columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)}
+    few = score(checkpoint, task, data, "right", 0, asked[40], tmp_path / "few")
+    plain = Trainer._logits
+
+    def short(self, rows, part):
+        if len(part) * max(len(rows.tokens[i]) for i in part) > 40:
+            raise torch.OutOfMemoryError("of this test")
+        return plain(self, rows, part)
+
+    monkeypatch.setattr(Trainer, "_logits", short)
+    found = score(checkpoint, task, data, "right", 0, asked[160], tmp_path / "short")
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("few", "short")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert found == {**few, "forward_tokens": 40, "seconds": found["seconds"]} and "forward_tokens" not in few
+    assert [record.args[1] for record in caplog.records] == [80, 40]
+
+
+def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, monkeypatch):
+    """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the memory; called again
+    without the trouble, the rest is there."""
+    tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 3}), data_of(16, 8)) for name in ("first", "second")]
+    hot = [(tasks[0][0].model_copy(update={"learning_rate": 1e30}), tasks[0][1]), tasks[1]]
+    path, plain = tmp_path / "a.jsonl", Trainer._logits
+    with pytest.raises(NotScored, match="'first': the loss is not finite"):
+        score_all("a", folders["gpt"], hot, SETTINGS, path)
+
+    def without_memory(self, rows, part):
+        if self.task.name == "first":
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return plain(self, rows, part)
+
+    scored = {(line["task"], line["seed"]) for line in records.read(path)}
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_logits", without_memory)
+        with pytest.raises(NotScored, match=r"'first': memory does not hold a row of \d+ columns: shorten"):
+            score_all("a", folders["gpt"], tasks, SETTINGS, path)
+    assert scored == {(line["task"], line["seed"]) for line in records.read(path)} == {("second", 0), ("second", 1)}
+    score_all("a", folders["gpt"], tasks, SETTINGS, path)
+    assert len(records.read(path)) == 4
+
+
+def test_another_error_of_fine_tuning_is_no_lack_of_memory(folders, monkeypatch):
+    """Oracle: the error itself, at once."""
+    monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes")))
+    with pytest.raises(RuntimeError, match="shapes"):
+        score(SavedModel(folders["gpt"]), TASK, data_of(8, 8), "right", 0, SETTINGS)
 
 
 def test_rows_that_leak_are_counted_in_the_score(folders):

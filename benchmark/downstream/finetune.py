@@ -5,8 +5,9 @@ Shapes: B rows, T columns of a row (padded to the longest of its forward pass), 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,20 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.lease import Lease
-from benchmark.models.devices import kept_random_numbers, own_device, precision_of
+from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
 from benchmark.settings.schedules import schedule_of
-from benchmark.settings.task_settings import Finetuning, Prompt, Task
+from benchmark.settings.task_settings import Finetuning, Prompt, Split, Task
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
+
+_log = logging.getLogger(__name__)
+
+
+class NotScored(ArithmeticError):
+    """Fine-tuning diverged, or memory does not hold a row of it. Other scores are computed; `run` tries again."""
 
 
 def length_bucketed(
@@ -75,7 +82,7 @@ class Trainer:
     def fit(self, train: Rows, dev_score: Callable[[], float]) -> tuple[float, list[float]]:
         """Train; leave the weights of the epoch with the best dev score (the first of equals).
 
-        Returns that score and those of all epochs. Raises FloatingPointError when the loss is not finite.
+        Returns that score and those of all epochs. Raises NotScored when the loss is not finite.
         """
         lengths = np.array([len(row) for row in train.tokens])
         total = self.task.max_epochs * -(-len(lengths) // self.task.batch_size)
@@ -88,7 +95,7 @@ class Trainer:
                 for batch in length_bucketed(lengths, self.task.batch_size, self.generator)
             ]
             if not torch.isfinite(torch.stack(losses)).all():
-                raise FloatingPointError(
+                raise NotScored(
                     f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with learning_rate "
                     f"{self.task.learning_rate}; lower it"
                 )
@@ -155,21 +162,32 @@ def score(
     """Fine-tune once and score.
 
     `save_to`: also write the fine-tuned model and its tokenizer there, for AutoModelForSequenceClassification; its
-    input is that of `rows_of`. Everything random is a function of the seed. Raises DataError, ConfigError, and
-    FloatingPointError when training diverges.
+    input is that of `rows_of`. Everything random is a function of the seed. Where memory does not hold the columns of a
+    forward pass, it begins anew with half as many. Raises DataError, ConfigError, NotScored.
     """
     began = time.monotonic()
-    applied = settings.applied_to(task)
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
     rows = rows_of(checkpoint, task, data, domains)
-    with _seeded(seed):
-        model = checkpoint.classifier(data.labels, task.domain)
-        trainer = Trainer(model, applied, settings, seed)
-        dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
-        best, epochs = trainer.fit(rows["train"], dev_score)
-        predictions = trainer.predict(rows["test"])
+    longest = max(len(row) for split in rows.values() for row in split.tokens)
+    columns = settings.forward_tokens
+    while True:
+        try:
+            trainer, best, epochs, predictions = _fitted(checkpoint, task, data, rows, seed, settings)
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if settings.forward_tokens <= longest:
+                raise NotScored(
+                    f"task {task.name!r}: memory does not hold a row of {longest} columns: shorten the texts, or use a "
+                    "machine with more"
+                ) from error
+        settings = settings.model_copy(update={"forward_tokens": max(longest, settings.forward_tokens // 2)})
+        _log.warning(
+            "task %r: memory does not hold a forward pass: half as many columns, %d", task.name, settings.forward_tokens
+        )
     if save_to is not None:
-        _save(checkpoint, model, save_to)
+        _save(checkpoint, trainer.model, save_to)
     result = Score(
         kind="score",
         task=task.name,
@@ -186,10 +204,22 @@ def score(
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
     )
+    if settings.forward_tokens != columns:
+        result["forward_tokens"] = settings.forward_tokens
     if prompt == "picked":
         right = checkpoint.domains.index(task.domain)
         result["picked_right"] = float(np.mean([domain == right for domain in domains["test"]]))
     return result
+
+
+def _fitted(
+    checkpoint: SavedModel, task: Task, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
+) -> tuple[Trainer, float, list[float], list[int]]:
+    """A fine-tuned model, its score on dev, that after each epoch, and what it predicts of test."""
+    with _seeded(seed):
+        trainer = Trainer(checkpoint.classifier(data.labels, task.domain), settings.applied_to(task), settings, seed)
+        dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
+        return trainer, *trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
 
 @dataclass(frozen=True)
@@ -233,8 +263,8 @@ def score_all(
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new score and how many are still to come. Raises what `score`
-    does; ConfigError and DataError before anything is trained.
+    time waits and finds them. `progress` gets each new score and how many are still to come. Raises ConfigError and
+    DataError before anything is trained, NotScored for the first score that cannot be computed, after all others.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
@@ -244,11 +274,18 @@ def score_all(
             checkpoint.texts(name, data)  # what is wrong with a text shows before hours of training
         if any(cell.prompt == "picked" for cell in cells):
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
+        lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
-            found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
+            try:
+                found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
+            except NotScored as error:
+                lost.append(error)
+                continue
             lease.check()
             records.append(path, {**found, "key": cell.key, "stage_key": stage_key})
             progress(found, len(cells) - number)
+    if lost:
+        raise lost[0]
 
 
 def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:

@@ -14,7 +14,7 @@ from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.downstream import discriminator, task_data
 from benchmark.downstream.classifier import SavedModel
-from benchmark.downstream.finetune import missing, score_all
+from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models.devices import accelerators
 from benchmark.models.of_stage import load_evaluated
@@ -28,7 +28,9 @@ from benchmark.training.run import stream_of
 
 
 def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
-    """Fine-tune and score what is missing of all runs. Returns how many models diverged. Raises DataError, ConfigError.
+    """Fine-tune and score what is missing of all runs. Returns how many models lack one.
+
+    Raises DataError, ConfigError.
 
     Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
     make faster. Each model is a line, when its scores are there.
@@ -46,15 +48,15 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
     processes = 1 if accelerators()[1] else min(joblib.cpu_count(), len(wanted))
     names = ", ".join(task.name for task, _ in tasks)
     print(f"{suite.name}: scoring {len(wanted)} models on {names}; scores go to {store.root}/scores", file=sys.stderr)
-    diverged = 0
+    lacking = 0
     for told, failed in joblib.Parallel(n_jobs=processes, return_as="generator_unordered")(
         joblib.delayed(_outcome)(os.getpid(), suite, config, index, tasks, store, processes == 1)
         for config, index in wanted.values()
     ):
-        diverged += failed
+        lacking += failed
         if told:
             print(told, file=sys.stderr)
-    return diverged
+    return lacking
 
 
 def _outcome(
@@ -66,7 +68,7 @@ def _outcome(
     store: Store,
     speaks: bool,
 ) -> tuple[str, bool]:
-    """Score a stage. Returns a line about it, and whether a fine-tuning diverges: the other models go on.
+    """Score a stage. Returns a line about it, and whether it lacks scores then: the other models go on.
 
     Where it `speaks` it has said all itself; several at once would tear each other's lines.
     """
@@ -74,8 +76,8 @@ def _outcome(
     line, failed = ProgressLine(name_of(suite, config)), False
     try:
         told = score_stage(suite, config, index, tasks, store, line.passing if speaks else lambda _: None)
-    except FloatingPointError as error:
-        told, failed = f"not scored after {config.domains[index].name}: {error}", True
+    except NotScored as error:
+        told, failed = f"not all scored after {config.domains[index].name}: {error}", True
     if not speaks:
         return f"{line.name}  {told}", failed
     line.finish(told)

@@ -30,7 +30,7 @@ yours; kinds are in bold. `…` differs from case to case, ` / ` parts messages 
 OTHERS = {
     "NonFiniteLoss": "",
     "ArgumentTypeError": "What an option of the command line takes.",
-    "FloatingPointError": "Fine-tuning diverged.",
+    "NotScored": "",
     "OSError": "The disk did not do what it was asked to.",
     "RuntimeError": "Processes of one run do not see the same.",
 }
