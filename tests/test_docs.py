@@ -100,7 +100,7 @@ def test_messages_of_every_kind_are_found() -> None:
         ("ConfigError", "blocks … must be at least 1"),  # of a method
         ("DataError", "…: the folder holds no file that ends in …: put some there, or correct the path"),
         ("RecordsError", f"…: the evaluation at the stage's end is missing; {CURE}"),
-        ("ArgumentTypeError", "… is no whole number from … to …: give one"),
+        ("ConfigError", "… is no whole number from … to …: give one"),
         ("OSError", "…: a record was cut short: free room on the disk, and try again"),
     } <= list_errors.messages()
     assert {"SlurmError", "ResultsError", "SideEffect", "NonFiniteLoss", "DamagedFile"} <= set(list_errors.kinds())

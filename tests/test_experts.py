@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
@@ -18,9 +19,9 @@ import methods
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.lab import ALONE
 from benchmark.models import LanguageModel, build, load
-from benchmark.models.experts import ExpertModel, load_column
+from benchmark.models.experts import FILE, ExpertModel, load_column
 from benchmark.settings.architecture_names import names
-from benchmark.settings.config import Training
+from benchmark.settings.config import ConfigError, Training
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner
 from tests.support import toy
@@ -182,3 +183,14 @@ def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:
     encoder: nn.Module = load_column(tmp_path / "model", "web").double()
     padded, mask = F.pad(tokens[:, :8], (0, 3)), torch.arange(11).expand(4, 11) < 8
     torch.testing.assert_close(encoder(padded, mask)[:, :8], model.hidden(tokens[:, :8], of(1)))
+
+
+def test_experts_that_are_numbered_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the message; not one expert is made for a number that a file holds."""
+    mixture(plain("gpt"), 3).save(tmp_path / "model", tokenizer())
+    (tmp_path / "model" / "checksums.json").unlink()  # a folder that somebody hands over
+    file = tmp_path / "model" / FILE
+    save_file({name.replace("experts.1.", "experts.999999999."): one for name, one in load_file(file).items()}, file)
+    monkeypatch.setattr(ExpertModel, "add", lambda *_: pytest.fail("experts are made"))
+    with pytest.raises(ConfigError, match="numbered 0, 999999999, not from 0 on"):
+        load(tmp_path / "model")

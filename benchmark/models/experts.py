@@ -141,7 +141,8 @@ def load(folder: Path | str) -> ExpertModel:
     model = ExpertModel(transformer.load(folder))
     saved = load_file(Path(folder) / FILE)
     transformer.check_finite(Path(folder), saved)
-    for _ in range(1 + max(int(name.split(".")[1]) for name in saved if name.startswith("experts."))):
+    numbers = {name.split(".")[1] for name in saved if name.startswith("experts.")}
+    for _ in range(transformer.count_parts(Path(folder), numbers)):
         model.add()
     for name, part in (("experts", model.experts), ("routers", model.routers)):
         part.load_state_dict({key.partition(".")[2]: value for key, value in saved.items() if key.startswith(name)})

@@ -133,7 +133,7 @@ def load(folder: Path | str) -> LoraModel:
     model = LoraModel(transformer.load(folder))
     saved = load_file(Path(folder) / FILE)
     transformer.check_finite(Path(folder), saved)
-    for _ in range(1 + max(int(name.partition(".")[0]) for name in saved)):
+    for _ in range(transformer.count_parts(Path(folder), {name.partition(".")[0] for name in saved})):
         model.add(rank=len(saved["0.0.down.weight"]))
     model.adapters.load_state_dict(saved)
     return model.eval()

@@ -21,7 +21,7 @@ from benchmark import checksums
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
-from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
+from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -148,15 +148,16 @@ def _configuration(folder: Path) -> Any:
         reasons.append("is an encoder-decoder")
     if reasons:
         raise ConfigError(f"model.start: the model in {folder} {' and '.join(reasons)}; take another")
+    model_type = str(content.get("model_type"))
     try:
-        architectures.of(str(content.get("model_type")))
+        family = architectures.of(model_type).family(model_type)
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
     with naming_damage(folder):
+        check_sizes(content, family)
         known = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        layers, width, heads = known.num_hidden_layers, known.hidden_size, known.num_attention_heads
-        if not (1 <= layers <= 10_000 and 1 <= heads <= width <= 1_000_000):  # as of the sizes of a suite
-            raise ValueError(f"{layers} layers, hidden size {width} and {heads} heads cannot be")
+        if known.num_attention_heads > known.hidden_size:
+            raise ValueError(f"{known.num_attention_heads} heads for a hidden size of {known.hidden_size} cannot be")
         return known
 
 

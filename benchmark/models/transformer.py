@@ -7,7 +7,7 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -36,6 +36,8 @@ transformers_logging.disable_progress_bar()  # its bars would tear the progress 
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
+# sizes in a config.json, as a suite may have them
+MOST = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "num_attention_heads": 1_000_000}
 
 
 class LanguageModel(nn.Module):
@@ -266,6 +268,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             "save the model again with a transformers of today"
         )
     with naming_damage(folder):
+        check_sizes(config, family)
         network, told = family.from_pretrained(
             folder,
             attn_implementation="sdpa",
@@ -281,6 +284,25 @@ def load_network(folder: Path | str) -> PreTrainedModel:
                 raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
     check_finite(folder, network.state_dict())
     return network
+
+
+def check_sizes(config: Mapping[str, Any], family: Any) -> None:
+    """Raise ValueError for sizes in a config.json that no suite could have: what they ask for is built without end."""
+    of_family = family.config_class.attribute_map
+    for key, most in MOST.items():
+        for name in {key, of_family.get(key, key)} & config.keys():
+            if not (isinstance(config[name], int) and 1 <= config[name] <= most):
+                raise ValueError(f"{name} is {config[name]!r:.40}, which is no whole number from 1 to {most:,}")
+
+
+def count_parts(folder: Path, numbers: Set[str]) -> int:
+    """How many parts a model has beside its network, whose tensors have these numbers. Raises ConfigError for a gap."""
+    if numbers != set(map(str, range(len(numbers)))):
+        raise ConfigError(
+            f"{folder}: parts of the model are numbered {', '.join(sorted(numbers))[:80]}, not from 0 on: restore the "
+            "folder from a copy"
+        )
+    return len(numbers)
 
 
 def check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:

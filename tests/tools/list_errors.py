@@ -26,15 +26,14 @@ INTRODUCTION = f"""{HEADING}
 Each message says what is wrong, where, and after a colon or a semicolon the cure. Search this page for the words of
 yours; kinds are in bold. `…` differs from case to case, ` / ` parts messages that end alike.
 """
-# Kinds that are no UserError: a run's record names them, or argparse does
+# Kinds that are no UserError: a run's record or the log names them
 OTHERS = {
     "NonFiniteLoss": "",
-    "ArgumentTypeError": "What an option of the command line takes.",
     "NotScored": "",
     "OSError": "The disk did not do what it was asked to.",
     "RuntimeError": "Processes of one run do not see the same.",
 }
-CONFIG_ERRORS = ("benchmark.settings", "methods")  # whose ValueErrors are told as a ConfigError
+CONFIG_ERRORS = ("benchmark.settings", "methods")  # whose ValueErrors are ConfigErrors, as argparse's are
 # Raised with words that no user meets, and why
 INNER = {
     "AssertionError": "conformance tells of a check that fails",
@@ -95,7 +94,7 @@ def raised(trees: Mapping[str, ast.Module]) -> set[tuple[str, str, str]]:
     for module, tree in trees.items():
         for call, function in _raises(tree, tree):
             kind = ast.unparse(call.func).rpartition(".")[2]
-            if kind == "ValueError" and module.startswith(CONFIG_ERRORS):
+            if kind == "ArgumentTypeError" or (kind == "ValueError" and module.startswith(CONFIG_ERRORS)):
                 kind = "ConfigError"
             place = _Place(trees, module, function, 0)
             told = set(place.texts(call.args[0]))
