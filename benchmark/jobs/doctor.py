@@ -63,8 +63,9 @@ class Finding:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print what is well and what is not; 1 if something is wrong."""
-    from benchmark.settings.suite_files import load_suite
+    from benchmark.settings.suite_files import load_suite, refuse_files
 
+    refuse_files({"--runs": options.runs})
     suite, wrong = load_suite(options.suite), False
     for finding in examine(suite, options.runs):
         print(finding, flush=True)

@@ -178,8 +178,16 @@ def load_study(study: Path) -> list[Suite]:
 
 
 def refuse_files(folders: Mapping[str, Path | None]) -> None:
-    """Raise ConfigError for an option, by name, that must be a folder and is a file."""
+    """Raise ConfigError for an option, by name, that must be a folder and is a file, or that would tear a script.
+
+    What is called in a folder with such a name would, too.
+    """
     for option, folder in folders.items():
+        if folder and (hidden := first(str(folder.absolute()))):
+            raise ConfigError(
+                f"{option} {str(folder.absolute())!r}: a path with the character {hidden!r}, which shows as nothing; "
+                "name a folder without"
+            )
         if folder and folder.exists() and not folder.is_dir():
             raise ConfigError(f"{option} {folder}: a file, not a folder; name a folder, which may be new")
 
