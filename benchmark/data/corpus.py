@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from benchmark.data import docstrings, files
-from benchmark.data.documents import DataError, Document, cut, text_of
+from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
 from benchmark.settings.config import Domain, HubDataset, digest
 
 __all__ = ["DataError", "Document", "identity", "read"]
@@ -120,15 +120,11 @@ def _dataset(dataset: HubDataset) -> Iterator[Document]:
         from datasets import load_dataset
     except ImportError:
         raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
-    try:
+    with naming_source(f"dataset {dataset.path!r} (name {dataset.name!r}, split {dataset.split!r})"):
         rows: Iterable[Any] = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"dataset {dataset.path!r} (name {dataset.name!r}, split {dataset.split!r}): {error}"
-        ) from error
-    for number, row in enumerate(islice(rows, dataset.documents)):
-        place = f"{dataset.path}:{number}"
-        yield from (Document(piece, place) for piece in cut(text_of(row, dataset.text_field, place)))
+        for number, row in enumerate(islice(rows, dataset.documents)):
+            place = f"{dataset.path}:{number}"
+            yield from (Document(piece, place) for piece in cut(text_of(row, dataset.text_field, place)))
 
 
 def _surrogate(error: UnicodeEncodeError) -> str:

@@ -119,7 +119,11 @@ def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
 
 
 def modules(package: str) -> Iterator[tuple[Path, str]]:
-    """The files of a package's modules and their dotted names, sorted, without its tests."""
+    """The files of a package's modules and their dotted names, sorted, without its tests.
+
+    A link to a folder of the package is not followed: what is there is found by its own name. Raises DataError for one
+    that leads elsewhere.
+    """
     for root in _roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
@@ -127,6 +131,12 @@ def modules(package: str) -> Iterator[tuple[Path, str]]:
         for folder, folders, names in os.walk(root, onerror=refuse):
             # what is no identifier cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
+            for inner in (Path(folder, name) for name in folders):
+                if inner.is_symlink() and not inner.resolve().is_relative_to(root.resolve()):
+                    raise DataError(
+                        f"{inner}: a link to a folder outside of the package, whose text would be left out: install "
+                        "the package anew, or put that folder in the place of the link"
+                    )
             inside = prefix + Path(folder).relative_to(root).parts
             for name in sorted(names):
                 if name.endswith(".py"):

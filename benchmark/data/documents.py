@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +18,22 @@ FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain'
 
 class DataError(UserError):
     """Text that cannot be used as it is. The message says which, where and the cure."""
+
+
+@contextmanager
+def naming_source(what: str) -> Iterator[None]:
+    """Turn whatever libraries raise over text from a network, in the middle of it too, into a DataError that names it.
+
+    They do not say what that may be.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{what}: {type(error).__name__}: {error}: correct the name, or try again where there is a network"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmark.atomic import write_json
 from benchmark.checksums import seal, unseal
 from benchmark.data import corpus, files
-from benchmark.data.corpus import DataError
+from benchmark.data.documents import DataError, naming_source
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
 from benchmark.settings.config import Domain, digest
@@ -90,19 +90,17 @@ def _hub(task: str, dataset: HubTask, split: str) -> list[RawExample]:
         from datasets import load_dataset
     except ImportError:
         raise DataError(f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
-    try:
-        rows = load_dataset(dataset.path, dataset.name, split=split)
-    except (OSError, ValueError) as error:
-        raise DataError(f"task {task!r}: dataset {dataset.path!r}, split {split!r}: {error}") from error
-    names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
     examples = []
-    for number, row in enumerate(rows):
-        place = f"{dataset.path} {split}:{number}"
-        for field in filter(None, (dataset.text_field, dataset.pair_field, dataset.label_field)):
-            if field not in row:
-                raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row)}")
-        pair = row[dataset.pair_field] if dataset.pair_field else None
-        examples.append(RawExample(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
+    with naming_source(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
+        rows = load_dataset(dataset.path, dataset.name, split=split)
+        names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
+        for number, row in enumerate(rows):
+            place = f"{dataset.path} {split}:{number}"
+            for field in filter(None, (dataset.text_field, dataset.pair_field, dataset.label_field)):
+                if field not in row:
+                    raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row)}")
+            pair = row[dataset.pair_field] if dataset.pair_field else None
+            examples.append(RawExample(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
     return examples
 
 

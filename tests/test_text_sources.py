@@ -1,0 +1,66 @@
+"""Text that is not all there: a link that leads out of a package, a network that fails in the middle of a data set."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from benchmark.data import corpus, docstrings
+from benchmark.data.documents import DataError
+from benchmark.downstream import task_data
+from benchmark.settings.config import Domain, HubDataset
+from benchmark.settings.task_settings import HubTask, Task
+
+
+def test_a_link_that_leads_out_of_a_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: by hand. A link to a folder of the package itself leaves nothing out, nor does one in its tests."""
+    package, other = tmp_path / "with_links", tmp_path / "elsewhere"
+    for folder in (package / "inner", package / "tests", other):
+        folder.mkdir(parents=True)
+        (folder / "module.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (package / "again").symlink_to(package / "inner")
+    (package / "tests" / "data").symlink_to(other)
+    assert [name for _, name in docstrings.modules("with_links")] == ["with_links.inner.module"]
+    (package / "inner" / "vendored").symlink_to(other)
+    with pytest.raises(DataError, match="inner/vendored: a link to a folder outside of the package"):
+        docstrings.of_package("with_links")
+
+
+class NetworkError(Exception):
+    """httpx's and aiohttp's errors are no OSErrors."""
+
+
+class Rows(list):  # type: ignore[type-arg]
+    """Two rows of a data set, and no more where the network fails."""
+
+    features: ClassVar[dict[str, object]] = {}
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        yield {"text": "one", "label": 0}
+        yield {"text": "two", "label": 1}
+        raise NetworkError("the server went away")
+
+
+def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the message, after the rows that came; what a field lacks is told as before."""
+    module = types.SimpleNamespace(load_dataset=lambda *_, **__: Rows())
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))
+    documents = corpus.read(domain, 0.5, Counter())
+    assert [next(documents).text, next(documents).text] == ["one", "two"]
+    with pytest.raises(DataError, match=r"^dataset 'some/where' .*: NetworkError: the server went away: .*try again"):
+        next(documents)
+    for field, told in (
+        ("text", "dataset 'some/where', split 'train': NetworkError: the"),
+        ("body", "no field 'body'"),
+    ):
+        task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
+        with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):
+            task_data.load(task, [domain], tmp_path)
