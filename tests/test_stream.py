@@ -32,6 +32,19 @@ def test_shuffled_is_a_permutation() -> None:
     assert list(shuffled(np.arange(1000), 1000, 7)) != list(shuffled(np.arange(1000), 1000, 8))
 
 
+def test_random_numbers_stay_the_same() -> None:
+    """What was trained hangs on them. Oracle: what the first version gave, which took all counters for arrays; and that
+    a number is an array of one, wherever it stands among the counters, negative or beyond 32 bits too."""
+    assert list(random_bits(3, 1, 0, 2, np.arange(2))) == [9280051629230105959, 13419328740998678981]
+    assert int(random_bits(7, 5000)) == 13925461807964534033
+    assert list(shuffled(np.arange(6), 1000, 3, 1, 0, 2)) == [58, 753, 119, 836, 291, 188]
+    assert list(uniform(-1, 2**40, np.arange(2))) == [0.6071589704128798, 0.9567672253060227]
+    rows = np.arange(5)
+    for counters in ((4, -7, 2**40, rows), (4, rows, -7), (2**63 + 1, 5)):
+        as_arrays = [np.array([counter]) if isinstance(counter, int) else counter for counter in counters]
+        assert (np.ravel(random_bits(*counters)) == random_bits(*as_arrays)).all()
+
+
 def test_uniform_is_uniform() -> None:
     """Oracle: mean 1/2 and variance 1/12 within five standard errors; neighbouring counters are uncorrelated."""
     x = uniform(3, np.arange(100_000))

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Integers = NDArray[np.int64]
+STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD = 2**64 - 1
 
 
 def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
-    state = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
+    numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
+    state = np.array(_mixed_in(numbers), dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for counter in counters:
-            state = state + np.asarray(counter).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        for counter in counters[len(numbers) :]:
+            state = state + np.asarray(counter).astype(np.uint64) * np.uint64(STEP)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(SECOND)
             state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def _mixed_in(numbers: list[int]) -> int:
+    """The state after counters that are plain numbers, one for all: numpy takes five times as long for a number."""
+    state = STEP
+    for number in numbers:
+        state = (state + number * STEP) & WORD
+        state = (state ^ (state >> 30)) * FIRST & WORD
+        state = (state ^ (state >> 27)) * SECOND & WORD
+        state ^= state >> 31
     return state
 
 
