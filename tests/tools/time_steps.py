@@ -1,0 +1,139 @@
+"""What a step of the loop costs on one core: beside another version of this code, or by operators of torch.
+
+    taskset -c 0 python -m tests.tools.time_steps --against FOLDER    # a checkout of the other version; in turns
+    taskset -c 0 python -m tests.tools.time_steps --profile           # the tables of operators in docs/speed.md
+
+Steps on the demo's text: 20 rows of 66 tokens, vocabulary 1,024, one thread, fp32, as the loop takes them, clock
+included. It counts the CPU time of the process, batches made ahead too, which other programs lengthen little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import count, islice
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import methods
+from benchmark.data.run_corpus import corpus_of
+from benchmark.instruments import speed
+from benchmark.settings.config import Budget
+from benchmark.settings.suite_files import load_suite
+from benchmark.settings.units import Work
+from benchmark.store import Store
+from benchmark.training.clock import Clock
+from benchmark.training.processes import join
+from benchmark.training.run import stream_of
+from benchmark.training.step import Stepper
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "runs/speed"
+SHOWN = 8  # operators
+
+
+def loop(size: str, method: str, stage: int) -> Callable[[int], None]:
+    """A function that takes so many more steps of a stage (from 0) at a learning rate of 0."""
+    layers, width = map(int, size.removeprefix("L").split("_D"))
+    settings = {
+        "methods": [method],
+        "tasks": [],
+        "model.ladder": [{"layers": layers, "hidden_size": width}] * 5,
+        "training.precision": "fp32",
+    }
+    (config,) = methods.runs(load_suite("demo", settings))
+    torch.set_num_threads(1)
+    with join() as world:
+        stages = speed.stages(config, methods.build, stream_of(config, corpus_of(config, Store(RUNS))), world)
+        inputs = next(islice(stages, stage, None))[1].inputs
+        stepper = Stepper(inputs, inputs.method.phases(inputs.stage)[-1], 0)
+        clock = Clock(Budget(unit="steps", amount=1e12), stage, world)
+    numbers = count()
+    clock.start()
+
+    def steps(wanted: int) -> None:
+        for number in islice(numbers, wanted):
+            assert math.isfinite(stepper.step(number))
+            clock.count(Work(steps=1))
+
+    return steps
+
+
+def answer(options: argparse.Namespace) -> None:
+    """For each number that is read, take so many steps and say the CPU seconds of one."""
+    steps = loop(options.sizes[0], options.method, options.stage)
+    for line in sys.stdin:
+        began = time.process_time()
+        steps(int(line))
+        print((time.process_time() - began) / int(line), flush=True)
+
+
+def compare(size: str, options: argparse.Namespace) -> str:
+    """The ratio of the two versions' steps: the median over turns, and between which values half of them are."""
+
+    def start(code: Path) -> subprocess.Popen[str]:
+        arguments = ["--answer", "--sizes", size, "--method", options.method, "--stage", str(options.stage)]
+        return subprocess.Popen(
+            [sys.executable, __file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"},
+        )
+
+    def ask(program: subprocess.Popen[str], steps: int) -> float:
+        assert program.stdin and program.stdout
+        print(steps, file=program.stdin, flush=True)
+        return float(program.stdout.readline())
+
+    programs = [start(options.against.resolve()), start(ROOT)]
+    turns = [[ask(program, options.steps) for program in programs] for _ in range(1 + options.turns)][1:]
+    for program in programs:
+        program.communicate()
+    there, here = (1000 * statistics.median(times) for times in zip(*turns, strict=True))
+    low, middle, high = statistics.quantiles(new / old for old, new in turns)
+    return f"{size}: {there:.2f} ms there, {here:.2f} ms here; ratio {middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def operators(size: str, options: argparse.Namespace) -> str:
+    """What share of the time of a step's operators each has, those without the operators that they call."""
+    steps = loop(size, options.method, options.stage)
+    steps(10)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        steps(options.steps)
+    found = sorted(seen.key_averages(), key=lambda one: -one.self_cpu_time_total)
+    whole = sum(one.self_cpu_time_total for one in found)
+    calls = sum(one.count for one in found)
+    lines = [f"{size}: {calls / options.steps:.0f} operators a step"]
+    lines += [f"  {one.self_cpu_time_total / whole:4.0%}  {one.count / options.steps:4.0f}  {one.key}" for one in found]
+    return "\n".join(lines[: 1 + SHOWN])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["L1_D32", "L3_D64", "L6_D384"])
+    parser.add_argument("--method", default="naive")
+    parser.add_argument("--stage", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--turns", type=int, default=21)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--against", type=Path)
+    what.add_argument("--profile", action="store_true")
+    what.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.answer:
+        answer(options)
+    for size in [] if options.answer else options.sizes:
+        print(compare(size, options) if options.against else operators(size, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()
