@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from benchmark.settings.config import ConfigError, Data
 from benchmark.training.batch import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform
-from benchmark.training.stream import Stream
+from benchmark.training.stream import Stream, _order
 from tests.support.random_corpus import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
@@ -133,6 +135,36 @@ def test_an_epoch_sees_every_block_once(corpus) -> None:
     text = torch.tensor(corpus.domains[0].train[: blocks * 16].astype(np.int64)).view(blocks, 16)
     assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(text.tolist())
     assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize(("masked", "expected"), [(False, "4d74edbd4596533c"), (True, "cdf7a9155868af91")])
+def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
+    """What was trained hangs on them. Oracle: a hash of what the first version gave, which shuffled each row anew and
+    read it from the file; steps in the middle of epochs and of what is shuffled at once, at their ends, and again."""
+    stream, seen = Stream(corpus, DATA, masked, seed=5), hashlib.sha256()
+    domains: tuple[Literal["new", "previous", "seen"], ...] = ("new", "previous", "seen")
+    batches = [
+        stream.batch(2, Phase("adapt", memory=0.3, domain=domain), 1, step, 20, range(20))
+        for domain in domains
+        for step in (0, 1, 36, 37, 200, 36)
+    ]
+    for batch in (*batches, *stream.validation(1, 4)):
+        for tensor in (batch.tokens, batch.domains, batch.positions, batch.targets):
+            seen.update(tensor.numpy().tobytes())
+    seen.update(stream.memory_text(2, 9).numpy().tobytes())
+    assert seen.hexdigest()[:16] == expected
+
+
+def test_many_rows_are_shuffled_at_once(corpus, monkeypatch) -> None:
+    """Oracle: counted by hand: 30 steps of 14 new rows are among the first 512, which are 9 epochs of 62 blocks, each a
+    shuffle; and one is the memory of each of the two domains before."""
+    calls = []
+    monkeypatch.setattr("benchmark.training.stream.shuffled", lambda *given: (calls.append(given), shuffled(*given))[1])
+    _order.cache_clear()
+    stream = Stream(corpus, DATA, masked=False, seed=5)
+    for step in range(30):
+        stream.batch(2, Phase("adapt", memory=0.3), 1, step, 20, range(20))
+    assert len(calls) == 9 + 2
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from benchmark.training.method import Phase, Source, rows_of_share
 from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform
 
 SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
+PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
@@ -34,6 +35,17 @@ MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a ran
 def predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
+
+
+@lru_cache(maxsize=64)
+def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
+    """The blocks that PART rows after the other come from, epoch after epoch of `size` blocks; `part` counts from 0."""
+    epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
+    blocks = np.empty(PART, dtype=np.int64)
+    for epoch in set(epochs.tolist()):
+        here = epochs == epoch
+        blocks[here] = shuffled(within[here], size, *key, epoch)
+    return blocks
 
 
 class Stream:
@@ -62,6 +74,7 @@ class Stream:
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
+        self._samples: dict[int, Integers] = {}
 
     def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
         """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
@@ -176,11 +189,11 @@ class Stream:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
         if phase.domain in ("new", "previous"):
             domain = stage if phase.domain == "new" else stage - 1
-            epochs, within = np.divmod(numbers, self.blocks[domain])
+            parts, within = np.divmod(numbers, PART)
             blocks = np.empty(len(numbers), dtype=np.int64)
-            for epoch in np.unique(epochs):
-                here = epochs == epoch
-                blocks[here] = shuffled(within[here], self.blocks[domain], *key, int(epoch))
+            for part in set(parts.tolist()):
+                here = parts == part
+                blocks[here] = _order(part, self.blocks[domain], key)[within[here]]
             return domain, blocks
         ends = np.cumsum(self.blocks[: stage + 1])
         drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
@@ -198,11 +211,19 @@ class Stream:
         sizes = np.array(self.memory_blocks)[domains]
         drawn = (uniform(*key, 3, step, rows) * sizes).astype(np.int64)
         blocks = np.empty(len(rows), dtype=np.int64)
-        for domain in np.unique(domains):
+        for domain in set(domains.tolist()):
             here = domains == domain
-            # the sub-sample: the first blocks of a shuffle that methods share, and seeds too unless data.memory_seed
-            blocks[here] = shuffled(drawn[here], self.blocks[domain], 4000, self._places[domain], *self._memory_key)
+            blocks[here] = self._sample(domain)[drawn[here]]
         return domains, blocks
+
+    def _sample(self, domain: int) -> Integers:
+        """The blocks of a domain's memory: the first of a shuffle that methods share, and seeds too unless
+        data.memory_seed."""
+        if domain not in self._samples:
+            first = np.arange(self.memory_blocks[domain])
+            key = 4000, self._places[domain], *self._memory_key
+            self._samples[domain] = shuffled(first, self.blocks[domain], *key)
+        return self._samples[domain]
 
     def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
         n = self.length
