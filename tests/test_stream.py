@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -165,6 +166,23 @@ def test_many_rows_are_shuffled_at_once(corpus, monkeypatch) -> None:
     for step in range(30):
         stream.batch(2, Phase("adapt", memory=0.3), 1, step, 20, range(20))
     assert len(calls) == 9 + 2
+
+
+def test_a_batch_of_a_gpt_asks_neither_files_nor_hashes_for_its_rows(corpus, monkeypatch) -> None:
+    """Oracle: counted: no look into the mapped file, whose every slice is dear, and no random bits for masks."""
+    asked = []
+
+    class Mapped(np.ndarray):
+        def __getitem__(self, place):
+            asked.append(place)
+            return super().__getitem__(place)
+
+    domains = tuple(replace(domain, train=domain.train.view(Mapped)) for domain in corpus.domains)
+    stream = Stream(replace(corpus, domains=domains), DATA, masked=False, seed=5)
+    asked.clear()
+    monkeypatch.setattr("benchmark.training.stream.random_bits", lambda *counters: asked.append(counters))
+    batch = stream.batch(0, Phase("adapt"), 0, 3, 20, range(20))
+    assert asked == [] and torch.equal(batch.targets, batch.tokens[:, 1:])
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from benchmark.data.encoding import Ids
@@ -71,6 +71,8 @@ class Stream:
                     f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
                     "trained (data.sequence_length)"
                 )
+        self._train = [self._in_blocks(domain.train) for domain in corpus.domains]
+        self._valid = [self._in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
@@ -104,8 +106,7 @@ class Stream:
         blocks = np.empty(len(rows), dtype=np.int64)
         domains[~is_memory], blocks[~is_memory] = self._fresh(stage, phase, key, step * fresh + rows[~is_memory])
         domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory], weights)
-        text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
-        batch = self._to_batch(text, domains, random_bits(*key, step, rows))
+        batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
         return replace(
             batch,
             rows=batch_size,
@@ -154,8 +155,8 @@ class Stream:
         """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`."""
         numbers = np.arange(rows)
         domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
-        text = self._text([domain.train for domain in self.corpus.domains], domains, blocks)
-        return self._to_batch(text, domains, random_bits(self.seed, stage, 2000, 0, numbers)).tokens
+        text = self._text(self._train, domains, blocks)
+        return self._to_batch(text, domains, self.seed, stage, 2000, 0, numbers).tokens
 
     def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model.
@@ -166,9 +167,9 @@ class Stream:
         for start in range(0, len(mine), rows):
             blocks = mine[start : start + rows]
             domains = np.full(len(blocks), domain)
-            text = self._text([one.valid for one in self.evaluated], domains, blocks)
+            text = self._text(self._valid, domains, blocks)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, random_bits(3000, self._mask_number(domain), blocks))
+            yield self._to_batch(text, domains, 3000, self._mask_number(domain), blocks)
 
     def _mask_number(self, domain: int) -> int:
         """What draws the masks of a validation text: for a probe nothing that depends on the stream."""
@@ -225,21 +226,26 @@ class Stream:
             self._samples[domain] = shuffled(first, self.blocks[domain], *key)
         return self._samples[domain]
 
+    def _in_blocks(self, ids: Ids) -> Ids:
+        """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one takes longer."""
+        return np.asarray(ids)[: len(ids) // self.length * self.length].reshape(-1, self.length)
+
     def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
-        n = self.length
-        text = np.empty((len(blocks), n), dtype=np.int64)
-        for row, (domain, block) in enumerate(zip(domains, blocks, strict=True)):
-            text[row] = sources[domain][block * n : (block + 1) * n]
+        text = np.empty((len(blocks), self.length), dtype=np.int64)
+        for domain in set(domains.tolist()):
+            here = domains == domain
+            text[here] = sources[domain][blocks[here]]
         return text
 
     def _with_bos(self, text: Integers) -> Integers:
         return np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
 
-    def _to_batch(self, text: Integers, domains: Integers, row_bits: NDArray[np.uint64]) -> Batch:
+    def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
+        """Rows of text as a batch; `counters` are those of the random numbers that mask it."""
         n = self.length
         tokens = self._with_bos(text)
         if self.masked:
-            count = predictions(n, self.masked)
+            count, row_bits = predictions(n, self.masked), random_bits(*counters)
             order = random_bits(row_bits[:, None], np.arange(n))
             chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
             targets = np.take_along_axis(text, chosen, axis=1)
