@@ -29,11 +29,15 @@ class Readings:
     """What the clocks say at one look after the other: seconds, those computed, cores kept busy by all."""
 
     def __init__(self, *looks: tuple[float, float, float]) -> None:
-        self._readings = iter(looks)
+        self._readings, self.looks_at_cores = iter(looks), 0
 
-    def __call__(self) -> ClockReading:
-        now, computed, busy = next(self._readings)
-        return ClockReading(now, computed, CoreTime(now, computed, busy))
+    def clocks(self) -> ClockReading:
+        self._now = next(self._readings)
+        return ClockReading(*self._now[:2])
+
+    def cores(self) -> CoreTime:
+        self.looks_at_cores += 1
+        return CoreTime(*self._now)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +53,28 @@ class Readings:
 )
 def test_what_counts_as_standing_still(looks: tuple[tuple[float, float, float], ...], lost: float) -> None:
     """Oracle: seconds counted by hand; up to a tick before each stop the process ran."""
-    watch = Standstill(Readings(*looks))
+    readings = Readings(*looks)
+    watch = Standstill(readings.clocks, readings.cores)
     found = [watch.lost() for _ in looks[1:]][-1]
     assert found.wall == pytest.approx(lost)
     assert found.busy == pytest.approx(2 * lost if looks[-1][2] == 201 else 0)
+
+
+def test_cores_are_looked_at_with_a_tick_and_after_a_stop_alone() -> None:
+    """Oracle: counted by hand: once at first, with the tick, and after the stop. Two cores are busy all the time, so
+    200 s of them in the 100 s that are lost, although they were last looked at half a second before the stop."""
+    steps = [(0.01 * step, 0.01 * step, 0.02 * step) for step in range(100)]
+    readings = Readings(*steps, (1.0, 1.0, 2.0), (1.5, 1.5, 3.0), (102.0, 1.6, 204.0), (102.1, 1.7, 204.2))
+    watch = Standstill(readings.clocks, readings.cores)
+    for _ in steps[1:]:
+        assert watch.lost() == CoreTime()
+    assert readings.looks_at_cores == 1
+    watch.lost(tick=True)
+    watch.lost()
+    assert readings.looks_at_cores == 2
+    lost = watch.lost()
+    assert lost == watch.lost() and readings.looks_at_cores == 3
+    assert (lost.wall, lost.busy) == (pytest.approx(100.0), pytest.approx(200.0))
 
 
 class Lost:

@@ -26,27 +26,36 @@ class ClockReading:
 
     time: float
     computed: float  # seconds, by the thread that trains
-    cores: CoreTime
 
 
 class Standstill:
-    """Watches the thread that makes it. `read` reads the clocks."""
+    """Watches the thread that makes it. `read` reads the clocks, `cores` the core time.
 
-    def __init__(self, read: Callable[[], ClockReading]) -> None:
-        self._read, self._lost, self._lock, self._last = read, CoreTime(), threading.Lock(), read()
+    Each step looks at the clocks. The cores take fifty times as long: only a tick, and a stop, looks at them.
+    """
 
-    def lost(self) -> CoreTime:
+    def __init__(self, read: Callable[[], ClockReading], cores: Callable[[], CoreTime]) -> None:
+        self._read, self._read_cores = read, cores
+        self._lost, self._lock, self._last = CoreTime(), threading.Lock(), read()
+        self._cores, self._cores_at = cores(), self._last.time
+
+    def lost(self, tick: bool = False) -> CoreTime:
         """What the clocks have counted so far while the process stood still."""
         with self._lock:
             last, now = self._last, self._read()
             self._last = now
             gap = now.time - last.time
-            if gap > TICK + LEAST and now.computed - last.computed < TICK + gap / 10:
-                share = 1 - TICK / gap  # it may have run for up to a tick before
-                cpu, busy = now.cores.cpu - last.cores.cpu, now.cores.busy - last.cores.busy
+            stood_still = gap > TICK + LEAST and now.computed - last.computed < TICK + gap / 10
+            if stood_still or tick:
+                before, self._cores = self._cores, self._read_cores()
+                passed, self._cores_at = now.time - self._cores_at, now.time
+            if stood_still:
+                wall = gap - TICK  # it may have run for up to a tick before
                 # by `time`: the stop may have come between the clocks of one reading
+                share = wall / passed
+                cpu, busy = self._cores.cpu - before.cpu, self._cores.busy - before.busy
                 self._lost = CoreTime(
-                    self._lost.wall + share * gap, self._lost.cpu + share * cpu, self._lost.busy + share * busy
+                    self._lost.wall + wall, self._lost.cpu + share * cpu, self._lost.busy + share * busy
                 )
             return self._lost
 
@@ -54,7 +63,7 @@ class Standstill:
         """Look again and again, in a thread of its own."""
         while True:
             time.sleep(TICK)
-            self.lost()
+            self.lost(tick=True)
 
 
 def standstill() -> Standstill:
@@ -65,8 +74,8 @@ def standstill() -> Standstill:
 @functools.cache
 def _watch_over(process: int, thread: int) -> Standstill:
     if not hasattr(time, "pthread_getcpuclockid"):  # such systems, macOS among them, cannot tell: nothing is lost
-        return Standstill(lambda: ClockReading(0.0, 0.0, CoreTime()))
+        return Standstill(lambda: ClockReading(0.0, 0.0), CoreTime)
     clock = time.pthread_getcpuclockid(thread)
-    watch = Standstill(lambda: ClockReading(time.monotonic(), time.clock_gettime(clock), core_time()))
+    watch = Standstill(lambda: ClockReading(time.monotonic(), time.clock_gettime(clock)), core_time)
     threading.Thread(target=watch.watch, name="standstill", daemon=True).start()
     return watch
