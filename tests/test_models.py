@@ -157,6 +157,21 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architectur
     assert changed.max() > 0
 
 
+@pytest.mark.parametrize("prompts", [True, False])
+def test_the_states_that_predict_are_read_whole(prompts: bool, tokenizer: Tokenizer) -> None:
+    """Oracle: `gather`, bit for bit, in its gradient too; and what torch says that made them."""
+    model = small("gpt", tokenizer, prompts=prompts)
+    hidden, weights = torch.randn(3, 12, 32, requires_grad=True), torch.randn(3, 4, 32)
+    positions = torch.tensor([[0, 1, 2, 3], [2, 5, 7, 8], [9, 0, 4, 6]])
+    found = model._at(positions, hidden)
+    assert found.grad_fn and found.grad_fn.next_functions[0][0].name() == "IndexSelectBackward0"
+    columns = (positions + prompts).unsqueeze(-1).expand(-1, -1, 32)
+    expected = hidden.gather(1, columns)
+    assert torch.equal(found, expected)
+    gradients = [torch.autograd.grad(states, hidden, weights)[0] for states in (found, expected)]
+    assert torch.equal(*gradients)
+
+
 def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     """Oracle: the contract. Its decoder would predict prompts too, and the loss would be another one."""
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)

@@ -123,7 +123,10 @@ class LanguageModel(nn.Module):
     def _at(self, positions: Tensor, hidden: Tensor) -> Tensor:
         """The hidden states (B, K, D) that predict."""
         columns = positions + 1 if self.prompts else positions
-        return hidden.gather(1, columns.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        rows, length, _ = hidden.shape
+        places = columns + length * torch.arange(rows, device=hidden.device).unsqueeze(1)
+        # whole states at once: `gather` takes number after number, and so does its backward pass
+        return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without.
