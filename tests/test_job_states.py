@@ -281,7 +281,7 @@ def test_cancel_tells_runs_of_other_settings_apart(lab: Lab, monkeypatch) -> Non
     """
     ask(monkeypatch, {id: commands.Queued("RUNNING", "", "n1") for id in "678"})
     setting, naive = "training.learning_rate=7e-3", lab.config("Naive").id
-    [other] = methods.runs(load_suite(str(lab.file), dict([parse_set(setting)])), ["naive"], [])
+    [other] = methods.runs(load_suite(str(lab.file), dict([parse_set(setting)])), ("naive",), ())
     write_job(lab, "Naive", STARTED, id="6")
     write_job(lab, "Naive", STARTED, id="7", key=other.id, run=other.id)
     write_job(lab, "Naive", STARTED, id="8", key="stage-x", run=None, serves=[naive, other.id])

@@ -147,7 +147,7 @@ def survey(tmp_path) -> Survey:
     one = FinishedStage(ap=12.3, seconds=1.0, wall=1.0)
     trained = [Trained((), 1, 1.0, False, (one,)), Trained((), 0, 0.0, False)]
     known = [RunState(run, "running", "", done) for run, done in zip(survey.configs, trained, strict=True)]
-    survey.states = lambda: known  # type: ignore[method-assign]
+    survey.states = lambda lately=False: known  # type: ignore[method-assign]
     return survey
 
 
@@ -261,7 +261,7 @@ def test_watch_draws_on_a_terminal_until_all_is_over(survey: Survey, monkeypatch
     running = survey.states()
     over = [replace(one, state="done") for one in running]
     looks = [running, running, over]
-    survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
+    survey.states = lambda lately=False: looks.pop(0)  # type: ignore[method-assign]
     survey.under_way = lambda: bool(looks)  # type: ignore[method-assign]
     with open(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stdout", terminal)

@@ -8,6 +8,7 @@ from typing import Literal
 from benchmark.record_lines import DoneLine, StageLine
 from benchmark.settings.config import RunConfig
 
+FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 StateName = Literal["waiting", "running", "unknown", "held", "done", "failed", "interrupted"]  # of a job
 
 
@@ -20,6 +21,7 @@ class History:
     nodes: tuple[str, ...] = ()  # where it started, once for each start
     ended: float | None = None
     started: float | None = None  # the last time
+    called: str = ""  # the suite, by the command line that submitted it
     elsewhere: bool = False  # on another cluster, or of another user and not shown: nobody here can ask or end it
 
     @property
@@ -40,7 +42,7 @@ class JobState:
     knows; one that is held starts by itself never: a submission that died, a user or the cluster left it so.
 
     `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `detail` says why it waits or how it ended;
-    `serves` are the ids of the runs that it is for; `called` is the suite by the command line that submitted it.
+    `serves` are the ids of the runs that it is for.
     """
 
     id: str
@@ -50,7 +52,6 @@ class JobState:
     detail: str
     history: History
     serves: tuple[str, ...] = ()
-    called: str = ""
 
     @property
     def run(self) -> str | None:

@@ -16,7 +16,7 @@ from benchmark.garbage import no_collections
 from benchmark.jobs.plan import to_train
 from benchmark.jobs.scored import unscored
 from benchmark.jobs.slurm.commands import shortened
-from benchmark.jobs.states import RunState, StateName
+from benchmark.jobs.states import FAILED, UNKNOWN, RunState, StateName
 from benchmark.jobs.survey import PAUSE, Survey
 from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.records import crowded
@@ -27,7 +27,6 @@ LONGEST = 300.0  # seconds between two questions to executors where nothing has 
 HERE = 5.0  # the same where no executor asks anybody
 SHOWN = 20  # jobs in a list
 ENDED = 100  # jobs that a command for a shell names at most, so that it fits one
-FAILED, UNKNOWN = 1, 3  # exit statuses
 
 
 def show(survey: Survey) -> int:
@@ -153,8 +152,8 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         found[SHOWN:] = [f"and {len(found) - SHOWN} more"]
     stale, others = survey.stale_jobs()
     if others:
-        which = "them" if len({job.called for job in others}) == 1 else "the last of them"
-        shows = f"`python run_all.py status {others[-1].called}` shows {which}"
+        which = "them" if len({job.history.called for job in others}) == 1 else "the last of them"
+        shows = f"`python run_all.py status {others[-1].history.called}` shows {which}"
         found.append(f"{len({job.id for job in others})} jobs are for runs with other settings: {shows}")
     if stale:
         ids = list(dict.fromkeys(job.id for job in stale))

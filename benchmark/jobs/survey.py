@@ -117,8 +117,10 @@ class Survey:
         known = [job for job in self.jobs.values() if job.under_way and not job.history.elsewhere]
         wanted = {job.id for job in known if not (job.serves and all(map(is_stale, job.serves)))}
         found, here = [job for job in known if job.id not in wanted], settings_in(self.suite.called)
-        others = {called for called in {job.called for job in found} if called and settings_in(called) != here}
-        return [job for job in found if job.called not in others], [job for job in found if job.called in others]
+        others = {called for called in {job.history.called for job in found} if called and settings_in(called) != here}
+        return [job for job in found if job.history.called not in others], [
+            job for job in found if job.history.called in others
+        ]
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)

@@ -339,7 +339,7 @@ def _unasked(job: Job) -> JobState:
 
 def _state(job: Job, state: StateName, detail: str, ended: float | None = None) -> JobState:
     serves = tuple(job.submitted["serves"])
-    return JobState(job.id, job.key, job.name, state, detail, job.history(ended), serves, job.submitted["called"])
+    return JobState(job.id, job.key, job.name, state, detail, job.history(ended), serves)
 
 
 EXECUTOR = SlurmExecutor

@@ -22,7 +22,7 @@ from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import Plan, data_key
 from benchmark.jobs.side_by_side import WorkerShare, train_side_by_side
 from benchmark.jobs.slots import Slot, slots_for
-from benchmark.jobs.status import FAILED, UNKNOWN
+from benchmark.jobs.states import FAILED, UNKNOWN
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.lease import Lock

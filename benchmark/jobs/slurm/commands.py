@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmark.errors import UserError
 from benchmark.lease import me
@@ -225,11 +225,10 @@ def in_pieces(jobs: Sequence[str]) -> Iterator[list[str]]:
 
 def _ask(command: list[str]) -> str:
     try:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": 120, "env": _environment()}
-        # names that other users chose may be in any encoding
-        return subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", check=True, **how
-        ).stdout
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=120, env=_environment()
+        )
+        return _text(done.stdout)
     except FileNotFoundError:
         raise SlurmError(
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
@@ -240,8 +239,13 @@ def _ask(command: list[str]) -> str:
         raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
     except subprocess.CalledProcessError as error:
         raise SlurmError(
-            f"`{' '.join(command)}` failed: {error.stderr.strip()}; repair what Slurm names, and try again"
+            f"`{' '.join(command)}` failed: {_text(error.stderr).strip()}; repair what Slurm names, and try again"
         ) from None
+
+
+def _text(output: bytes) -> str:
+    """What a command said; names that other users chose may be in any encoding."""
+    return output.decode("utf-8", errors="replace")
 
 
 def _environment() -> dict[str, str]:

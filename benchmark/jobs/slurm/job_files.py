@@ -79,7 +79,7 @@ class Job:
         """When and where it was."""
         nodes = tuple(start["node"] for start in self.starts)
         started = self.starts[-1]["time"] if self.starts else None
-        return History(self.submitted["log"], self.submitted["time"], nodes, ended, started)
+        return History(self.submitted["log"], self.submitted["time"], nodes, ended, started, self.submitted["called"])
 
 
 def folder_of(runs: Path, suite: str) -> Path:
