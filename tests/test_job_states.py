@@ -61,6 +61,13 @@ def lab(tmp_path) -> Lab:
         ([STARTED], None, {}, "unknown", "Slurm does not answer; started on n1 20"),
         ([], None, {}, "unknown", "Slurm does not answer; submitted 20"),
         ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], None, {}, "failed", "b"),
+        (
+            [STARTED, {"kind": "ended", "state": "stopped", "error": "why"}],
+            None,
+            {},
+            "unknown",
+            "Slurm does not answer",
+        ),
     ],
 )
 def test_states_of_jobs(lab: Lab, monkeypatch, lines, queue, sacct, state, detail) -> None:

@@ -318,8 +318,11 @@ def _ended(job: Job, end: Ended) -> JobState:
 
 
 def _unanswered(job: Job, why: str = "Slurm does not answer") -> JobState:
-    """The state of a job while nobody answers: what it has said itself, or unknown."""
-    if job.end:
+    """The state of a job while nobody answers: what it has said itself, or unknown.
+
+    One that stopped may be in the queue again: Slurm itself queues those of a lost node.
+    """
+    if job.end and job.end["state"] != "stopped":
         return _ended(job, job.end)
     begun = job.starts[-1] if job.starts else None
     seen = f"started on {begun['node']}" if begun else "submitted"
