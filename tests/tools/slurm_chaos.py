@@ -84,6 +84,7 @@ class Chaos:
         rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
         self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
         self.happened: Counter[str] = Counter()
+        self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.others, self.left, self.called = {*OTHERS}, False, 0.0
 
     def row(self, number: int) -> str:
@@ -231,10 +232,16 @@ class Chaos:
         subprocess.run(urgent, check=True, capture_output=True)
 
     def suspend(self, job: Job) -> None:
-        """The job stands still, as others take turns with it; `status` says so."""
+        """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
+        row = next(config.row for config in self.lab.configs() if config.id == job.run)
+        evaluations = self.lab.count(row, "evaluation")
+        # it trains next: what stands still between two pieces of training is off the clock anyway
+        wait_until(lambda: self.lab.count(row, "evaluation") > evaluations or self.lab.count(row, "done"))
         if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
-            state = next(one for one in self.lab.states().values() if one.config.id == job.run)
+            state = self.lab.states()[row]
             assert state.state == "done" or state.detail.startswith("suspended"), state
+            if not self.lab.count(row, "done"):
+                self.stood_still[row] = self.lab.count(row, "resumed")
             time.sleep(SILENCE)
             scontrol("resume", job.id)
 
@@ -242,7 +249,7 @@ class Chaos:
         """The controller stands still; nothing is taken for ended by it."""
         before = self.ended()
         with silent(self.cluster):
-            assert self.ended() <= before
+            assert (ended := self.ended()) <= before, ended - before
             time.sleep(SILENCE)
 
     def ended(self) -> set[str]:
@@ -260,6 +267,10 @@ class Chaos:
         assert not sum(one.missing for state in states.values() for one in state.trained.scored)
         assert len(last) == 2 * len(self.rows) + 1 and not self.others, (len(last), self.others)
         assert self.happened["run_again"], "no limit was met"
+        for row, resumed in self.stood_still.items():
+            if self.lab.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
+                assert self.lab.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row
+        assert self.lab.call("status") == 0
         self.verify_waste()  # first: the undisturbed runs take steps too
         self.verify_results()
 
