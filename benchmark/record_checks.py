@@ -138,13 +138,31 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
         except refused as error:
             wrong = str(error)
         else:
-            wrong = _RULES[kind](line) if kind in _RULES else ""
+            wrong = _too_small(line) or (_RULES[kind](line) if kind in _RULES else "")
     return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
 
 
+def _too_small(line: Line) -> str:
+    for name, least in _LEAST.get(line["kind"], {}).items():
+        if (value := line.get(name)) is not None and not least <= value < math.inf:
+            return f"its {name!r} is {value!r:.20}, and {least} is the least"
+    return ""
+
+
 def _flaw_of_spent(line: Line) -> str:
-    lacks = _SPENT - line.get("charged", dict.fromkeys(_SPENT)).keys()
-    return f"its 'charged' has no {min(lacks)}" if lacks else ""
+    charged = line.get("charged", dict.fromkeys(_SPENT, 0.0))
+    if lacks := _SPENT - charged.keys():
+        return f"its 'charged' has no {min(lacks)}"
+    for what, spent in [("charged", charged), *(("phases", phase) for phase in line.get("phases", []))]:
+        for unit, value in spent.items():
+            if unit != "name" and not (isinstance(value, _NUMBER) and 0 <= value < math.inf):
+                return f"its {what!r} has {value!r:.20} {unit}, and nothing spends less than nothing"
+    return ""
+
+
+def _flaw_of_stage_line(line: Line) -> str:
+    amount = line["budget"]["amount"]
+    return "" if _is_positive(amount) else f"its 'budget' is {amount!r:.20}, which nothing can be trained with"
 
 
 def _flaw_of_evaluation(line: Line) -> str:
@@ -153,6 +171,9 @@ def _flaw_of_evaluation(line: Line) -> str:
     for name, value in line["perplexity"].items():
         if value is not None and not value > 0:
             return f"the perplexity of {name!r:.60} is {value!r:.20}"
+    for name, value in line.get("bits_per_byte", {}).items():
+        if value is not None and not value >= 0:
+            return f"the 'bits_per_byte' of {name!r:.60} are {value!r:.20}"
     return _flaw_of_spent(line)
 
 
@@ -169,7 +190,16 @@ def _flaw_of_job(line: Line) -> str:
     return ""
 
 
+_LEAST: dict[str, dict[str, int]] = {  # what these fields can be at least
+    "stage": {"index": 0, "parameters": 1, "trainable": 0, "layers": 1, "hidden_size": 1, "lost": 0},
+    "evaluation": {"step": 0, "tokens_per_second": 0, "learning_rate": 0},
+    "metrics": {"step": 0},
+    "resumed": {"step": 0, "lost": 0},
+    "score": {"seconds": 0},
+    "similarity": {"positions": 0},
+}
 _RULES: dict[str, Callable[[Line], str]] = {
+    "stage": _flaw_of_stage_line,
     "evaluation": _flaw_of_evaluation,
     "resumed": _flaw_of_spent,
     "done": _flaw_of_spent,
@@ -225,8 +255,8 @@ def flaw_of_run(line: Line, name: str) -> str:
     if line["id"] != name:
         return f"these are the records of run {line['id']}, not of {name}: a file was moved here"
     stages, domains = line["stages"], line["domains"]
-    if not all(key.isalnum() for key in stages):
-        return f"stages whose keys are {stages!r:.60}"
+    if not all(key.isalnum() for key in [*stages, line.get("start") or "none"]):  # they are names of files
+        return f"stages whose keys are {stages!r:.60}, and the 'start' {line.get('start')!r:.60}"
     if len(stages) != len(domains):
         return f"{len(stages)} stages and {len(domains)} domains"
     for named in ([*domains, *line.get("probes", [])], line.get("tasks", [])):

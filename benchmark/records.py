@@ -292,13 +292,15 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         run, failure = _head(path)
         if run is None:
             continue
+        if wrong := flaw_of_run(run, path.stem):
+            raise RecordsError(f"{path}: {wrong}; {CURE}")
         for key in run["stages"]:
             if key not in stages:
                 stages[key] = _if_there(runs / "stages" / key / "records.jsonl", read_stage)
                 scores[key] = _last(_of_stage(runs / "scores" / f"{key}.jsonl", key), "task", "prompt", "seed")
                 similarities[key] = _last(_of_stage(runs / "similarity" / f"{key}.jsonl", key), "kind")
         of_run = [_on_texts_of(run, stages[key]) for key in run["stages"]]
-        _check(path, run, of_run, runs)
+        _check(run, of_run, runs)
         loaded.append(
             RunRecords(
                 line=run,
@@ -313,10 +315,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.line["row_index"], run.seed, run.id))
 
 
-def _check(path: Path, run: RunLine, stages: Sequence[Sequence[Any]], runs: Path) -> None:
-    """Raise RecordsError for records that are not the run's own, or lack a number that tables show."""
-    if wrong := flaw_of_run(run, path.stem):
-        raise RecordsError(f"{path}: {wrong}; {CURE}")
+def _check(run: RunLine, stages: Sequence[Sequence[Any]], runs: Path) -> None:
+    """Raise RecordsError for records that are not the run's own stages', or lack a number that tables show."""
     names = [domain["name"] for domain in run["domains"]]
     for index, (key, lines) in enumerate(zip(run["stages"], stages, strict=True)):
         if wrong := flaw_of_stage(lines, key, names[: index + 1]):

@@ -241,6 +241,9 @@ def records() -> Iterator[Case]:
         yield Case(f"run {name}", report, ("er-",), of_run(lambda lines, c=content: c))
     first = both(_runs, _swap_stages)
     yield Case("records of another stage", report, ("records.jsonl",), first)
+    out = both(_runs, write("x/records.jsonl", b"x\n\nx\n"))
+    led = both(out, lambda here: _change(next((here / "runs/suites/tiny").glob("er-*.jsonl")), _led_out))
+    yield Case("stages that lead out", report, ("er-", "stages whose keys"), led)
     yield Case("the file of another run", report, ("er-",), both(_runs, _swap_runs))
     folder = both(_runs, lambda here: _replace_by_folder(here / "runs/stages" / stage_folder().name / "records.jsonl"))
     yield Case("records that are a folder", report, ("records.jsonl",), folder)
@@ -273,6 +276,10 @@ def jobs() -> Iterator[Case]:
             make = both(_runs, write("runs/suites/tiny/jobs/c/12_3.jsonl", lines({**JOB, field: value})))
             for command in ("status", "dry run"):
                 yield Case(f"{command}: job: {field} {value!s:.9}", READERS[command], ("12_3.jsonl:1:", field), make)
+
+
+def _led_out(content: bytes) -> bytes:
+    return _field("run", "stages", ["../../x"] * 2)(content)
 
 
 def _change(path: Path, change: Any) -> None:
