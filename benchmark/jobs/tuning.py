@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 from benchmark import records
 from benchmark.atomic import write_json
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
+from benchmark.settings.units import UNITS
 
 DOMAINS = 2  # that configurations are tried on
 MOST_RATE = 1000  # times the suite's, in a file of a search
@@ -180,11 +181,15 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
     """
     try:
         content: Options = json.loads(file.read_text(encoding="utf-8"))
-        cost = content["configurations"] * sum(content["amounts"])
+        count, unit = content["configurations"], content["unit"]
+        cost = count * sum(content["amounts"])
         choices = [(row, float(one["rate"]), dict(one["options"])) for row, one in content["rows"].items()]
         if wrong := [rate for _, rate, _ in choices if not 0 < rate <= MOST_RATE]:
             raise ValueError(f"the learning rate times {wrong[0]:g}")
         rows: dict[str, Choice] = {row: {"rate": rate, "options": options} for row, rate, options in choices}
+        if not isinstance(count, int) or unit not in UNITS or not 0 < cost < math.inf:
+            raise ValueError(f"{count!r:.20} configurations that took {cost!r:.20} {unit!r:.60}")
+        mark = Tuned(configurations=count, spent=cost, unit=unit, charged=charge_search)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"--options {file}: not a file that `run_all.py tune` wrote ({type(error).__name__}: {error})"
@@ -194,7 +199,6 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
     for run in runs:
         if run.row not in rows:
             raise ConfigError(f"--options {file}: no row {run.row!r}; it has {', '.join(rows)}: call `tune` again")
-        mark = Tuned(configurations=content["configurations"], spent=cost, unit=content["unit"], charged=charge_search)
         changes: dict[str, Any] = {"suite": name, "tuned": mark}
         if charge_search:
             changes["budget"] = run.budget.model_copy(update={"amount": _what_is_left(run, cost, mark.unit, file)})

@@ -149,6 +149,21 @@ def chosen_options() -> Iterator[Case]:
         )
         content = json.dumps({**choice, "rows": rows}).encode()
         yield Case(f"chosen {rate} {options}", given, ("options.json",), write("options.json", content))
+    rows = {name: {"rate": 1.0, "options": {}} for name in ("Naive", "ER")}
+    for field, value in (
+        *(("unit", wrong) for wrong in (None, 7, "parsecs")),
+        *(("amounts", [wrong]) for wrong in (float("nan"), float("inf"), -1.0, "x")),
+        *(("configurations", wrong) for wrong in (0, -1, "x", 1.5)),
+    ):
+        content = json.dumps({**choice, "rows": rows, field: value}).encode()
+        for charged in ((), ("--charge-search",)):
+            chosen = ("run", SUITE, "--dry-run", *PLACES, "--options", "{here}/options.json", *charged)
+            name = f"chosen {field} {value} {charged}"
+            yield Case(name, chosen, ("options.json",), write("options.json", content))
+    del choice["unit"]
+    content = json.dumps({**choice, "rows": rows}).encode()
+    chosen = ("run", SUITE, "--dry-run", *PLACES, "--options", "{here}/options.json")
+    yield Case("chosen no unit", chosen, ("options.json",), write("options.json", content))
     for name, content in {"vocab.json": b"", "merges.txt": b"\xff"}.items():
         for vocabulary in (b"", b"[]", b"{}", b"7", b'{"a": 1}', b"[" * 100_000, b'{"a": "x"}'):
             make = both(write("t/vocab.json", vocabulary), write("t/merges.txt", content))
