@@ -120,6 +120,7 @@ def test_of_a_study_and_of_a_report_the_runs_in_it_are_compared(tmp_path, monkey
     for old, new, message in (
         ('content="runs"', 'content="gone"', "rendered/tiny: a report, whose records were in gone: call it from"),
         ('"record":', '"changed":', "index.html: a report that was changed"),
+        ('id="report-data">', f'id="report-data">{"[" * 100_000}', "index.html: a report that was changed"),
     ):
         other.write_text(page.read_text().replace(old, new))
         page.replace("kept")

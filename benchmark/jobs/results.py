@@ -163,7 +163,7 @@ def _read_page(page: Path) -> tuple[str, list[str]] | None:
         return None
     try:
         return html.unescape(folder[1]), [str(run["record"]) for run in json.loads(content[1])["runs"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ResultsError(f"{page}: a report that was changed: render it again, or give its records' folder") from None
 
 
