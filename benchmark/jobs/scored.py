@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from benchmark import records
+from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.settings.config import Suite
@@ -104,4 +105,9 @@ def _lines(path: Path) -> list[_Line]:
 def _has_prompts(keys: Sequence[str], store: Store) -> bool:
     """Whether the last of these stages ended with a model that has domain prompts."""
     path = store.stage(keys[-1]) / "model" / "config.json" if keys else None
-    return bool(path and path.exists() and json.loads(path.read_bytes()).get("prompts"))
+    try:
+        return bool(path and path.exists() and json.loads(path.read_bytes()).get("prompts"))
+    except (ValueError, AttributeError, RecursionError):
+        raise DamagedFile(
+            f"{path} is damaged: restore it from a copy, or delete {store.stage(keys[-1])} to train that stage again"
+        ) from None

@@ -278,6 +278,18 @@ def jobs() -> Iterator[Case]:
                 yield Case(f"{command}: job: {field} {value!s:.9}", READERS[command], ("12_3.jsonl:1:", field), make)
 
 
+def scored() -> Iterator[Case]:
+    """Models of finished stages, of which `status` asks how they are scored."""
+    files = ", ".join(f'{split}="{{place}}/t.jsonl"' for split in ("train", "dev", "test"))
+    tasks = ("--set", f'tasks=[{{{{name="t", domain="a", {files}}}}}]')
+    for content in (b"", b"x", b"[]", b"7", b"\xff", b"[" * 100_000):
+        config = f"runs/stages/{stage_folder().name}/model/config.json"
+        make = both(_runs, write(config, content))
+        for command in ("status", "dry run"):
+            name = f"{command}: a config of a finished model {content[:9]!r}"
+            yield Case(name, (*READERS[command], *tasks), ("config.json",), make)
+
+
 def _led_out(content: bytes) -> bytes:
     return _field("run", "stages", ["../../x"] * 2)(content)
 
