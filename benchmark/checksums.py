@@ -57,20 +57,28 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
     if not path.exists():
         check_snapshot(folder)
         return
-    try:
-        known: dict[str, FileChecksum] = json.loads(path.read_text(encoding="utf-8"))
-        wanted = {name: (one["bytes"], one["crc32"]) for name, one in known.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DamagedFile(f"{path} is damaged: {cure}") from None
-    for name, (size, crc32) in wanted.items():
-        file = folder / name
+    for name, one in _read(path, cure).items():
+        file, size = folder / name, one["bytes"]
         if not file.is_file():
             raise DamagedFile(f"{file} is missing: {cure}")
         now = file.stat()
         if now.st_size != size:
             raise DamagedFile(f"{file} has {now.st_size:,} bytes instead of {size:,}: {cure}")
-        if name not in sizes_alone and _crc32_once(file, now.st_mtime_ns, now.st_ino) != crc32:
+        if name not in sizes_alone and _crc32_once(file, now.st_mtime_ns, now.st_ino) != one["crc32"]:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
+
+
+def _read(path: Path, cure: str) -> dict[str, FileChecksum]:
+    """What `write` wrote down. Raises DamagedFile for what it does not: of no files, all would be right."""
+    import msgspec  # here, for --help has no packages
+
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=dict[str, FileChecksum])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        known = {}
+    if not known or not all(one["bytes"] >= 0 and re.fullmatch("[0-9a-f]{8}", one["crc32"]) for one in known.values()):
+        raise DamagedFile(f"{path} is damaged: {cure}")
+    return known
 
 
 def check_snapshot(folder: Path, without: str = "") -> None:

@@ -90,6 +90,28 @@ def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
     assert checksums.unseal(path, "cure") == content  # of an earlier version
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        *({}, [], 7, None, {"a": 7}, {"a": {}}, {"a": {"bytes": 1}}),
+        *({"a": {"bytes": wrong, "crc32": "e8b7be43"}} for wrong in ("x", None, 1.5, [], -1)),
+        *({"a": {"bytes": 1, "crc32": wrong}} for wrong in (7, None, "x", "E8B7BE43")),
+    ],
+)
+def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -> None:
+    """Oracle: what `write` writes, a size and eight digits for each file, for one file at least. Of none nothing would
+    be held against anything."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    checksums.write(folder)
+    assert json.loads((folder / checksums.FILE).read_text()) == {"a": {"bytes": 1, "crc32": "e8b7be43"}}
+    checksums.check(folder, "cure")
+    (folder / checksums.FILE).write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match=rf"{checksums.FILE} is damaged: cure"):
+        checksums.check(folder, "cure")
+
+
 def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:
     """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that changes nothing."""
     path = tmp_path / "checkpoint.pt"
