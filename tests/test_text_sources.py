@@ -34,7 +34,7 @@ def test_a_link_that_leads_out_of_a_package_is_an_error(tmp_path: Path, monkeypa
 
 
 class NetworkError(Exception):
-    """httpx's and aiohttp's errors are no OSErrors."""
+    """No OSError, as those of httpx and aiohttp are none."""
 
 
 class Rows(list):  # type: ignore[type-arg]

@@ -57,7 +57,7 @@ def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
 
 
 def validation_message(error: ValidationError, place: str, model: type) -> str:
-    """One line a problem: where, what, the choices."""
+    """One line: of each problem where it is, what, the choices."""
     problems = [(_path(problem), problem) for problem in error.errors()]
     inner = [path for path, _ in problems]
     lines: dict[str, list[str]] = {}
@@ -83,7 +83,7 @@ def validation_message(error: ValidationError, place: str, model: type) -> str:
         f"{_shortened(where, str)}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
         for where, what in lines.items()
     ]
-    return f"{place}: " + "\n  ".join(told_of)
+    return f"{place}: " + "; and ".join(told_of)
 
 
 def _path(problem: ErrorDetails) -> tuple[str, ...]:
