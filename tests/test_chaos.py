@@ -42,6 +42,22 @@ def test_any_piece_of_a_kind_may_be_hit_and_the_tally_says_which_kinds_were_not(
     assert "1 of 2 pairs of a method and a kind were hit; never hit: ['report']" in capsys.readouterr().out
 
 
+def test_a_tally_says_which_phases_no_kill_hit(capsys) -> None:
+    """Oracle: by hand. Two methods with a phase of one name have two; what another run of a method hit is hit."""
+    run = {"commit": "c", "seed": 0, "charged": 1, "taken": 1, "different": []}
+    phases = ["step of adapt, stage 1", "step of adapt, stage 2"]
+    tally = [
+        {**run, "method": "er", "kinds": ["report", *phases], "kills": {phases[0]: 1, "report": 2}},
+        {**run, "method": "er", "kinds": ["report", *phases], "kills": {phases[1]: 1}},
+        {**run, "method": "elle", "kinds": ["report", *phases, "step of recover, stage 2"], "kills": {phases[0]: 1}},
+    ]
+    missing = ["elle: step of adapt, stage 2", "elle: step of recover, stage 2"]
+    chaos._say(tally)
+    assert f"steps of each phase of each method: 3 of 5 hit; missing: {missing}\n" in capsys.readouterr().out
+    chaos._say(tally[:2])
+    assert "steps of each phase of each method: 2 of 2 hit; missing: none\n" in capsys.readouterr().out
+
+
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: Path, monkeypatch) -> None:
     """Oracles: the runs that were asked for, the three stages of each seed, and the weights of undisturbed runs."""
     monkeypatch.setattr(many_runs, "COMPARED", 1)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,10 @@ def _say(tally: Tally) -> None:
     of_method = {name: [run for run in tally if run["method"] == name] for name in names}
     pairs, hit = (sum(len(kinds(runs)) for runs in of_method.values()) for kinds in (_kinds, _by_kind))
     print(f"{hit} of {pairs} pairs of a method and a kind were hit; never hit: {sorted(_never(tally)) or 'no kind'}")
+    steps = {name: (_steps(_kinds(runs)), _steps(_by_kind(runs))) for name, runs in of_method.items()}
+    missing = [f"{name}: {kind}" for name, (known, hit_too) in steps.items() for kind in sorted(known - hit_too)]
+    of_all = sum(len(known) for known, _ in steps.values())
+    print(f"steps of each phase of each method: {of_all - len(missing)} of {of_all} hit; missing: {missing or 'none'}")
     for name, runs in of_method.items():
         print(f"  {name}: hit {sorted(_by_kind(runs))}; not {sorted(_never(runs))}")
 
@@ -81,6 +86,10 @@ def _by_kind(tally: Tally) -> Counter[str]:
 
 def _kinds(tally: Tally) -> set[str]:
     return {kind for run in tally for kind in run["kinds"]}
+
+
+def _steps(kinds: Iterable[str]) -> set[str]:
+    return {kind for kind in kinds if kind.startswith("step of")}
 
 
 def _never(tally: Tally) -> set[str]:
