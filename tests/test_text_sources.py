@@ -37,7 +37,7 @@ class NetworkError(Exception):
     """No OSError, as those of httpx and aiohttp are none."""
 
 
-class Rows(list):  # type: ignore[type-arg]
+class Rows(list):
     """Two rows of a data set, and no more where the network fails."""
 
     features: ClassVar[dict[str, object]] = {}
