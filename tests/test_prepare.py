@@ -21,7 +21,9 @@ import pytest
 
 from benchmark.data import encoding, files, tokens
 from benchmark.data.bpe import TextTokenizer, load_bpe
+from benchmark.data.documents import Document
 from benchmark.data.tokens import prepare
+from benchmark.data.words import Words
 from benchmark.settings.config import Domain, Tokenizer
 from tests.support.texts import DATA, SMALL, gpt2_files, same, sentences, two_domains, write
 from tests.support.thorough import only_thorough
@@ -166,40 +168,59 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
     assert not list((tmp_path / "data").rglob("*.unfinished"))
 
 
+class Counted:
+    """A tokenizer that notes which texts it is asked for, and is stopped in the call of that number."""
+
+    stops_at = calls = 0
+
+    def __init__(self, bpe: Any, asked: list[str]) -> None:
+        self.bpe, self.asked = bpe, asked
+        bpe.encode_special_tokens = True
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.asked.extend(texts)
+        self.calls += 1
+        if self.calls == self.stops_at:
+            raise KeyboardInterrupt
+        return self.bpe.encode_batch_fast(texts, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bpe, name)
+
+
 @pytest.mark.parametrize("harm", ["none", "ids", "cut short", "size", "other text"])
 def test_tokenising_goes_on_within_a_domain(tmp_path, monkeypatch, harm: str) -> None:
-    """Oracle: a folder where nobody was stopped, and the batches that the tokenizer is given there: all but those that
-    were kept, up to the first that is damaged or of other text."""
+    """Oracle: a folder where nobody was stopped, and the texts that are tokenised there: those of all batches but the
+    ones that were kept, up to the first that is damaged or of other text. None is tokenised twice, and with one thread
+    the library gets what is not ASCII alone."""
     monkeypatch.setattr(encoding, "BATCH", 1000)
-    monkeypatch.setattr(encoding, "THREADS", 1)  # so that batches are tokenised in order, two ahead
-    given: list[list[str]] = []
+    monkeypatch.setattr(encoding, "THREADS", 1)  # so that batches are tokenised in order, four ahead
+    batches: list[list[str]] = []
+    asked: list[str] = []
+    looked_up: list[str] = []
+    look_up, hash_batch = Words.ids, encoding._hash
 
-    class Counted:
-        stops_at = 0
+    def ids(words: Words, text: str) -> Any:
+        looked_up.append(text)
+        return look_up(words, text)
 
-        def __init__(self, bpe: Any) -> None:
-            self.bpe = bpe
-            bpe.encode_special_tokens = True
-
-        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
-            given.append(texts)
-            if len(given) == self.stops_at:
-                raise KeyboardInterrupt
-            return self.bpe.encode_batch_fast(texts, **options)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.bpe, name)
+    def hashed(batch: list[Document]) -> bytes:
+        batches.append([document.text for document in batch])
+        return hash_batch(batch)
 
     def prepared(folder: Path) -> dict[str, bytes]:
-        given.clear()
-        counted: Any = Counted(load_bpe(tmp_path / "gpt2"))
+        for seen in (batches, asked, looked_up):
+            seen.clear()
+        counted: Any = Counted(load_bpe(tmp_path / "gpt2"), asked)
         tokens._domain(domain, TextTokenizer(counted, *rest), DATA, folder, print)
         return {path.name: path.read_bytes() for path in folder.glob("domains/*/*")}
 
+    monkeypatch.setattr(Words, "ids", ids)
+    monkeypatch.setattr(encoding, "_hash", hashed)
     _, *rest = vars(TextTokenizer.of(load_bpe(gpt2_files(tmp_path / "gpt2")))).values()
     domain, _ = two_domains(tmp_path)
-    undisturbed, batches = prepared(tmp_path / "undisturbed"), [*given]
-    monkeypatch.setattr(Counted, "stops_at", 9)
+    undisturbed = prepared(tmp_path / "undisturbed")
+    monkeypatch.setattr(Counted, "stops_at", 12)
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path / "data")
     gc.collect()  # the stopped reader's database belongs to this thread, and another could be the one to collect it
@@ -219,7 +240,8 @@ def test_tokenising_goes_on_within_a_domain(tmp_path, monkeypatch, harm: str) ->
     kept.write_bytes(content)
     monkeypatch.setattr(Counted, "stops_at", 0)
     assert prepared(tmp_path / "data") == undisturbed
-    assert given == batches[whole:]
+    assert sorted(asked + looked_up) == sorted(text for batch in batches[whole:] for text in batch)
+    assert looked_up and all(text.isascii() for text in looked_up) and not any(text.isascii() for text in asked)
 
 
 def test_two_processes_at_once(tmp_path) -> None:

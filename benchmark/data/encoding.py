@@ -10,42 +10,69 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmark.data.bpe import TextTokenizer
 from benchmark.data.documents import Document
+from benchmark.data.words import Words, takes_words_alone
 
 BATCH = 2**18  # characters that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
 
-def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`; batches that the file `kept` has are not tokenised again."""
-    eos, dtype = made_with.special.eos, made_with.dtype
+class Batch(NamedTuple):
+    """Documents whose ids are on their way: those that were looked up, and the library's in another thread."""
 
-    def encode(batch: list[Document]) -> list[Ids]:
-        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+    documents: list[Document]
+    hashed: bytes
+    looked_up: list[Ids | None]
+    others: Future[list[Ids]]
+
+    def ids(self) -> list[Ids]:
+        others = iter(self.others.result())
+        return [next(others) if ids is None else ids for ids in self.looked_up]
+
+
+def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path) -> Iterator[tuple[Document, Ids]]:
+    """Documents in their order, with their ids and `</s>`; batches that the file `kept` has are not tokenised again.
+
+    This thread looks up the words of ASCII text, if the tokenizer takes them alone. All else is the library's, in other
+    threads, since it holds no lock there; where a core would be idle it gets a whole batch.
+    """
+    eos, dtype = made_with.special.eos, made_with.dtype
+    words = Words(made_with.bpe, dtype, eos).ids if takes_words_alone(made_with.bpe) else None
+
+    def encode(texts: list[str]) -> list[Ids]:
+        encodings = made_with.bpe.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
 
-    pending: deque[tuple[list[Document], bytes, Future[list[Ids]]]] = deque()
+    def begun(batch: list[Document], hashed: bytes) -> Batch:
+        idle = sum(not one.others.done() for one in pending) < THREADS - 1
+        look_up = None if idle else words
+        texts = [document.text for document in batch]
+        others = pool.submit(encode, [text for text in texts if not (look_up and text.isascii())])
+        looked_up = [look_up(text) if look_up and text.isascii() else None for text in texts]
+        return Batch(batch, hashed, looked_up, others)
+
+    pending: deque[Batch] = deque()
     with KeptBatches(kept, dtype, eos) as before, ThreadPoolExecutor(THREADS) as pool:
 
         def oldest() -> Iterator[tuple[Document, Ids]]:
-            batch, texts, future = pending.popleft()
-            before.add(texts, future.result())
-            return zip(batch, future.result(), strict=True)
+            batch = pending.popleft()
+            before.add(batch.hashed, ids := batch.ids())
+            return zip(batch.documents, ids, strict=True)
 
         for batch in _batches(documents):
-            texts = _hash(batch)
-            if (known := before.next(texts)) is not None:
-                yield from zip(batch, known, strict=True)
+            hashed = _hash(batch)
+            if (ids := before.next(hashed)) is not None:
+                yield from zip(batch, ids, strict=True)
                 continue
-            pending.append((batch, texts, pool.submit(encode, batch)))
-            if len(pending) > 2 * THREADS:
+            pending.append(begun(batch, hashed))
+            if len(pending) > 4 * THREADS:
                 yield from oldest()
         while pending:
             yield from oldest()
