@@ -68,7 +68,7 @@ def loop(size: str, method: str, stage: int) -> Callable[[int], None]:
 
 
 def answer(options: argparse.Namespace) -> None:
-    """For each number that is read, take so many steps and say the CPU seconds of one."""
+    """Take so many steps for each number that is read, and say the CPU seconds of one."""
     steps = loop(options.sizes[0], options.method, options.stage)
     for line in sys.stdin:
         began = time.process_time()
@@ -104,7 +104,7 @@ def compare(size: str, options: argparse.Namespace) -> str:
 
 
 def operators(size: str, options: argparse.Namespace) -> str:
-    """What share of the time of a step's operators each has, those without the operators that they call."""
+    """What share of the time of a step its operators take, each without those that it calls."""
     steps = loop(size, options.method, options.stage)
     steps(10)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
