@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,11 @@ from benchmark import records
 from benchmark.instruments import speed, step_parts
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, OverNaive, PhaseOfRun, measure, table
-from benchmark.instruments.step_parts import PARTS
+from benchmark.instruments.step_parts import AHEAD, PARTS
 from benchmark.models import load, transformer
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.training import step_times
+from benchmark.training.clock import Clock
 from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
@@ -304,7 +304,7 @@ def test_all_rows_are_compiled(tmp_path) -> None:
 
 
 def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:
-    parts = dict(zip(PARTS, (0.01, 0.4, 0.5, 0.02, 0.06, 0.01), strict=True))
+    parts = dict(zip((*PARTS, AHEAD), (0.01, 0.4, 0.5, 0.02, 0.05, 0.01, 0.01, 0.03), strict=True))
     return Cost(
         at=PhaseOfRun(row, stage, "ns", phase),
         seconds=seconds,
@@ -323,7 +323,7 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
     machine = ALONE.hardware() | {"cpu": "Example CPU", "threads": 2}
     text = table([slow, fast, merge], "bf16", machine).splitlines()
-    shares = ["1%", "40%", "50%", "2%", "6%", "1%"]
+    shares = ["1%", "40%", "50%", "2%", "5%", "1%", "1%", "3%"]
     of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]
     assert text[1].split() == [*of_slow, *shares]
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1,333", "2", "45%", "1.80", "2.00", "-10%", *shares]
@@ -331,52 +331,65 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and "slower than its FLOPs" in text[6]
 
 
-def test_time_counts_for_the_part_that_spends_it(monkeypatch) -> None:
-    """Oracle: a clock that the parts themselves move on. A method that asks for gradients again, as A-GEM does, has
-    its passes through the model counted as such."""
-    now = [0.0]
+class Toy:
+    """A learner, a method, a loader and a stepper in one, whose parts move clocks on: a wall's and a thread's."""
 
-    def spend(seconds: float) -> None:
-        now[0] += seconds
+    tokens, phase, optimizer = 1, Phase("adapt"), None
+    learner = method = loader = property(lambda self: self)
 
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    def __init__(self, inputs: StageInputs) -> None:
+        self.inputs, self.now, self.made, self.loss = inputs, 0.0, 0.0, torch.zeros(())
 
-    class Toy:
-        """A learner, a method, a loader and a stepper in one."""
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
 
-        inputs = SimpleNamespace(world=SimpleNamespace(synchronize=lambda: None))
-        learner = method = loader = property(lambda self: self)
+    def get(self, step: int) -> None:
+        self.spend(1)
+        self.compute(step)
 
-        def get(self) -> None:
-            spend(1)
+    def compute(self, step: int) -> None:
+        self.made += 9
 
-        def objective(self) -> None:
-            spend(4)
+    def objective(self) -> None:
+        self.spend(4)
 
-        def accumulate(self) -> None:
-            self.objective()
-            spend(8)
+    def accumulate(self) -> None:
+        self.objective()
+        self.spend(8)
 
-        def adjust_gradients(self) -> None:
-            self.accumulate()
-            spend(2)
+    def adjust_gradients(self) -> None:
+        self.accumulate()
+        self.spend(2)
 
-        def observe(self) -> None:
-            spend(100)
+    def observe(self) -> None:
+        self.spend(100)
 
-        def after_step(self) -> None:
-            spend(5)
+    def after_step(self) -> None:
+        self.spend(5)
 
-        def update(self) -> None:
-            spend(3)
+    def update(self) -> None:
+        self.spend(3)
 
-        def step(self, number: int) -> None:
-            self.get()
-            self.accumulate()
-            self.adjust_gradients()
-            self.update()
-            self.after_step()
-            spend(10)
+    def step(self, number: int, *given: Any) -> torch.Tensor:
+        self.get(number)
+        self.accumulate()
+        self.adjust_gradients()
+        self.update()
+        self.after_step()
+        self.spend(10)
+        return self.loss
 
-    found = step_parts.shares(Toy(), range(3))  # type: ignore[arg-type]
-    assert found == pytest.approx({part: n / 45 for part, n in zip(PARTS, (1, 8, 16, 7, 3, 10), strict=True)})
+
+def test_time_counts_for_the_part_that_spends_it(tmp_path, monkeypatch) -> None:
+    """Oracle: clocks that the parts themselves move on, and the loop's clock when it charges. A method that asks for
+    gradients again, as A-GEM does, has its passes through the model counted as such."""
+    lab = Lab("naive", methods.build, tmp_path)
+    _, prepared = next(speed.stages(lab.config(), methods.build, lab.run(lab.config(), "run").stream, ALONE))
+    toy, count = Toy(prepared.inputs), Clock.count
+    monkeypatch.setattr("time.perf_counter", lambda: toy.now)
+    monkeypatch.setattr("time.thread_time", lambda: toy.made)
+    monkeypatch.setattr(Clock, "count", lambda *given: (toy.spend(5), count(*given))[1])
+    found = step_parts.shares(toy, range(7, 10))  # type: ignore[arg-type]
+    whole = 3 * 50 + 5  # the loop charges once more at its end
+    parts = {part: 3 * n / whole for part, n in zip(PARTS, (1, 8, 16, 7, 3, 10, 5 + 5 / 3), strict=True)}
+    assert found == pytest.approx(parts | {AHEAD: 27 / whole})

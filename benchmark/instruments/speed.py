@@ -21,7 +21,7 @@ import torch
 
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
-from benchmark.instruments.step_parts import PARTS, shares
+from benchmark.instruments.step_parts import AHEAD, PARTS, shares
 from benchmark.models import LanguageModel
 from benchmark.models.devices import precision_of
 from benchmark.record_lines import Hardware
@@ -74,7 +74,7 @@ class Cost:
     tokens: int  # of text, over all processes
     flops: float  # over all processes
     of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
-    parts: dict[str, float]  # of the time, by part (see step_parts)
+    parts: dict[str, float]  # of the time, by part, and AHEAD (see step_parts)
 
 
 def seconds_of(stepper: Stepper, step: int) -> float:
@@ -226,13 +226,13 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     names = max([len("phase"), *(len(cost.at.phase) for cost in costs)])
     lines = [
         f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
-        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join(PARTS)}"
+        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join((*PARTS, AHEAD))}"
     ]
     for cost in costs:
         at, over = cost.at, cost.over_naive
         off = f"{over.off:+6.0%}" if over.predicted else f"{'-':>6}"
         mark = "!" if over.off > TOLERANCE else " "
-        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in PARTS)
+        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in (*PARTS, AHEAD))
         lines.append(
             f"{at.row:{width}}  {at.stage + 1:5}  {at.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
             f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
@@ -243,7 +243,8 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
         f"{machine['count']} processes)"
     )
     lines.append(
-        "of peak: of what a large matrix product reaches, in turns; batches ... other: shares of a step's time"
+        "of peak: of what a large matrix product reaches, in turns; batches ... loop: shares of the time; ahead: of "
+        "making batches meanwhile, as a share of it"
     )
     if any(cost.over_naive.off > TOLERANCE for cost in costs):
         lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")

@@ -78,6 +78,7 @@ class StageRun:
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
         self.trunk: Trunk | None = None  # where a branch began
+        self._saved_at = 0.0
 
     def run(self) -> LanguageModel:
         """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the model to save.
@@ -170,7 +171,7 @@ class StageRun:
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
         rate = LearningRate(schedule, self.stage.learning_rate)
         loader, seconds = stepper.loader, self.times.phases[phase.name] if self.times else 0.0
-        self._take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate, self._spans(end))
+        self.take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate, self._spans(end))
         stepper.close()
         if phase.trains:
             self.carried = stepper.moments() if self.carries else {}
@@ -190,7 +191,7 @@ class StageRun:
             stream=Span(-earlier, self.stage.outlook.budget - earlier),
         )
 
-    def _take_steps(self, stepper: Stepper, work: Work, rate: LearningRate, spans: Spans) -> None:
+    def take_steps(self, stepper: Stepper, work: Work, rate: LearningRate, spans: Spans) -> None:
         """The loop. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
         loss, learning_rate, recount = torch.zeros(()), 0.0, False
