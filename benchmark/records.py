@@ -11,10 +11,9 @@ A run folder holds
     RUNS/scores/baselines.jsonl          downstream scores that need no model (references.jsonl: older ones)
     RUNS/similarity/<stage key>.jsonl    how like its ancestors the model is that a stage ended with
 
-Every line is one JSON object with `kind` and `time` (seconds since 1970, added by `append`). A float that is
-not finite (a perplexity that overflowed) is written as null. Amounts in `charged` count from the start of the
-stage; `step` counts from the start of the phase; `index` counts from 0. A second `stage` line in a file means
-that the stage began anew: what stands before it no longer counts.
+Every line is one JSON object with `kind` and `time` (seconds since 1970, added by `append`). A float that is not finite
+is written as null. Amounts in `charged` count from the start of the stage, `step` from that of the phase, `index` from
+0. A second `stage` line in a file means that the stage began anew: what stands before it no longer counts.
 
     kind        fields
     stage       key, index, domain (name), parameters, trainable, layers, hidden_size,
@@ -61,6 +60,7 @@ that the stage began anew: what stands before it no longer counts.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -190,7 +190,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
             if _is_torn(descriptor):
                 line = b"\n\n" + line  # the empty line tells readers that the broken one before was a killed writer's
             if os.write(descriptor, line) != len(line):
-                raise OSError(f"{path}: a record was cut short: free room on the disk, and try again")
+                raise OSError(errno.ENOSPC, "a record was cut short: free room on the disk, and try again", str(path))
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

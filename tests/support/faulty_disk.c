@@ -18,18 +18,18 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum kind { FULL, READ_ONLY, IO_ERROR, TORN };
+enum kind { FULL, READ_ONLY, IO_ERROR, TORN, SHORT };
 
 static char root[PATH_MAX];
 static long seen, chosen = -1;
-static int kind, broken;
+static int kind, broken, shorten;
 static FILE *names;
 
 /* From now on operations below `folder` count from 0, and number `at` goes wrong; their names go to `list`, if given. */
 void fault_arm(const char *folder, long at, int which, const char *list)
 {
     snprintf(root, sizeof root, "%s", folder);
-    seen = broken = 0;
+    seen = broken = shorten = 0;
     chosen = at;
     kind = which;
     names = *list ? fopen(list, "w") : NULL;
@@ -51,7 +51,8 @@ static int below(const char *path)
 }
 
 /* What the operation must fail with, 0 for nothing. A full disk stays full and a read-only one read-only; an error of
- * the device passes; TORN ends the process, for a write after half of it. A full disk still renames and removes, but
+ * the device passes; TORN ends the process, for a write after half of it. SHORT is a disk that fills up in the middle
+ * of a write, which takes half and says so. A full disk still renames and removes, but
  * for the operation of that number: some file systems need room for that too. */
 static int fault(const char *what, const char *path, int fd, const void *data, size_t size)
 {
@@ -73,7 +74,7 @@ static int fault(const char *what, const char *path, int fd, const void *data, s
     long number = seen++;
     if (names)
         fprintf(names, "%s %s\n", what, path);
-    if (broken && kind == FULL && strcmp(what, "rename") && strcmp(what, "remove"))
+    if (broken && (kind == FULL || kind == SHORT) && strcmp(what, "rename") && strcmp(what, "remove"))
         return ENOSPC;
     if (broken && kind == READ_ONLY)
         return EROFS;
@@ -88,7 +89,19 @@ static int fault(const char *what, const char *path, int fd, const void *data, s
         }
         kill(getpid(), SIGKILL);
     }
-    return kind == FULL ? ENOSPC : kind == READ_ONLY ? EROFS : EIO;
+    if (kind == SHORT && data && size > 1) {
+        shorten = 1;
+        return 0;
+    }
+    return kind == FULL || kind == SHORT ? ENOSPC : kind == READ_ONLY ? EROFS : EIO;
+}
+
+/* How much of so many bytes the disk takes. */
+static size_t part(size_t size)
+{
+    size_t taken = shorten ? size / 2 : size;
+    shorten = 0;
+    return taken;
 }
 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
@@ -118,21 +131,24 @@ ssize_t write(int fd, const void *data, size_t size)
 {
     REAL(write);
     FAIL("write", NULL, fd, data, size);
-    return real(fd, data, size);
+    return real(fd, data, part(size));
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset)
 {
     REAL(pwrite64);
     FAIL("write", NULL, fd, data, size);
-    return real(fd, data, size, offset);
+    return real(fd, data, part(size), offset);
 }
 
 ssize_t writev(int fd, const struct iovec *parts, int count)
 {
     REAL(writev);
     FAIL("write", NULL, fd, parts[0].iov_base, parts[0].iov_len);
-    return real(fd, parts, count);
+    struct iovec first = { parts[0].iov_base, parts[0].iov_len / 2 };
+    int cut = shorten;
+    shorten = 0;
+    return cut ? real(fd, &first, 1) : real(fd, parts, count);
 }
 
 ssize_t sendfile(int to, int from, off_t *offset, size_t size)

@@ -37,7 +37,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("full", "read-only", "error", "torn")  # as in faulty_disk.c
+KINDS = ("full", "read-only", "error", "torn", "short")  # as in faulty_disk.c
 DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty disk
 HANGS = -99  # where it has not ended
 PATIENCE = 120.0  # seconds that it has
@@ -181,8 +181,13 @@ def one_fault(
     """What is wrong after a fault, or nothing."""
 
     def act() -> None:
-        with disk.failing(folder, *fault):
-            scenario.act(folder)
+        try:
+            with disk.failing(folder, *fault):
+                scenario.act(folder)
+        except OSError as error:
+            if error.filename is None:  # which no command tells in a line
+                raise AssertionError(f"an OSError of no file, errno {error.errno}") from error
+            raise
 
     status, error = in_a_child(act)
     if status == HANGS:
