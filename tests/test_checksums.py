@@ -94,8 +94,8 @@ def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
     "content",
     [
         *({}, [], 7, None, {"a": 7}, {"a": {}}, {"a": {"bytes": 1}}),
-        *({"a": {"bytes": wrong, "crc32": "e8b7be43"}} for wrong in ("x", None, 1.5, [], -1)),
-        *({"a": {"bytes": 1, "crc32": wrong}} for wrong in (7, None, "x", "E8B7BE43")),
+        *({"a": {"bytes": size, "crc32": "e8b7be43"}} for size in ("x", None, 1.5, "[]", -1)),
+        *({"a": {"bytes": 1, "crc32": crc}} for crc in (7, None, "x", "E8B7BE43")),
     ],
 )
 def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -> None:

@@ -24,17 +24,17 @@ THREADS = min(os.cpu_count() or 1, 8)
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
 
-class Batch(NamedTuple):
+class EncodedTexts(NamedTuple):
     """Documents whose ids are on their way: those that were looked up, and the library's in another thread."""
 
     documents: list[Document]
     hashed: bytes
-    looked_up: list[Ids | None]
+    known: list[Ids | None]
     others: Future[list[Ids]]
 
     def ids(self) -> list[Ids]:
         others = iter(self.others.result())
-        return [next(others) if ids is None else ids for ids in self.looked_up]
+        return [next(others) if ids is None else ids for ids in self.known]
 
 
 def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path) -> Iterator[tuple[Document, Ids]]:
@@ -50,15 +50,15 @@ def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path)
         encodings = made_with.bpe.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
 
-    def begun(batch: list[Document], hashed: bytes) -> Batch:
+    def begun(batch: list[Document], hashed: bytes) -> EncodedTexts:
         idle = sum(not one.others.done() for one in pending) < THREADS - 1
-        look_up = None if idle else words
+        known_words = None if idle else words
         texts = [document.text for document in batch]
-        others = pool.submit(encode, [text for text in texts if not (look_up and text.isascii())])
-        looked_up = [look_up(text) if look_up and text.isascii() else None for text in texts]
-        return Batch(batch, hashed, looked_up, others)
+        others = pool.submit(encode, [text for text in texts if not (known_words and text.isascii())])
+        known = [known_words(text) if known_words and text.isascii() else None for text in texts]
+        return EncodedTexts(batch, hashed, known, others)
 
-    pending: deque[Batch] = deque()
+    pending: deque[EncodedTexts] = deque()
     with KeptBatches(kept, dtype, eos) as before, ThreadPoolExecutor(THREADS) as pool:
 
         def oldest() -> Iterator[tuple[Document, Ids]]:

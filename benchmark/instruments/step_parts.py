@@ -86,7 +86,7 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
         ahead.append(time.thread_time() - began)
         return made
 
-    without_end = inputs.config.model_copy(update={"budget": Budget(unit="steps", amount=1e9, reference=None)})
+    without_end = inputs.config.model_copy(update={"budget": Budget(unit="steps", amount=1e9)})
     loop = StageRun(
         replace(inputs, config=without_end),
         Path(os.devnull),

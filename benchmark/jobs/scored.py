@@ -31,7 +31,7 @@ class _Line(msgspec.Struct):
 
 
 _LINE = msgspec.json.Decoder(_Line)
-Seeds = tuple[tuple[str, tuple[int, ...]], ...]  # of fine-tuning, by task
+TaskSeeds = tuple[tuple[str, tuple[int, ...]], ...]  # of fine-tuning, by task
 Known = dict[tuple[str, tuple[Any, ...]], Scored]  # the scores of a model that runs share, by what is asked for
 
 
@@ -64,7 +64,7 @@ def scored(
 
 def _of_model(
     key: str,
-    seeds: Seeds,
+    seeds: TaskSeeds,
     ways: tuple[str, ...],
     store: Store,
     last: Callable[[str], Mapping[str, records.Record]],
@@ -81,7 +81,7 @@ def _of_model(
 
 
 @cache
-def _wanted(seeds: Seeds, ways: Iterable[str]) -> set[tuple[str, str, int]]:
+def _wanted(seeds: TaskSeeds, ways: Iterable[str]) -> set[tuple[str, str, int]]:
     return {(task, way, seed) for task, of in seeds for seed in of for way in ways}
 
 

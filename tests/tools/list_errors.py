@@ -40,6 +40,7 @@ INNER = {
     "AttributeError": "Python asks for it, of a module",
     "BadZipFile": "checkpoint.load tells it as a DamagedFile",
     "EOFError": "files.chunks tells it as a DataError",
+    "LookupError": "results tells it as a ResultsError",
     "OverflowError": "results tells it as a ResultsError",
     "TarError": "results tells it as a ResultsError",
     "TypeError": "asks a stage that is only planned for text, by mistake of ours",
@@ -52,10 +53,11 @@ DEPTH = 4  # how often a text that is put in may itself put one in
 ANOTHER = "another message, which the page has too"
 # Messages with fewer letters, by module, and what is put in
 FILLED = {
-    ("benchmark.atomic", "…"): "what the operating system says, after the file's name",
-    ("benchmark.lease", "…"): "what the operating system says, after the file's name",
+    ("benchmark.atomic", "…: …"): "what the operating system says, after the file's name",
+    ("benchmark.lease", "…: …"): "what the operating system says, after the file's name",
     ("benchmark.checksums", "… is damaged: …"): "how to get the file back",
     ("benchmark.checksums", "… is missing: …"): "how to get the file back",
+    ("benchmark.models.of_stage", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",
     ("benchmark.downstream.task_data", "task …, …"): ANOTHER,
     ("benchmark.instruments.export_model", "--push …: …"): "what the Hub says of the name",
@@ -97,10 +99,13 @@ def raised(trees: Mapping[str, ast.Module]) -> set[tuple[str, str, str]]:
             if kind == "ArgumentTypeError" or (kind == "ValueError" and module.startswith(CONFIG_ERRORS)):
                 kind = "ConfigError"
             place = _Place(trees, module, function, 0)
-            told = set(place.texts(call.args[0]))
+            words, file = call.args[0], ""
+            if kind == "OSError" and len(call.args) == 3:  # errno, words, file, told in another order
+                words, file = call.args[1], "…: "
+            told = set(place.texts(words))
             if any(map(says_little, told)):
-                told = set(replace(place, left=DEPTH).texts(call.args[0]))
-            found |= {(module, kind, text) for text in told}
+                told = set(replace(place, left=DEPTH).texts(words))
+            found |= {(module, kind, file + text) for text in told}
     return found
 
 

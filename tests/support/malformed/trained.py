@@ -291,7 +291,8 @@ def scored() -> Iterator[Case]:
 
 
 def _led_out(content: bytes) -> bytes:
-    return _field("run", "stages", ["../../x"] * 2)(content)
+    led_out: bytes = _field("run", "stages", ["../../x"] * 2)(content)
+    return led_out
 
 
 def _change(path: Path, change: Any) -> None:
