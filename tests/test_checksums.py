@@ -90,12 +90,15 @@ def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
     assert checksums.unseal(path, "cure") == content  # of an earlier version
 
 
+NO_SIZES: tuple[object, ...] = ("x", None, 1.5, [], -1)
+
+
 @pytest.mark.parametrize(
     "content",
     [
         *({}, [], 7, None, {"a": 7}, {"a": {}}, {"a": {"bytes": 1}}),
-        *({"a": {"bytes": size, "crc32": "e8b7be43"}} for size in ("x", None, 1.5, "[]", -1)),
-        *({"a": {"bytes": 1, "crc32": crc}} for crc in (7, None, "x", "E8B7BE43")),
+        *({"a": {"bytes": size, "crc32": "e8b7be43"}} for size in NO_SIZES),
+        *({"a": {"bytes": 1, "crc32": digits}} for digits in (7, None, "x", "E8B7BE43")),
     ],
 )
 def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -> None:

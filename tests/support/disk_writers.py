@@ -17,7 +17,6 @@ WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets eac
     "collect": {"jobs.results._write"},
     "unpack": {"jobs.results._put"},
     "commit": {"jobs.results._put"},
-    "rekey": {"instruments.rekey._move"},
     "submit": {"jobs.slurm.submission._submit"},
     "code": {"jobs.slurm.snapshot._take"},
     "doctor": {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"},

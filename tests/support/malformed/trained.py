@@ -291,8 +291,8 @@ def scored() -> Iterator[Case]:
 
 
 def _led_out(content: bytes) -> bytes:
-    led_out: bytes = _field("run", "stages", ["../../x"] * 2)(content)
-    return led_out
+    changed: bytes = _field("run", "stages", ["../../x"] * 2)(content)
+    return changed
 
 
 def _change(path: Path, change: Any) -> None:
