@@ -183,9 +183,9 @@ def _of_commit(folder: str, commit: str, into: Path) -> Path:
                 raise LookupError
         except LookupError as error:  # git says in its own words why
             said.seek(0)
+            [why, *_] = [*said.read().decode(errors="replace").splitlines(), error]
             raise ResultsError(
-                f"{folder}@{commit}: no such folder in that commit ({said.read().decode().strip() or error}); give "
-                "FOLDER@COMMIT of one that has it"
+                f"{folder}@{commit}: no such folder in that commit ({why}); give FOLDER@COMMIT of one that has it"
             ) from None
         except OverflowError as error:
             raise ResultsError(
