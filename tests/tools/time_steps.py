@@ -104,17 +104,23 @@ def compare(size: str, options: argparse.Namespace) -> str:
 
 
 def operators(size: str, options: argparse.Namespace) -> str:
-    """What share of the time of a step its operators take, each without those that it calls."""
+    """What share of the time of a step its operators take, each without those that it calls, and their calls.
+
+    Of each the least of many steps: other programs lengthen now this operator, now that one, and long ones most.
+    """
     steps = loop(size, options.method, options.stage)
     steps(10)
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
-        steps(options.steps)
-    found = sorted(seen.key_averages(), key=lambda one: -one.self_cpu_time_total)
-    whole = sum(one.self_cpu_time_total for one in found)
-    calls = sum(one.count for one in found)
-    lines = [f"{size}: {calls / options.steps:.0f} operators a step"]
-    lines += [f"  {one.self_cpu_time_total / whole:4.0%}  {one.count / options.steps:4.0f}  {one.key}" for one in found]
-    return "\n".join(lines[: 1 + SHOWN])
+    times: dict[str, list[float]] = {}
+    for _ in range(options.steps):
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            steps(1)
+        calls = {one.key: one.count for one in seen.key_averages()}
+        for one in seen.key_averages():
+            times.setdefault(one.key, []).append(one.self_cpu_time_total)
+    found = sorted(((min(each), name) for name, each in times.items()), reverse=True)
+    whole = sum(least for least, _ in found)
+    shown = [f"{least / whole:4.0%}  {calls[name]:4}  {name}" for least, name in found[:SHOWN]]
+    return "\n  ".join([f"{size}: {sum(calls.values())} calls a step", *shown])
 
 
 def main() -> None:
