@@ -129,14 +129,30 @@ def test_steps_of_growth() -> None:
     assert table(*heads) == expected
 
 
+def ends_of(suite: str, folder: Path) -> pd.DataFrame:
+    """AP after the last domain by the records of a suite, a line a seed, a column a row."""
+    for archive in (STUDY / "records").glob(f"{suite}-s*.tar.gz"):
+        for name, content in results._members(archive).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    ends = Study(suite, load_runs(folder, suite)).ends.query("stage == 4")
+    return ends.pivot(index="seed", columns="row", values="ap")
+
+
+def test_bert(tmp_path: Path) -> None:
+    """Oracle: the report of bert.toml, and each seed by its records."""
+    by_seed = ends_of("bert", tmp_path)
+    expected = {
+        row: [spread(cell), ", ".join(f"{ap:.1f}" for ap in by_seed[row])]
+        for row, cell in final_ap("bert").items()
+        if row in by_seed
+    }
+    assert len(expected) == 4 and table("", "AP after CS", "each seed") == expected
+
+
 def test_options_of_the_methods(tmp_path: Path) -> None:
     """Oracle: the report of sweeps.toml; changes are geometric means over seeds of its records, then each of them."""
-    for archive in (STUDY / "records").glob("sweeps-s*.tar.gz"):
-        for name, content in results._members(archive).items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_bytes(content)
-    ends = Study("sweeps", load_runs(tmp_path, "sweeps")).ends.query("stage == 4")
-    by_seed = ends.pivot(index="seed", columns="row", values="ap")
+    by_seed = ends_of("sweeps", tmp_path)
     ours, written = final_ap("sweeps"), table("", "AP after CS", "change")
     assert written.keys() == OPTIONS.keys()
     for name, (rows, pairs) in OPTIONS.items():
