@@ -24,17 +24,17 @@ THREADS = min(os.cpu_count() or 1, 8)
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
 
-class EncodedTexts(NamedTuple):
+class BegunBatch(NamedTuple):
     """Documents whose ids are on their way: those that were looked up, and the library's in another thread."""
 
     documents: list[Document]
     hashed: bytes
-    known: list[Ids | None]
+    looked_up: list[Ids | None]
     others: Future[list[Ids]]
 
     def ids(self) -> list[Ids]:
         others = iter(self.others.result())
-        return [next(others) if ids is None else ids for ids in self.known]
+        return [next(others) if ids is None else ids for ids in self.looked_up]
 
 
 def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path) -> Iterator[tuple[Document, Ids]]:
@@ -50,15 +50,15 @@ def encoded(made_with: TextTokenizer, documents: Iterable[Document], kept: Path)
         encodings = made_with.bpe.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array([*encoding.ids, eos], dtype) for encoding in encodings]
 
-    def begun(batch: list[Document], hashed: bytes) -> EncodedTexts:
+    def begun(batch: list[Document], hashed: bytes) -> BegunBatch:
         idle = sum(not one.others.done() for one in pending) < THREADS - 1
-        known_words = None if idle else words
+        by_word = None if idle else words
         texts = [document.text for document in batch]
-        others = pool.submit(encode, [text for text in texts if not (known_words and text.isascii())])
-        known = [known_words(text) if known_words and text.isascii() else None for text in texts]
-        return EncodedTexts(batch, hashed, known, others)
+        others = pool.submit(encode, [text for text in texts if not (by_word and text.isascii())])
+        looked_up = [by_word(text) if by_word and text.isascii() else None for text in texts]
+        return BegunBatch(batch, hashed, looked_up, others)
 
-    pending: deque[EncodedTexts] = deque()
+    pending: deque[BegunBatch] = deque()
     with KeptBatches(kept, dtype, eos) as before, ThreadPoolExecutor(THREADS) as pool:
 
         def oldest() -> Iterator[tuple[Document, Ids]]:
