@@ -120,20 +120,21 @@ def alike(one: Tensor, other: Tensor) -> Tensor:
     return 1 - divergence / (math.log(2) * one.shape[1] * one.shape[2])
 
 
-def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float | None]]:
     """How much the last model's heads are like their own ancestor, and like the others, for each earlier model.
 
-    `parents[i]`: of each head of model i + 1 the one in model i that it came from. NaN: there are no others.
+    `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are no others.
     """
-    own, others = [], []
+    own: list[float] = []
+    others: list[float | None] = []
     ancestors = list(range(len(maps[-1])))
     for earlier, step in zip(reversed(maps[:-1]), reversed(parents), strict=True):
         ancestors = [step[head] for head in ancestors]
         similarity = alike(maps[-1], earlier)
         mine = similarity[range(len(ancestors)), ancestors]
         own.append(mine.mean().item())
-        rest = (similarity.sum(1) - mine) / (len(earlier) - 1) if len(earlier) > 1 else torch.tensor(torch.nan)
-        others.append(rest.mean().item())
+        rest = (similarity.sum(1) - mine) / max(1, len(earlier) - 1)
+        others.append(rest.mean().item() if len(earlier) > 1 else None)
     return own[::-1], others[::-1]
 
 

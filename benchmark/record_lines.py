@@ -262,7 +262,7 @@ class HeadAttention(TypedDict):
     """What the heads of a stage's model attend to."""
 
     own: list[float]  # how much as the heads that they came from, one number an ancestor, oldest first
-    others: list[float]  # and as other heads of that ancestor
+    others: list[float | None]  # and as other heads of that ancestor; None: it has no other
     heads: list[list[int]]  # layer and head of the lineages that the figure shows
     maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
     reason: str | None  # why there is none

@@ -53,8 +53,8 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
 
     similarity  key, stage_key, domain, positions (their number), divergences (in nats, one an ancestor, oldest
                 first), ars (or null), reason (why there is none, or null); see analysis/similarity.py
-    attention   key, stage_key, domain, own, others (similarity of heads to their ancestor and to other heads, 0..1,
-                one number an ancestor, oldest first), heads [[layer, head]] and maps [queries x columns, in
+    attention   key, stage_key, domain, own, others (similarity of heads to their ancestor and to other heads, 0..1 or
+                null, one number an ancestor, oldest first), heads [[layer, head]] and maps [queries x columns, in
                 thousandths] of the lineages that the figure shows, reason (likewise); see analysis/attention.py
 """
 

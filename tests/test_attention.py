@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from analysis import attention
+from benchmark import records
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
@@ -49,9 +49,19 @@ def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
     maps = of(trained(architecture))
     own, others = attention.resemblance([maps, maps], [range(4)])
-    assert own == [pytest.approx(1, abs=1e-5)] and others[0] < 0.95
+    assert own == [pytest.approx(1, abs=1e-5)] and (others[0] or 1) < 0.95
     assert attention.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
-    assert math.isnan(attention.resemblance([maps[:1], maps], [[0] * 4])[1][0]), "there is no other head"
+    assert attention.resemblance([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
+
+
+def test_a_record_of_one_head_can_be_read(tmp_path) -> None:
+    """Oracle: what was written: no number for other heads, where there is none."""
+    own, others = attention.resemblance([of(trained("gpt"))[:1]] * 2, [[0]])
+    named = {"kind": "attention", "key": "k", "stage_key": "s", "domain": "d"}
+    shown: dict[str, Any] = {"own": own, "others": others, "heads": [[0, 0]], "maps": [[[1000]]], "reason": None}
+    records.append(tmp_path / "s.jsonl", {**named, **shown})
+    [line] = records.read(tmp_path / "s.jsonl")
+    assert (line["own"], line["others"]) == (own, [None])
 
 
 @pytest.mark.parametrize(
