@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import multiprocessing
+import shutil
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +16,21 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import methods
+from analysis import attention, similarity
+from benchmark import records
+from benchmark.downstream import discriminator
+from benchmark.downstream.classifier import SavedModel
+from benchmark.downstream.finetune import score
+from benchmark.instruments.evaluate_text import AUTO, evaluate_text
+from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import Lab
-from benchmark.models import LanguageModel, devices, load
+from benchmark.models import devices, load, saved_tokenizer
 from benchmark.settings.config import Budget
+from benchmark.store import Store
 from benchmark.training import own_code
 from benchmark.training.loader import Loader, Step
 from benchmark.training.processes import World
@@ -29,6 +40,7 @@ from benchmark.training.step import Stepper
 from tests.support import other_device
 from tests.support.source_tree import TREES
 from tests.support.thorough import these_of
+from tests.support.toy_task import SETTINGS, TASK, data_of
 
 WAITS = ("scalars", "out", "waits")  # what a program waits for
 Waited = dict[str, int]  # for what, how often
@@ -41,6 +53,7 @@ class Seen:
     inside: list[Waited] = field(default_factory=list)  # what each step waited for
     between: list[tuple[int, int]] = field(default_factory=list)  # steps, and how often the loop waited before each
     batches: list[Made] = field(default_factory=list)
+    queued: dict[str, int] = field(default_factory=dict)  # streams and events, in all threads
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,7 @@ class Made:
 # those whose steps, networks, weights or optimizers are not another's
 OWN_STEP = {"naive", "agem", "pnn", "elle", "ewc"}
 OPTIONS = {"ewc": {"share": 0.75}}  # so that the phase which trains nothing has several steps
+CLIP = {"naive": 0.5}
 TRIED = these_of(OWN_STEP, methods.names())
 
 
@@ -64,11 +78,14 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
     """The weights of each stage of a tiny run, and what it asked of the device."""
     lab = Lab(name, methods.build, folder)
     budget = Budget(unit="steps", amount=4, reference=None)
-    config = lab.config(evaluations=1).model_copy(update={"budget": budget, "options": OPTIONS.get(name, {})})
+    queued = counted_in_all("streams", "events")
+    config = lab.config(evaluations=1, clip=CLIP.get(name)).model_copy(
+        update={"budget": budget, "options": OPTIONS.get(name, {})}
+    )
     run = lab.run(config, world.device.type)
     run = Run(run.config, run.new_method, run.store, world, Silent())
     seen, waited = Seen(), 0
-    plain, compute, save = Stepper.step, Loader.compute, LanguageModel.save
+    plain, compute = Stepper.step, Loader.compute
 
     def step(stepper: Stepper, number: int, *more: Any) -> torch.Tensor:
         nonlocal waited
@@ -91,10 +108,9 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
     with (
         patch.object(Stepper, "step", step),
         patch.object(Loader, "compute", make),
-        # from main memory: safetensors asks for addresses, which the device has none of
-        patch.object(LanguageModel, "save", lambda model, *to: save(model.cpu(), *to)),
     ):
         run.train(last_stage=1)
+    seen.queued = dict(counted_in_all("streams", "events") - queued)
     return [load(run.store.stage(key) / "model").state_dict() for key in run.keys[:2]], seen
 
 
@@ -104,6 +120,20 @@ def counted(*what: str) -> Counter[str]:
     return Counter({one: other_device.COUNTS[thread, one] for one in what})
 
 
+def counted_in_all(*what: str) -> Counter[str]:
+    """How often all threads together have done that so far."""
+    return Counter(one for (_, one), times in other_device.COUNTS.items() for _ in range(times) if one in what)
+
+
+def what_queues_count() -> dict[str, int]:
+    """What a program that uses a stream and an event of the device is counted for."""
+    before = counted(*WAITS, "streams", "events")
+    torch.accelerator.current_stream().record_event(torch.Event()).synchronize()
+    with torch.get_device_module(other_device.NAME).Stream() as stream:
+        stream.synchronize()
+    return dict(counted(*WAITS, "streams", "events") - before)
+
+
 def elsewhere(folder: Path) -> dict[str, Seen]:
     """Return what each method asked of the device. Raises AssertionError if a weight differs from the CPU's."""
     torch.set_num_threads(1)
@@ -111,6 +141,7 @@ def elsewhere(folder: Path) -> dict[str, Seen]:
     cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in TRIED}
     found = {}
     world = World(0, 1, other_device.register())
+    assert what_queues_count() == {"waits": 2, "streams": 2, "events": 2}  # made, asked for and recorded
     assert devices.own_device() == world.device and devices.device_name(world.device) == other_device.NAME
     for name, expected in cpu.items():
         # a registered device's tensors have a class of their own, as no real device's have
@@ -127,19 +158,85 @@ def test_methods_on_another_device(tmp_path: Path) -> None:
     the device, but A-GEM's, which must know whether it projects, and one of experts, which must know how many tokens
     each gets; the loop waits once a step, for the last loss, and before a phase's second step there is none. Each
     tensor of a batch is pinned once and sent once, which nobody waits for, in the loader's thread and before its step,
-    but for the first of a phase."""
+    but for the first of a phase. All goes through the device's one queue: there are no streams or events."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         found = process.submit(elsewhere, tmp_path).result()
     assert list(found) == TRIED
     for name, seen in found.items():
         may = {"scalars"} if name in ("agem", "lifelong_moe") else set()
         assert all(set(waited) <= may for waited in seen.inside), f"{name}: {seen.inside}"
+        assert not seen.queued, f"{name}: {seen.queued}"
         assert all(waits == (step > 1) for step, waits in seen.between), f"{name}: {seen.between}"
         for made in seen.batches:
             assert made.counted == dict.fromkeys(("pins", "sent", "in"), made.tensors), f"{name}: {made}"
             assert made.ahead == (made.step > 0 and not made.steered), f"{name}: {made}"
     assert [step for step, _ in found["naive"].between] == 2 * [1, 2, 3]  # four steps a stage
     assert {made.tensors for made in found["naive"].batches} == {4}  # tokens, domains, positions, targets
+
+
+def used(run: Run, folder: Path) -> dict[str, Any]:
+    """What comes out, on this process's device, of all that is done with the models of a run but training."""
+    store = Store(folder / "store")
+    shutil.copytree(run.store.root, store.root, symlinks=True)
+    stage = store.stage(run.keys[1])
+    model = stage / "model"
+    found: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
+    load(model).to(devices.own_device()).save(folder / "saved", saved_tokenizer.read(model))
+    export_model(stage, folder / "exported")
+    for name in ("saved", "exported"):
+        found[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+    (folder / "text.txt").write_text("the model grows, and the text with it. " * 50, encoding="utf-8")
+    found["evaluate"] = evaluate_text(model, folder / "text.txt", AUTO)
+    task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
+    for prompt in ("right", "picked"):
+        scored = score(SavedModel(model), task, data_of(16, 16), prompt, 0, SETTINGS, folder / f"fine-tuned {prompt}")
+        found[f"score {prompt}"] = {**scored, "seconds": 0}
+        weights = load_file(folder / f"fine-tuned {prompt}" / "model.safetensors")
+        # Adam amplifies rounding where gradients are tiny, so the values may be others
+        found[f"fine-tuned {prompt}"] = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for measure in (similarity.measure, attention.measure):
+        measure(run.config, store)
+    paths = sorted((store.root / "similarity").glob("*.jsonl"))
+    found["measures"] = [{**line, "time": 0} for path in paths for line in records.read(path)]
+    return found
+
+
+def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What has no parts in dicts and lists, and where it stands."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, *place, key)
+    else:
+        yield place, value
+
+
+def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What comes out on the CPU, and on the registered device."""
+    torch.set_num_threads(1)
+    lab = Lab("elle", methods.build, folder)
+    run = lab.run(lab.config("bert", evaluations=1), "run")
+    run.train(last_stage=1)
+    cpu = used(run, folder / "cpu")
+    device = other_device.register()
+    assert devices.own_device() == device
+    elsewhere = used(run, folder / "device")
+    assert counted("in").total() > 100  # models and rows have been there
+    return cpu, elsewhere
+
+
+def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
+    """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes; the discriminator,
+    perplexity, scores of fine-tuned models and what is measured for figures are the same numbers."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        cpu, elsewhere = process.submit(used_on_both, tmp_path).result()
+    assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
+    assert cpu["measures"] and all(line["reason"] is None for line in cpu["measures"])
+    expected, actual = dict(leaves(cpu)), dict(leaves(elsewhere))
+    assert expected.keys() == actual.keys()
+    for place, value in expected.items():
+        close = 1 if "maps" in place else 1e-5  # in thousandths, rounded
+        is_number = isinstance(value, float | int)
+        assert actual[place] == (pytest.approx(value, rel=1e-4, abs=close) if is_number else value), place
 
 
 class OfOtherMakers:

@@ -19,8 +19,9 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "other"
 DEVICE = torch.device("cpu")  # until it is registered
-# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue; "pins":
-# tensors pinned; "sent": those of "in" that came from pinned memory and were not waited for
+# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue, or for one of
+# its streams or events; "pins": tensors pinned; "sent": those of "in" that came from pinned memory and were not waited
+# for; "streams": streams made, asked for and chosen; "events": events made and recorded
 COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
 # what makes a tensor from nothing calls one of these
@@ -49,6 +50,10 @@ class OtherTensor(torch.Tensor):
     def tolist(self) -> Any:
         count("scalars")
         return self.held.tolist()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Where it lies, for those who look which tensors share memory before they save."""
+        return self.held.untyped_storage()
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -96,8 +101,67 @@ def _inner(tensor: OtherTensor) -> Tensor:
     return tensor.held
 
 
+class Stream:
+    """One of the device's queues, of which the fake has none."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        count("streams")
+
+    def synchronize(self) -> None:
+        count("waits")
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Make a queue wait for another one; the program waits for neither."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Make a queue wait for all of another one."""
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Event:
+    """A mark in a queue."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        count("events")
+
+    def record(self, stream: Stream | None = None) -> None:
+        count("events")
+
+    def synchronize(self) -> None:
+        count("waits")
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make a queue wait for it; the program does not wait."""
+
+    def query(self) -> bool:
+        return True
+
+
 class Backend:
     """What torch asks of a device's module."""
+
+    Stream, Event = Stream, Event
+
+    @staticmethod
+    def current_stream(device: Any = None) -> Any:
+        return Stream()
+
+    @staticmethod
+    def set_stream(stream: Any) -> None:
+        count("streams")
 
     @staticmethod
     def is_available() -> bool:
@@ -131,23 +195,26 @@ class Backend:
     def get_amp_supported_dtype() -> list[torch.dtype]:
         return [torch.bfloat16]
 
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        count("waits")
+
 
 def register() -> torch.device:
     """Make the device this process's accelerator."""
     global DEVICE
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
-    torch.accelerator.synchronize = _wait
+    torch.accelerator.synchronize = Backend.synchronize
+    torch.accelerator.current_stream, torch.accelerator.set_stream = Backend.current_stream, Backend.set_stream
+    torch.Stream, torch.Event = Stream, Event  # type: ignore[assignment,misc]
     Tensor.pin_memory = _pinned  # type: ignore[assignment]
     torch.autograd.set_multithreading_enabled(False)  # a guard in Python cannot serve the engine's own threads
     torch.__future__.set_swap_module_params_on_conversion(True)  # or a module's way there would untie tied weights
     for name in FACTORIES:
         LIBRARY.impl(name, functools.partial(_made, getattr(ATEN, name.partition(".")[0])), "PrivateUse1")
+    LIBRARY.impl("_copy_from", _copied, "PrivateUse1")  # what torch.tensor(numbers, device=...) ends with
     return DEVICE
-
-
-def _wait(device: Any = None) -> None:
-    count("waits")
 
 
 def _pinned(tensor: Tensor) -> Tensor:
@@ -160,3 +227,9 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 def _made(operator: Any, *args: Any, **kwargs: Any) -> OtherTensor:
     return OtherTensor(operator(*args, **{**kwargs, "device": "cpu"}))
+
+
+def _copied(source: Tensor, to: OtherTensor, non_blocking: bool = False) -> OtherTensor:
+    count("in")
+    to.held.copy_(source)
+    return to
