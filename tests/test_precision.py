@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import methods
 from benchmark import records
@@ -19,6 +20,7 @@ from benchmark.settings.config import RunConfig
 from benchmark.settings.task_settings import Finetuning
 from benchmark.training.run import Run
 from benchmark.training.stage import Stopped
+from benchmark.training.step import Stepper
 from tests.support.toy_task import TASK, data_of, save
 
 MACHINES: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"amx_bf16": True}}  # by what "auto" is there
@@ -98,6 +100,38 @@ def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(lab: Lab, move)
 
 def seeded(config: RunConfig, seed: int) -> RunConfig:
     return config.model_copy(update={"seed": seed})
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt"])
+def test_what_is_kept_is_fp32_under_bf16(architecture: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the type of all parameters, gradients and moments of Adam after each step, of linear layers that give
+    bf16."""
+    given: set[torch.dtype] = set()
+    kept: dict[str, set[torch.dtype]] = {"parameters": set(), "gradients": set(), "moments": set()}
+    plain = Stepper.step
+
+    def step(stepper: Stepper, *arguments: Any) -> torch.Tensor:
+        hook = nn.modules.module.register_module_forward_hook(look)  # gone again when the loop looks for hooks
+        try:
+            loss = plain(stepper, *arguments)
+        finally:
+            hook.remove()
+        if stepper.optimizer is not None:
+            for parameter, state in stepper.optimizer.state.items():
+                kept["parameters"].add(parameter.dtype)
+                kept["gradients"].add(parameter.grad.dtype)
+                kept["moments"] |= {state["exp_avg"].dtype, state["exp_avg_sq"].dtype}
+        kept["parameters"] |= {parameter.dtype for parameter in stepper.inputs.model.parameters()}
+        return loss
+
+    def look(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(module, nn.Linear | Conv1D):
+            given.add(output.dtype)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    lab.run(lab.config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
+    assert given == {torch.bfloat16}
+    assert kept == {what: {torch.float32} for what in kept}
 
 
 @pytest.mark.parametrize("auto", MACHINES)
