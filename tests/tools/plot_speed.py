@@ -72,6 +72,8 @@ def measure(point: Point) -> dict[str, float]:
         {
             "methods": ["naive"],
             "tasks": [],
+            "tokenizer.vocabulary": 1024,
+            "model.head_size": 16,
             "model.ladder": [{"layers": point.layers, "hidden_size": point.hidden_size}] * 5,
             "data.sequence_length": point.length + 2,
             "training.batch_size": point.rows,

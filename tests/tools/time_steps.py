@@ -46,6 +46,8 @@ def loop(size: str, method: str, stage: int) -> Callable[[int], None]:
     settings = {
         "methods": [method],
         "tasks": [],
+        "tokenizer.vocabulary": 1024,
+        "model.head_size": 16,
         "model.ladder": [{"layers": layers, "hidden_size": width}] * 5,
         "training.precision": "fp32",
     }
