@@ -250,7 +250,7 @@ def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> No
     """Oracle: bytes of the records, and no model is loaded."""
     folder = runs["elle"].store.root / "similarity"
     before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
-    monkeypatch.setattr(run_models, "load", lambda path: pytest.fail("loaded a model"))
+    monkeypatch.setattr(run_models, "load_evaluated", lambda path: pytest.fail("loaded a model"))
     for run in runs.values():
         similarity.measure(run.config, run.store)
         attention.measure(run.config, run.store)
