@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         return COMMANDS[options.command](options)
+    except BrokenPipeError:  # whoever reads, as `head` does, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python itself flushes at its end
+        return 141  # what shells say of one that SIGPIPE ended
     except (UserError, ModuleNotFoundError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise

@@ -249,3 +249,13 @@ def test_make_demo_says_how_many_runs_go_side_by_side() -> None:
     _, called, *words = shlex.split(told.stdout.splitlines()[-1])
     assert called == "run_all.py" and not told.stderr
     assert 1 <= command_line("", ["local"]).parse_args(words).parallel <= 4
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    """Oracle: the status of whatever SIGPIPE ends, and nothing on the terminal."""
+    words = [sys.executable, "run_all.py", "run", "demo", "--dry-run", "--runs", "/nonexistent"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as call:
+        assert call.stdout and call.stderr
+        call.stdout.close()
+        said = call.stderr.read()
+    assert (call.returncode, said) == (141, "")
