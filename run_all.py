@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError, told
+from benchmark.errors import UserError, stop_printing, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.jobs.doctor import doctor
@@ -41,8 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return COMMANDS[options.command](options)
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python itself flushes at its end
-        return 141  # what shells say of one that SIGPIPE ended
+        return stop_printing()
     except (UserError, ModuleNotFoundError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from benchmark.hidden import shown
@@ -33,3 +34,9 @@ def _without_package(error: ModuleNotFoundError) -> str:
         f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; begin commands with "
         "`.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"
     )
+
+
+def stop_printing() -> int:
+    """Let what is still to be printed go nowhere, as Python flushes it at its end. Returns what SIGPIPE's status is."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
