@@ -81,8 +81,8 @@ def _of_model(
 
 
 @cache
-def _wanted(seeds: TaskSeeds, ways: Iterable[str]) -> set[tuple[str, str, int]]:
-    return {(task, way, seed) for task, of in seeds for seed in of for way in ways}
+def _wanted(seeds: TaskSeeds, ways: tuple[str, ...]) -> frozenset[tuple[str, str, int]]:
+    return frozenset((task, way, seed) for task, of in seeds for seed in of for way in ways)
 
 
 def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
