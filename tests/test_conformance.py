@@ -22,6 +22,7 @@ from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS
 from benchmark.instruments.lab import Lab
 from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.processes import join
 from tests.support import everything
 from tests.support.thorough import THOROUGH, only_thorough, these_of
 
@@ -60,6 +61,28 @@ def test_two_processes_equal_one(tmp_path) -> None:
     names = these_of({"elle", "agem", "pnn"}, methods.names())
     labs = [Lab(name, everything.build, tmp_path / name) for name in [*names, "everything"]]
     conformance.compare_two_processes(labs)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
+def test_the_threads_of_a_pair_end_with_it() -> None:
+    """Oracle: the system's list of threads: one that lives on as the interpreter ends aborts it now and then."""
+    port = conformance._free_port()
+    context = multiprocessing.get_context("spawn")
+    pair = [context.Process(target=_leave_a_model, args=(rank, port)) for rank in range(2)]
+    conformance._run_together(pair)
+    assert [process.exitcode for process in pair] == [0, 0]
+
+
+def _leave_a_model(rank: int, port: int) -> None:
+    conformance._be_one_of_two(rank, port)
+    with join():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        model.__dict__["cycle"] = model  # as a run's
+        del model
+    names = [file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")]
+    left = [name for name in names if "gloo" in name]
+    assert not left, f"{left} live on"
 
 
 def test_no_process_waits_for_one_that_failed() -> None:

@@ -334,13 +334,17 @@ def _run_together(processes: Sequence[BaseProcess]) -> None:
 
 
 def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    torch.set_num_threads(1)
+    _be_one_of_two(rank, port)
     with join() as world, _double_precision():
         for name, build, folder in jobs:
             config = Lab(name, build, folder).config()
             Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
+
+
+def _be_one_of_two(rank: int, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    torch.set_num_threads(1)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import socket
@@ -135,6 +136,7 @@ def join() -> Iterator[World]:
         return
     dist.init_process_group(dist.get_default_backend_for_device(device))
     yield World(rank, size, device)
+    gc.collect()  # a model in cycles holds the group, and its threads abort an interpreter that ends
     dist.destroy_process_group()  # not after an error: NCCL would wait for the others, who wait for this process
 
 
