@@ -240,7 +240,7 @@ def test_ctrl_c_says_what_it_ended(command: list[str], said: str, monkeypatch, c
 def test_make_demo_says_how_many_runs_go_side_by_side() -> None:
     """Oracle: the parser itself takes what `make` would call, and so many runs as devices or cores allow, at most 4."""
     told = subprocess.run(
-        ["make", "--dry-run", "demo", f"RUN={sys.executable}"],
+        ["make", "--no-print-directory", "--dry-run", "demo", f"RUN={sys.executable}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
