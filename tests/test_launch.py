@@ -317,6 +317,7 @@ SHARED = {"device": "A100", "side_by_side": 2, "own_cores": [4, 5, 6]}
     ("unit", "machine", "said"),
     [
         ("seconds", BESIDE, "4 x V100 beside others"),
+        ("seconds", {**BESIDE, "exclusive": "user"}, "4 x V100 beside others"),
         ("seconds", SHARED, "4 x A100, 3 of its cores for each of 2 runs"),
         ("seconds", {"device": "A100", "side_by_side": 1}, ""),
         ("steps", BESIDE, ""),

@@ -206,7 +206,8 @@ def different_hardware(states: Sequence[RunState]) -> list[str]:
         for stage in one.stages:
             machine = stage.begun["provenance"]["hardware"]
             name = f"{machine['count']} x {machine['device']}"
-            name += " beside others" if machine.get("exclusive") is False else ""
+            # "user" and the like leave others of a kind on the node; older records do not say
+            name += " beside others" if machine.get("exclusive", True) not in (True, None) else ""
             if (others := machine.get("side_by_side", 1)) > 1:
                 name += f", {len(machine['own_cores'])} of its cores for each of {others} runs"
             rows.setdefault(name, []).append(one.config.row)
