@@ -38,9 +38,9 @@ def kill(job: str) -> None:
 
 
 def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
-    """A score, a measure and a report are killed. Oracle: the rule for runs: each is told with its log and counted, and
-    is tried again when that is asked for, and only then."""
-    lab.write('{ method = "naive" }', tasks=write_task(lab.folder))
+    """A score, a measure and a report are killed, before a teardown that succeeds. Oracle: the rule for runs: each is
+    told with its log and counted, and is tried again when that is asked for, and only then."""
+    lab.write('{ method = "naive" }', tasks=write_task(lab.folder), slurm='teardown = ["true"]')
     text = lab.file.read_text().replace("main_pretraining", "representational_similarity")
     lab.file.write_text(text.replace("[40, 200]", "[1, 1]"))
     assert lab.call("run", "--set", "tasks=[]", "--set", "tables=[]", "--parallel", "1") == 0
