@@ -270,11 +270,21 @@ def test_what_is_asked_of_a_device(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("able", "precision"), [({}, "fp32"), ({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16")]
+    ("able", "allowed", "precision"),
+    [
+        ({}, True, "fp32"),
+        ({"avx512_bf16": True}, True, "bf16"),
+        ({"amx_bf16": True}, True, "bf16"),
+        ({"avx512_bf16": True}, False, "fp32"),
+    ],
 )
-def test_auto_is_what_the_machine_computes_in(able: dict[str, bool], precision: str, monkeypatch) -> None:
-    """Oracle: the instructions that the CPU says it has; what a suite asks for is done everywhere."""
+def test_auto_is_what_the_machine_computes_in(
+    able: dict[str, bool], allowed: bool, precision: str, monkeypatch
+) -> None:
+    """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them (ONEDNN_MAX_CPU_ISA);
+    what a suite asks for is done everywhere."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able})
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: allowed)
     assert devices.precision_of("auto", devices.CPU) == precision
     assert devices.precision_of("fp32", devices.CPU) == "fp32"
     assert devices.precision_of("bf16", devices.CPU) == "bf16"

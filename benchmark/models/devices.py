@@ -90,7 +90,8 @@ def computes_in_bf16(device: torch.device) -> bool:
     """Whether its matrix products have bf16 inputs; elsewhere torch emulates that, slower than fp32."""
     if device.type == "cpu":
         able = torch.cpu.get_capabilities()
-        return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
+        has_it = able.get("amx_bf16") or able.get("avx512_bf16")
+        return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())  # not under ONEDNN_MAX_CPU_ISA=AVX2, say
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
