@@ -196,6 +196,7 @@ class FailedLine(TypedDict):
     kind: Literal["failed"]
     stage: int
     error: str
+    micro_batch_size: NotRequired[int]  # with so many rows of a forward pass the next call goes on: memory was short
 
 
 class Baseline(TypedDict):

@@ -44,7 +44,7 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
                 probes [{name, title}], texts {domain or probe: a hash of its validation text}, start (key of the
                 start model, empty where there is none) (older: none of these),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
-    failed      stage, error, traceback, rank
+    failed      stage, error, traceback, rank, micro_batch_size (where memory was short for several processes)
     done        (no fields)
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),

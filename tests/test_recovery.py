@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,13 +22,17 @@ import pytest
 import torch
 
 from benchmark import records
+from benchmark.instruments import conformance
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.lease import me
 from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
-from benchmark.store import Heartbeat, read_heartbeat
+from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod
+from benchmark.training.processes import join
+from benchmark.training.progress import Silent
+from benchmark.training.run import Run
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.manual_clock import Watch
@@ -145,6 +150,35 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     whole = plain.run(plain.config(), "whole")
     whole.train(last_stage=0)
     assert run.keys == whole.keys
+    both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
+    found, expected = (line["perplexity"] for line in both if line)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def _train_hungry(rank: int, port: int, folder: Path) -> None:
+    conformance._be_one_of_two(rank, port)
+    lab = lab_of(Hungry, folder)
+    with join() as world:
+        Run(lab.config(), lambda: Hungry(), Store(folder / "pair"), world, Silent()).train(last_stage=0)
+
+
+def test_several_processes_go_on_with_fewer_rows_when_asked(folder: Path) -> None:
+    """Oracle: half of a process's four rows, which memory holds, and up to rounding what one process comes to."""
+    lab, context = lab_of(Plain, folder), multiprocessing.get_context("spawn")
+    whole = lab.run(lab.config(), "one")
+    whole.train(last_stage=0)
+    run = lab.run(lab.config(), "pair")
+    for ends in ("failed", "done"):
+        port = conformance._free_port()
+        pair = [context.Process(target=_train_hungry, args=(rank, port, folder)) for rank in range(2)]
+        conformance._run_together(pair)
+        assert all(process.exitcode == 0 for process in pair) == (ends == "done")
+        failed = records.last(run.store.run_file(run.config), "failed")
+        assert (
+            failed and failed["micro_batch_size"] == 2 and "--retry-failed` goes on with 2 at once" in failed["error"]
+        )
+        assert run.store.stage_done(run.keys[0]) == (ends == "done")
+    assert lines_of(run)[-1]["micro_batch_size"] == 2
     both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
     found, expected = (line["perplexity"] for line in both if line)
     assert found == pytest.approx(expected, rel=1e-4)

@@ -213,10 +213,13 @@ class Run:
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
-        What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail.
+        What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
+        and the next call goes on as they said.
         """
-        precision, rows = self._precision(), self.config.training.micro_batch_size or self.config.training.batch_size
+        precision, rows = self._precision(), self.world.agree(self._rows(index))
         config = with_training(self.config, precision=precision)
+        if rows < self._rows_wanted:
+            config = with_training(config, micro_batch_size=rows)
         if precision != self._precision_here:
             told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
             _log.warning(told, folder, precision, self._precision_here)
@@ -234,6 +237,17 @@ class Run:
             rows = -(-rows // 2)
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
             config = with_training(config, micro_batch_size=rows)
+
+    @property
+    def _rows_wanted(self) -> int:
+        return self.config.training.micro_batch_size or self.config.training.batch_size
+
+    def _rows(self, stage: int) -> int:
+        """Rows of a forward pass: those asked for, or fewer where several processes had no memory for them."""
+        told = records.read(self.store.run_file(self.config))
+        failed = [line for line in told if line["kind"] == "failed" and line["stage"] == stage]
+        fewer: list[int] = [line["micro_batch_size"] for line in failed if "micro_batch_size" in line]
+        return min([self._rows_wanted, *fewer])
 
     def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
         """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
@@ -317,8 +331,15 @@ class Run:
         known = records.read(self.store.run_file(self.config))
         if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
             return
-        text = f"{type(error).__name__}: {error}"
-        self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
+        text, fewer = f"{type(error).__name__}: {error}", dict[str, int]()
+        rows = min(self._rows(stage), self.config.training.batch_size // self.world.size)
+        if self.world.size > 1 and is_out_of_memory(error) and rows > 1:
+            half = -(-rows // 2)
+            text += (
+                f": memory does not hold the rows of a forward pass; `run --retry-failed` goes on with {half} at once"
+            )
+            fewer = {"micro_batch_size": half}
+        self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank, **fewer)
 
     def _record_run(self) -> None:
         """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""
