@@ -381,14 +381,16 @@ class Toy:
 
 
 def test_time_counts_for_the_part_that_spends_it(tmp_path, monkeypatch) -> None:
-    """Oracle: clocks that the parts themselves move on, and the loop's clock when it charges. A method that asks for
-    gradients again, as A-GEM does, has its passes through the model counted as such."""
+    """Oracle: clocks that the parts themselves move on, and the loop's clock when it charges, but not as it starts and
+    pauses. A method that asks for gradients again, as A-GEM does, has its passes through the model counted as such."""
     lab = Lab("naive", methods.build, tmp_path)
     _, prepared = next(speed.stages(lab.config(), methods.build, lab.run(lab.config(), "run").stream, ALONE))
-    toy, count = Toy(prepared.inputs), Clock.count
+    toy, count, start, pause = Toy(prepared.inputs), Clock.count, Clock.start, Clock.pause
     monkeypatch.setattr("time.perf_counter", lambda: toy.now)
     monkeypatch.setattr("time.thread_time", lambda: toy.made)
     monkeypatch.setattr(Clock, "count", lambda *given: (toy.spend(5), count(*given))[1])
+    monkeypatch.setattr(Clock, "start", lambda clock: (toy.spend(1000), start(clock))[1])
+    monkeypatch.setattr(Clock, "pause", lambda clock: (pause(clock), toy.spend(1000))[0])
     found = step_parts.shares(toy, range(7, 10))  # type: ignore[arg-type]
     whole = 3 * 50 + 5  # the loop charges once more at its end
     parts = {part: 3 * n / whole for part, n in zip(PARTS, (1, 8, 16, 7, 3, 10, 5 + 5 / 3), strict=True)}

@@ -20,6 +20,7 @@ from benchmark.training.stage import StageRun
 from benchmark.training.step import Stepper
 
 PARTS = ("batches", "forward", "backward", "method", "optimizer", "other", "loop")
+OUTSIDE = "outside"  # where the clock starts and pauses: once an evaluation, and of no step
 AHEAD = "ahead"  # the CPU time of making batches, most of it in a thread beside the step's
 
 
@@ -27,7 +28,7 @@ class Stopwatch:
     """Times functions that call each other: what one spends in another counts for that one alone."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds = dict.fromkeys((*PARTS, OUTSIDE), 0.0)
         self._synchronize, self._running = synchronize, ["loop"]
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,6 +95,7 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
         asked_to_stop=lambda: False,
         progress=Silent(),
     )
+    places += [(OUTSIDE, loop.clock, name) for name in ("start", "pause")]
     loop.position.step = steps.start
     rate, span = LearningRate(schedule_of("constant", 0.0), 0.0), Span(0.0, len(steps))
     with ExitStack() as patches:
@@ -103,5 +105,5 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
         watch.start()
         loop.take_steps(stepper, Work(1, loader.tokens), rate, Spans(span, span, span))
         watch.stop()
-    whole = sum(watch.seconds.values())
-    return {part: seconds / whole for part, seconds in watch.seconds.items()} | {AHEAD: sum(ahead) / whole}
+    whole = sum(watch.seconds[part] for part in PARTS)
+    return {part: watch.seconds[part] / whole for part in PARTS} | {AHEAD: sum(ahead) / whole}
