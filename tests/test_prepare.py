@@ -19,6 +19,8 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
+from benchmark import checksums
+from benchmark.atomic import whole_file
 from benchmark.data import encoding, files, tokens
 from benchmark.data.bpe import TextTokenizer, load_bpe
 from benchmark.data.documents import Document
@@ -43,6 +45,26 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     for data in (DATA, longer):
         same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
     assert not lines
+
+
+def test_what_a_writer_had_to_leave_is_not_kept(tmp_path) -> None:
+    """Oracle: the names of the files where nobody was before; a killed process, and one whose disk has become
+    read-only, cannot remove the file that it was writing."""
+    domains = two_domains(tmp_path)
+    prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+    made = [path.relative_to(tmp_path / "undisturbed") for path in (tmp_path / "undisturbed").glob("*/*")]
+    for folder in (tmp_path / "data" / f"{path}.unfinished" for path in made if not path.suffix):
+        with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
+            with whole_file(folder / checksums.FILE):
+                raise KeyboardInterrupt
+        assert len(os.listdir(folder)) == 1
+    prepare(domains, SMALL, DATA, tmp_path / "data")
+    assert names_in(tmp_path / "data") == names_in(tmp_path / "undisturbed")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
 
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_reported(tmp_path) -> None:

@@ -33,7 +33,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark import checksums
-from benchmark.atomic import naming, sync, write_json
+from benchmark.atomic import naming, sweep, sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Sample
@@ -326,6 +326,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 unfinished.mkdir(exist_ok=True)
                 try:
+                    sweep(unfinished)
                     with naming(folder):
                         make(unfinished)
                     checksums.write(unfinished)
