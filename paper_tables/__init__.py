@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # pandas, matplotlib and torch take seconds to import: exhibits are loaded, and models measured, when it comes to that
 
 _FOLDER = Path(__file__).parent
+NEAREST = 5  # names that an error gives: there are more than a line holds
 READS_MODELS = {"representational_similarity": "similarity", "attention_patterns": "attention"}
 """Exhibits that the records of training are not enough for, and the module of `analysis` whose `measure` adds some."""
 
@@ -49,9 +50,8 @@ def load(name: str) -> Exhibit:
 
 def _known(name: str) -> str:
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"no table or figure {name!r}. {hint}There are {', '.join(names())}")
+        near = difflib.get_close_matches(name, names(), NEAREST, cutoff=0.0)
+        raise ConfigError(f"no table or figure {name!r}: choose from the files of {_FOLDER}, such as {', '.join(near)}")
     return name
 
 
