@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from benchmark.data.run_corpus import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
+from benchmark.instruments.evaluate_text import evaluate_text
+from benchmark.instruments.export_model import export_model
+from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.instruments.lab import Lab
 from benchmark.models import load
 from benchmark.store import Store
@@ -185,6 +189,30 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
     finally:
         (folder / name).write_bytes(whole)
     load(folder)
+
+
+def test_another_stages_model_is_not_exported_evaluated_or_grown(lab: Lab, tmp_path: Path) -> None:
+    """Oracle: one bit of one weight, of which the checksums know, and the hash in the stage's record does not. A copy
+    of the folder is nobody's, and is taken as it is."""
+    run = lab.run(lab.config(), "run")
+    folder, text = tmp_path / "stage" / "model", tmp_path / "text.txt"
+    shutil.copytree(run.store.stage(run.keys[0]), folder.parent)
+    text.write_text("red green blue " * 100)
+    ways = (
+        lambda model: evaluate_text(model, text),
+        lambda model: export_model(model, tmp_path / "plain"),
+        lambda model: grow_checkpoint(model, 2, 32, tmp_path / "large"),
+        lambda model: grow_checkpoint(model, 2, 32, tmp_path / "larger", text=text),
+    )
+    model = load(folder)
+    [*model.parameters()][-1].data.view(torch.int32)[0] ^= 1
+    model.save(folder, run.corpus.tokenizer)
+    for way in ways:
+        with pytest.raises(DamagedFile, match=f"{folder} is not the model that .*records.jsonl names by its hash"):
+            way(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    for way in ways:
+        way(tmp_path / "copy")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

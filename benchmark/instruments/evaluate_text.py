@@ -15,8 +15,9 @@ from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
-from benchmark.models import LanguageModel, load, saved_tokenizer
+from benchmark.models import LanguageModel, saved_tokenizer
 from benchmark.models.devices import own_device
+from benchmark.models.of_stage import load_left
 from benchmark.models.transformer import configuration, load_network
 from benchmark.settings.config import ConfigError, Data, Domain
 from benchmark.training.evaluate import bits_per_byte, perplexity
@@ -119,7 +120,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
                 "stage that it was exported from"
             )
         return model, tokenizer
-    model = load(folder)
+    model = load_left(folder)
     bpe = saved_tokenizer.read(folder)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 

@@ -12,8 +12,9 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, experts, load, progressive, saved_tokenizer
+from benchmark.models import LanguageModel, experts, progressive, saved_tokenizer
 from benchmark.models.lora import LoraModel
+from benchmark.models.of_stage import load_left
 from benchmark.models.plain import plain
 from benchmark.settings.config import ConfigError
 from benchmark.store import Store, run_line
@@ -56,7 +57,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
             f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
             "another method"
         )
-    model = load(folder)
+    model = load_left(folder)
     domain = _domain(model, stage, prompt)
     card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
     network, saved = plain(model, saved_tokenizer.read(folder), domain)

@@ -17,7 +17,8 @@ from benchmark.downstream import discriminator
 from benchmark.instruments.evaluate_text import ModelOnText, on_text, open_folder
 from benchmark.models import experts, lora, progressive
 from benchmark.models.growth import Mode, grow
-from benchmark.models.transformer import load_network
+from benchmark.models.of_stage import load_left
+from benchmark.models.transformer import configuration, load_network
 from benchmark.models.weight_files import SHARD, WeightFiles
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError
@@ -79,7 +80,7 @@ def grow_checkpoint(
         if (checkpoint / file).is_file():
             raise ConfigError(f"cannot grow {checkpoint}: it has {kind}, whose sizes are those of its network: {cure}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
-    network = opened.model.network if opened else load_network(checkpoint)
+    network = opened.model.network if opened else _network(checkpoint)
     rows = _rows_of(opened) if opened else _random_rows(network, seed)
     before = _measured(network, rows, opened)
     with whole_folder(out) as folder, tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
@@ -111,6 +112,13 @@ def grow_checkpoint(
         (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
     )
     return GrownCheckpoint(record, moved, perplexities)
+
+
+def _network(checkpoint: Path) -> PreTrainedModel:
+    """The network in a folder; the model of a stage is held against its records, as `open_folder` does."""
+    if "text_vocabulary" in configuration(checkpoint):
+        load_left(checkpoint)
+    return load_network(checkpoint)
 
 
 def _shard(checkpoint: Path) -> int:

@@ -57,7 +57,6 @@ FILLED = {
     ("benchmark.lease", "…: …"): "what the operating system says, after the file's name",
     ("benchmark.checksums", "… is damaged: …"): "how to get the file back",
     ("benchmark.checksums", "… is missing: …"): "how to get the file back",
-    ("benchmark.models.of_stage", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",
     ("benchmark.downstream.task_data", "task …, …"): ANOTHER,
     ("benchmark.instruments.export_model", "--push …: …"): "what the Hub says of the name",
