@@ -30,6 +30,7 @@ started node
 begun key
 ended state
 score key stage_key task task_key domain prompt seed metric dev test seconds
+unscored key stage_key task prompt seed error
 baseline task task_key domain name metric test
 reference task task_key domain name metric test
 similarity key stage_key domain positions divergences ars reason
@@ -52,6 +53,7 @@ SHAPES: dict[str, type] = {
     "run": RunLine,
     "failed": record_lines.FailedLine,
     "score": record_lines.RecordedScore,
+    "unscored": record_lines.Unscored,
     "baseline": record_lines.Baseline,
     "reference": record_lines.Baseline,
     "similarity": record_lines.SimilarityLine,

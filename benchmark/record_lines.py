@@ -241,6 +241,18 @@ class RecordedScore(Score):
     stage_key: str
 
 
+class Unscored(TypedDict):
+    """Why a score could not be computed when it was last tried."""
+
+    kind: Literal["unscored"]
+    key: str  # that the score would have
+    stage_key: str
+    task: str
+    prompt: str
+    seed: int
+    error: str
+
+
 class Similarity(TypedDict):
     """How like its ancestors a stage's model is."""
 

@@ -49,6 +49,7 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
                 seed, metric, dev, test, test_without_leaks (or null), precision (older: none), seconds
+    unscored    key, stage_key, task, prompt, seed, error (why the score could not be computed), traceback
     baseline    task, task_key, domain, name ("majority", "bag of words"), metric, test (older: "reference")
 
     similarity  key, stage_key, domain, positions (their number), divergences (in nats, one an ancestor, oldest
@@ -163,8 +164,7 @@ def _measured(line: EvaluationLine, text: str) -> Measured:
 def crowded(stage: Sequence[LineOfStage]) -> str:
     """`81% of its cores` if a finished stage had less than 95% of them, else nothing.
 
-    That makes a wall time incomparable, so it matters under a budget whose unit `is_wall_time`. `stage` are the lines
-    of one stage; stages of earlier versions do not say.
+    It matters under a budget whose unit `is_wall_time`. `stage` are its lines; those of earlier versions do not say.
     """
     cores = [line["cores"] for line in stage if line["kind"] == "done" and "cores" in line]
     share = cores[-1]["share"] if cores else None
@@ -324,12 +324,12 @@ def _check(run: RunLine, stages: Sequence[Sequence[Any]], runs: Path) -> None:
 
 
 def _of_stage(path: Path, key: str) -> list[Any]:
-    """Lines about the model of a stage. Raises RecordsError for those of another."""
+    """What was found out of the model of a stage. Raises RecordsError for lines of another."""
     lines = _if_there(path, read)
     for line in lines:
         if line.get("stage_key", key) != key:
             raise RecordsError(f"{path}: a line about stage {line['stage_key']}, not {key}; {CURE}")
-    return list(lines)
+    return [line for line in lines if line["kind"] != "unscored"]
 
 
 def not_started(description: RunDescription) -> RunRecords:

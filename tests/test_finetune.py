@@ -172,7 +172,7 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
 
 def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, monkeypatch):
     """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the memory; called again
-    without the trouble, the rest is there."""
+    without the trouble, the rest is there. Why each could not is recorded, of an error that nobody expects too."""
     tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 3}), data_of(16, 8)) for name in ("first", "second")]
     hot = [(tasks[0][0].model_copy(update={"learning_rate": 1e30}), tasks[0][1]), tasks[1]]
     path, plain = tmp_path / "a.jsonl", Trainer._logits
@@ -184,14 +184,27 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
         return plain(self, rows, part)
 
-    scored = {(line["task"], line["seed"]) for line in records.read(path)}
+    def not_scored(*words: str) -> list[records.Record]:
+        return [line for line in records.read(path) if all(word in line.get("error", "") for word in words)]
+
+    def scored() -> set[tuple[str, int]]:
+        return {(line["task"], line["seed"]) for line in records.read(path) if line["kind"] == "score"}
+
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_logits", without_memory)
         with pytest.raises(NotScored, match=r"'first': memory does not hold a row of \d+ columns: shorten"):
             score_all("a", folders["gpt"], tasks, SETTINGS, path)
-    assert scored == {(line["task"], line["seed"]) for line in records.read(path)} == {("second", 0), ("second", 1)}
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
+        with pytest.raises(NotScored, match="'first': ValueError"):
+            score_all("a", folders["gpt"], tasks, SETTINGS, path)
+    assert scored() == {("second", 0), ("second", 1)} and len(records.read(path)) == 2 + 3 * 2
+    for words in (("is not finite",), ("memory does not hold",), ("ValueError", "of this test")):
+        assert [(line["kind"], line["task"], line["seed"]) for line in not_scored("task 'first'", *words)] == [
+            ("unscored", "first", seed) for seed in (0, 1)
+        ]
     score_all("a", folders["gpt"], tasks, SETTINGS, path)
-    assert len(records.read(path)) == 4
+    assert len(scored()) == 4
 
 
 def test_another_error_of_fine_tuning_is_no_lack_of_memory(folders, monkeypatch):

@@ -180,6 +180,28 @@ def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):
         path.write_bytes(content)
 
 
+def test_status_says_why_a_score_failed(folder, capsys):
+    """Oracle: a record of a score that was tried in vain; tables do not take it for one, and once it is computed
+    nothing is said."""
+    [path, *_] = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
+    kept = path.read_bytes()
+    [*lines, last] = records.read(path)
+    names = ("key", "stage_key", "task", "prompt", "seed")
+    failed = {"kind": "unscored", "time": 1.0, "error": "of\x1bthis test", **{name: last[name] for name in names}}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, failed]))
+    command = ["status", *arguments(folder)[:3]]
+    capsys.readouterr()
+    assert run_all.main(command) == 1
+    told = capsys.readouterr().out
+    assert f": the model of stage {path.stem} lacks scores (1), as computing them failed: of?this test; `run" in told
+    assert told.endswith("` scores what is missing\n")
+    assert run_all.main(["report", *arguments(folder)]) == 0
+    assert run_all.main(["run", *arguments(folder)]) == 0
+    capsys.readouterr()
+    assert run_all.main(command) == 0 and "failed" not in capsys.readouterr().out
+    path.write_bytes(kept)
+
+
 @pytest.mark.parametrize(("name", "domain"), [("a", "a"), ("b", "b")])
 def test_evaluate_finds_the_domain_of_a_text(folder, capsys, name, domain):
     """Oracle: where the text is from, two domains without a common word."""

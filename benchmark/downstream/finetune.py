@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.errors import UserError
 from benchmark.lease import Lease
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
 from benchmark.record_lines import Score
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotScored(ArithmeticError):
-    """Fine-tuning diverged, or memory does not hold a row of it. Other scores are computed; `run` tries again."""
+    """Fine-tuning diverged or failed, or memory does not hold a row. Other scores are computed; `run` tries again."""
 
 
 def length_bucketed(
@@ -264,7 +266,8 @@ def score_all(
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
     time waits and finds them. `progress` gets each new score and how many are still to come. Raises ConfigError and
-    DataError before anything is trained, NotScored for the first score that cannot be computed, after all others.
+    DataError before anything is trained, NotScored for the first score that cannot be computed, after all others; why
+    each could not is recorded.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
@@ -276,13 +279,22 @@ def score_all(
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
+            named = {"key": cell.key, "stage_key": stage_key}
             try:
                 found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
-            except NotScored as error:
-                lost.append(error)
+            except UserError:
+                raise
+            except Exception as error:
+                lost.append(
+                    error if isinstance(error, NotScored) else NotScored(f"task {cell.task.name!r}: {error!r:.500}")
+                )
+                lease.check()
+                which = {"task": cell.task.name, "prompt": cell.prompt, "seed": cell.seed, **named}
+                told = {"error": str(lost[-1]), "traceback": traceback.format_exc()}
+                records.append(path, {"kind": "unscored", **which, **told})
                 continue
             lease.check()
-            records.append(path, {**found, "key": cell.key, "stage_key": stage_key})
+            records.append(path, {**found, **named})
             progress(found, len(cells) - number)
     if lost:
         raise lost[0]

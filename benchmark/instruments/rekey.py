@@ -150,7 +150,7 @@ def _move_scores(run: Run, suite: Suite, tasks: Tasks, index: int, before: str) 
         for prompt in get_args(Prompt)
         for seed in suite.finetuning.seeds_of(task)
     }
-    scores = cast(list[RecordedScore], records.read(old))
+    scores = cast(list[RecordedScore], [line for line in records.read(old) if line["kind"] == "score"])
     kept = [line for line in scores if line["prompt"] == "none" or line["domain"] in met]
     lines = [{**line, "key": renamed[line["key"]], "stage_key": now} for line in kept if line["key"] in renamed]
     _write(new, lines)

@@ -14,6 +14,7 @@ import msgspec
 from benchmark import records
 from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
+from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.settings.config import Suite
 from benchmark.store import Store
@@ -28,6 +29,7 @@ class _Line(msgspec.Struct):
     prompt: str = ""
     seed: int = -1
     seconds: float = 0.0
+    error: str = ""
 
 
 _LINE = msgspec.json.Decoder(_Line)
@@ -77,7 +79,9 @@ def _of_model(
     missing = len(wanted) - len(ran)
     if missing and "evaluation" not in last(key):
         missing = 0  # the method has left the stage out
-    return Scored(key, missing, ran)
+    lacking = wanted - there.keys() if missing else ()
+    lost = [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) in lacking]
+    return Scored(key, missing, ran, shown(lost[-1]) if lost else "")
 
 
 @cache

@@ -82,6 +82,7 @@ class Scored:
     model: str  # the key of its stage, or a name as long as that is not known
     missing: int  # scores that are still to come
     ran: tuple[tuple[float, float], ...] = ()  # of each that is there: when it was recorded, and its seconds
+    failed: str = ""  # why the last of those that failed, and are still to come, did
 
 
 @dataclass(frozen=True)

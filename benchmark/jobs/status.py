@@ -30,7 +30,7 @@ ENDED = 100  # jobs that a command for a shell names at most, so that it fits on
 
 
 def show(survey: Survey) -> int:
-    """Print the table of `status`. Returns 1 if a run or another job has failed, 3 if a state is unknown, else 0."""
+    """Print the table of `status`. Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0."""
     told, code, then = tell(survey)
     print(f"{told}\n{then}", flush=True)
     return code
@@ -62,7 +62,7 @@ def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, i
     """The text of `status`, shortened to a screen if one is given, its exit status, and what to do next."""
     states = survey.states()
     found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
-    code = FAILED if "failed" in found else UNKNOWN if "unknown" in found else 0
+    code = FAILED if "failed" in found or failed_scores(states) else UNKNOWN if "unknown" in found else 0
     told = table(survey.suite, states, notes(survey, states), summary_of_others(survey), screen)
     return told, code, next_step(survey, states)
 
@@ -164,7 +164,20 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
             f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
         )
     timed = [one for one in states if UNITS[one.config.budget.unit].is_wall_time]
-    return [*found, *different_hardware(timed), *lacked_cores(timed), *jumped(timed), *short_of_memory(states)]
+    of_time = [*different_hardware(timed), *lacked_cores(timed), *jumped(timed)]
+    return [*found, *failed_scores(states), *of_time, *short_of_memory(states)]
+
+
+def failed_scores(states: Sequence[RunState]) -> list[str]:
+    """A warning for each model, shared ones once, that lacks scores that failed when they were tried."""
+    found = {
+        one.model: f"! {state.config.label}: the model of stage {one.model} lacks scores ({one.missing}), as computing "
+        f"them failed: {one.failed}; `run --retry-failed` tries again"
+        for state in reversed(states)
+        for one in state.trained.scored
+        if one.failed
+    }
+    return [*found.values()]
 
 
 def lacked_cores(states: Sequence[RunState]) -> list[str]:
