@@ -69,6 +69,12 @@ def test_the_page_on_troubles_lists_every_message() -> None:
     assert page.partition(list_errors.HEADING)[1:] == list_errors.render().partition(list_errors.HEADING)[1:]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_can_be_looked_through(page: Path) -> None:
+    """Oracle: 400 lines, as of files of code."""
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 400
+
+
 CURES = re.compile(
     r"\b(add|ask|begin|cancel|change|choose|collect|compare|compute|convert|copy|correct|delete|do|draws|export|fetch|"
     r"free|give|grow|install|is made|keep|leave|let|look|lower|makes?|made by|measure|mends|move|name|open|pass|put|"

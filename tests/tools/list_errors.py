@@ -48,7 +48,7 @@ INNER = {
     "error": "zlib's, which files.chunks tells as a DataError",
 }
 FEWEST = 12  # letters of its own that a message needs, lest it pass on another's
-LONG = 90  # letters of an end that messages share
+LONG = 21  # letters of an end that messages share
 DEPTH = 4  # how often a text that is put in may itself put one in
 ANOTHER = "another message, which the page has too"
 # Messages with fewer letters, by module, and what is put in
@@ -185,15 +185,17 @@ def _full_name(name: ast.expr, module: str, tree: ast.Module) -> str:
 
 
 def render() -> str:
-    """The section of the page. Messages of one long end share a line."""
+    """The section of the page. Messages that end alike, with the same cure, share a line."""
     put_in = {text: f" ({told})" for (_, text), told in FILLED.items()}
     parts = [INTRODUCTION]
     for kind, told in kinds().items():
         heads: dict[str, list[str]] = {}
         for text in sorted(text for name, text in messages() if name == kind):
-            head, _, end = text.rpartition("; ")
-            heads.setdefault(end if len(end) > LONG else text, []).append(head if len(end) > LONG else "")
-        lines = [" / ".join(begin) + (f"; {end}" if any(begin) else end) for end, begin in heads.items()]
+            parting = "; " if "; " in text else ": "
+            head, _, end = text.rpartition(parting)
+            end = f"{parting}{end}" if head and len(end) > LONG else ""
+            heads.setdefault(end or text, []).append(head if end else "")
+        lines = [" / ".join(begin) + end for end, begin in heads.items()]
         mine = "".join(f"- {_escaped(line)}{put_in.get(line, '')}\n" for line in lines)
         parts.append(f"**{kind}.** {told}\n\n{mine}")
     return "\n".join(parts)
