@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,18 +74,24 @@ def test_methods_import_nothing_before_they_compute() -> None:
     assert not heavy(each)
 
 
+_counts: list[Counter[Path]] = []  # of tests under way: an audit hook stays for good
+
+
+def _count(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(path := arguments[0], str | Path):
+        for counts in _counts:
+            counts[Path(path)] += 1
+
+
+sys.addaudithook(_count)
+
+
 @pytest.fixture
-def opened(monkeypatch) -> Counter[Path]:
-    """How often each file is opened during the test."""
-    counts: Counter[Path] = Counter()
-    read = Path.read_bytes
-
-    def count(path: Path) -> bytes:
-        counts[path] += 1
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", count)
-    return counts
+def opened() -> Iterator[Counter[Path]]:
+    """How often each file is opened during the test, in whichever way."""
+    _counts.append(Counter())
+    yield _counts[-1]
+    _counts.pop()
 
 
 def assert_opened_once(opened: Counter[Path], lab: Lab, files: int) -> None:
@@ -106,6 +113,7 @@ def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Cou
     lab.file.write_text(lab.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
     for config in lab.configs():
         synthetic.write_as(lab.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
+    opened.clear()
     assert lab.call("status") == 0 and "2 done" in capsys.readouterr().out
     assert_opened_once(opened, lab, files=6)
 
