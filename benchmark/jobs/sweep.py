@@ -44,11 +44,11 @@ def time_left(states: Sequence[RunState]) -> str:
 
 def seconds_per_score(states: Sequence[RunState]) -> float | None:
     """The time after which one more score was there, however many were computed at once; None where there is none."""
-    spans = sorted((ended - seconds, ended) for one in _scored(states) for ended, seconds in one.ran)
+    spans = sorted([(ended - seconds, ended) for one in _scored(states) for ended, seconds in one.ran])
     covered, last = 0.0, -math.inf
     for begun, ended in spans:
-        covered += max(0.0, ended - max(begun, last))
-        last = max(last, ended)
+        if ended > last:
+            covered, last = covered + max(0.0, ended - max(begun, last)), ended
     return covered / len(spans) if spans else None
 
 
@@ -78,6 +78,12 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
     To each stage comes what the middle one took beyond its charged time: evaluations, of which there are as many in a
     short stage as in a long one. None where nothing is known yet of a unit of budget.
     """
+    missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
+    for one in states:
+        for key, amount, share in _stages(one) if one.state not in OVER else ():
+            missing[key] = (min(1 - share, missing[key][0] if key in missing else 1.0), amount, one.config)
+    if not missing:
+        return 0.0
     paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
     ran = [stage for one in states for stage in one.trained.finished]
     beyond = statistics.median([stage.wall - (stage.seconds - stage.before) for stage in ran]) if ran else 0.0
@@ -85,10 +91,6 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
         for (_, amount, _), stage in zip(_stages(one), one.trained.finished, strict=False):
             for row in (one.config.row, ""):
                 paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
-    missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
-    for one in states:
-        for key, amount, share in _stages(one) if one.state not in OVER else ():
-            missing[key] = (min(1 - share, missing[key][0] if key in missing else 1.0), amount, one.config)
     seconds = 0.0
     for share, amount, config in missing.values():
         unit = config.budget.unit
