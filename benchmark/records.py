@@ -201,11 +201,11 @@ def read(path: Path) -> list[Record]:
 
     Raises RecordsError with file and line number for any other line that is not a JSON object with a kind.
     """
-    lines = _bytes(path).split(b"\n")
-    return [record for index in range(len(lines)) if (record := _record(path, lines, index)) is not None]
+    lines, of_stage = _bytes(path).split(b"\n"), path.name == STAGE_FILE
+    return [record for index in range(len(lines)) if (record := _record(path, lines, index, of_stage)) is not None]
 
 
-def _record(path: Path, lines: Sequence[bytes], index: int) -> Record | None:
+def _record(path: Path | str, lines: Sequence[bytes], index: int, of_stage: bool) -> Record | None:
     """The record in a line of a file; None in an empty one, and where a killed writer left a half."""
     line, number = lines[index], index + 1
     if not line.strip():
@@ -216,12 +216,12 @@ def _record(path: Path, lines: Sequence[bytes], index: int) -> Record | None:
             _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
             return None
         raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; {CURE}")
-    if wrong := flaw(record, line, path.name == STAGE_FILE):
+    if wrong := flaw(record, line, of_stage):
         raise RecordsError(f"{path}:{number}: {wrong}; {CURE}")
     return record
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path | str) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:  # which takes half of the time: one read needs no buffer
             return file.read()
@@ -234,7 +234,7 @@ def last(path: Path, *kinds: str) -> Record | None:
     return next(filter(None, map(last_of_each(path, *kinds).get, kinds)), None)
 
 
-def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
+def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     """The last line of each of these kinds, by kind, as far as there is one; none without a file.
 
     Lines are read from the end on, for what has ended says so there. Of those that are passed over no more is decoded
@@ -242,7 +242,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
     """
     found: dict[str, Record] = {}
     try:
-        content = _bytes(path)
+        content, of_stage = _bytes(path), os.path.basename(path) == STAGE_FILE
     except (FileNotFoundError, NotADirectoryError):
         return found
     lines = content.split(b"\n")
@@ -253,7 +253,7 @@ def last_of_each(path: Path, *kinds: str) -> dict[str, Record]:
         kind = known[index]
         if kind in FIELDS and (kind in found or kind not in kinds):
             continue
-        record = _record(path, lines, index)
+        record = _record(path, lines, index, of_stage)
         if record is not None and record["kind"] in kinds:
             found.setdefault(record["kind"], record)
     return found

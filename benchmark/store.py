@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypedDict, cast
 
@@ -59,6 +60,14 @@ class Store:
     def data(self) -> Path:
         return self.tokens or self.root / "data"
 
+    @cached_property
+    def _stages(self) -> str:  # text, as of scores: a survey makes tens of thousands of paths, and a Path takes 3 us
+        return str(self.root / "stages")
+
+    @cached_property
+    def _scores(self) -> str:
+        return str(self.root / "scores")
+
     def stage(self, key: str) -> Path:
         return self.root.joinpath("stages", key)
 
@@ -83,11 +92,15 @@ class Store:
 
     def last_of_stage(self, key: str, *kinds: str) -> dict[str, records.Record]:
         """Return what `records.last_of_each` does. Raises RecordsError where the records of another stage lie."""
-        path = self.root / f"stages/{key}/{records.STAGE_FILE}"
+        path = f"{self._stages}/{key}/{records.STAGE_FILE}"
         found = records.last_of_each(path, "stage", *kinds)
         if "stage" in found and (wrong := flaw_of_key(found["stage"], key)):
             raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
         return found
+
+    def scores_of_stage(self, key: str) -> str:
+        """The path of the file with the downstream scores of the model that a stage ended with."""
+        return f"{self._scores}/{key}.jsonl"
 
     def stage_done(self, key: str) -> bool:
         """Whether the stage is trained. Raises RecordsError where the records of another stage lie."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,6 +14,7 @@ from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
 from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
+from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
 from benchmark.store import Store
 
@@ -33,8 +32,8 @@ class _Line(msgspec.Struct):
 
 
 _LINE = msgspec.json.Decoder(_Line)
-TaskSeeds = tuple[tuple[str, tuple[int, ...]], ...]  # of fine-tuning, by task
-Known = dict[tuple[str, tuple[Any, ...]], Scored]  # the scores of a model that runs share, by what is asked for
+Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
+Known = dict[tuple[str, Wanted], Scored]  # the scores of a model that runs share, by what is asked for
 
 
 def scored(
@@ -48,45 +47,36 @@ def scored(
     config, keys, trained = run.config, run.trained.keys, run.trained.stages
     stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
     prompts = bool(stages) and _has_prompts(keys[:trained], store)
-    seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
     found = []
     for stage in stages:
-        final = stage == len(config.domains) - 1
-        ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
+        wanted = _wanted(suite, prompts, stage == len(config.domains) - 1)
         if stage >= trained:
             name = keys[stage] if stage < len(keys) else f"{config.label}-{stage}"
-            found.append(Scored(name, len(ways) * sum(map(len, seeds.values()))))
+            found.append(Scored(name, len(wanted)))
             continue
-        wanted = tuple((name, tuple(of)) for name, of in seeds.items()), tuple(ways)
         if (keys[stage], wanted) not in known:
-            known[keys[stage], wanted] = _of_model(keys[stage], *wanted, store, last)
+            known[keys[stage], wanted] = _of_model(keys[stage], wanted, store, last)
         found.append(known[keys[stage], wanted])
     return tuple(found)
 
 
-def _of_model(
-    key: str,
-    seeds: TaskSeeds,
-    ways: tuple[str, ...],
-    store: Store,
-    last: Callable[[str], Mapping[str, records.Record]],
-) -> Scored:
-    """The scores of one model, of these seeds of tasks with these prompts."""
-    wanted = _wanted(seeds, ways)
-    lines = _lines(store.root / f"scores/{key}.jsonl")
+def _of_model(key: str, wanted: Wanted, store: Store, last: Callable[[str], Mapping[str, records.Record]]) -> Scored:
+    """The scores of one model that are wanted."""
+    lines = [one for one in _lines(store.scores_of_stage(key)) if (one.task, one.prompt, one.seed) in wanted]
     there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
-    ran = tuple([when for cell, when in there.items() if cell in wanted])
-    missing = len(wanted) - len(ran)
+    missing = len(wanted) - len(there)
     if missing and "evaluation" not in last(key):
         missing = 0  # the method has left the stage out
-    lacking = wanted - there.keys() if missing else ()
-    lost = [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) in lacking]
-    return Scored(key, missing, ran, shown(lost[-1]) if lost else "")
+    lost = [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) not in there] if missing else []
+    return Scored(key, missing, tuple(there.values()), shown(lost[-1]) if lost else "")
 
 
-@cache
-def _wanted(seeds: TaskSeeds, ways: tuple[str, ...]) -> frozenset[tuple[str, str, int]]:
-    return frozenset((task, way, seed) for task, of in seeds for seed in of for way in ways)
+@of_a_row
+def _wanted(suite: Suite, prompts: bool, final: bool) -> Wanted:
+    """The scores of a run's final model or of another, by whether it has prompts."""
+    ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
+    seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
+    return frozenset((task, way, seed) for task, of in seeds.items() for seed in of for way in ways)
 
 
 def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
@@ -96,7 +86,7 @@ def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
     return any(sum(one.missing > 0 for one in state.trained.scored) > count[state.config.id] for state in states)
 
 
-def _lines(path: Path) -> list[_Line]:
+def _lines(path: str) -> list[_Line]:
     """The lines of a file of scores, none without one. Raises RecordsError as `records.read` does."""
     try:
         with open(path, "rb", buffering=0) as file:  # which takes half of the time: one read needs no buffer
@@ -104,7 +94,7 @@ def _lines(path: Path) -> list[_Line]:
     except FileNotFoundError:
         return []
     except (msgspec.MsgspecError, ValueError, RecursionError):  # a killed writer's half line, or damage: `read` knows
-        return msgspec.convert(records.read(path), list[_Line])
+        return msgspec.convert(records.read(Path(path)), list[_Line])
 
 
 def _has_prompts(keys: Sequence[str], store: Store) -> bool:

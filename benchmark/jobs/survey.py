@@ -148,11 +148,11 @@ class Survey:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
-        restarts, noted = max(0, self._starts.get(run, 0) - 1), self._noted(config, recorded)
+        restarts, noted, trained = max(0, self._starts.get(run, 0) - 1), self._noted(config, recorded), found.trained
         if self.suite.tasks:
             scores = scored(self.suite, found, self.store, self._last, self._scores)
-            found = dataclasses.replace(found, trained=dataclasses.replace(found.trained, scored=scores))
-        return dataclasses.replace(found, restarts=restarts, stages=noted) if restarts or noted else found
+            trained = dataclasses.replace(trained, scored=scores)
+        return dataclasses.replace(found, trained=trained, restarts=restarts, stages=noted)
 
     def _unfinished(
         self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
