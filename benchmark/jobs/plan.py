@@ -26,7 +26,7 @@ from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Data, Domain, RunConfig, Suite, Tokenizer, digest
 from benchmark.store import Store
 from benchmark.training.method import Build, once
-from benchmark.training.stage_keys import stage_keys
+from benchmark.training.stage_keys import Ask, ask, ask_once_a_row, stage_keys
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
 
@@ -117,8 +117,8 @@ class Plan:
     @cached_property
     def keys(self) -> dict[str, list[str]]:
         """A key of each stage of each run by the run's id; they agree where stages are shared."""
-        build = once(self.build)
-        return {config.id: plan_keys(config, build) for config in self.configs}
+        build, ask = once(self.build), ask_once_a_row()
+        return {config.id: plan_keys(config, build, ask) for config in self.configs}
 
     def _trainers(self, known: Sequence[JobState]) -> dict[str, str]:
         """The key of the job that will train a stage, by the stage's: one of the plan, or one under way."""
@@ -256,10 +256,10 @@ def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
     return [state for state in states if state.state in wanted]
 
 
-def plan_keys(config: RunConfig, build: Build) -> list[str]:
+def plan_keys(config: RunConfig, build: Build, ask: Ask = ask) -> list[str]:
     """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
     texts = _planned_texts(config.domains, config.tokenizer, config.data)
-    return stage_keys(config, build(config.method, config.options), texts)
+    return stage_keys(config, build(config.method, config.options), texts, ask)
 
 
 @of_a_row

@@ -26,7 +26,7 @@ from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.method import Build, once
-from benchmark.training.stage_keys import check_memory_shares, stage_keys
+from benchmark.training.stage_keys import ask_once_a_row, check_memory_shares, stage_keys
 
 PAUSE = 30.0  # seconds between two questions to executors
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
@@ -55,7 +55,7 @@ class Survey:
         self._scores: Known = {}
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
-        self._method = once(build)
+        self._method, self._ask_method = once(build), ask_once_a_row()
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
         self._made_from = [data_key(config) for config in configs]
@@ -131,7 +131,7 @@ class Survey:
         recorded: list[str] = told["stages"] if told else []
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
-            keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
+            keys = stage_keys(config, self._method(config.method, config.options), corpus.texts, self._ask_method)
         lasts = [self._last(key) for key in keys]
         names = [domain.name for domain in config.domains]
         for stage, (key, last) in enumerate(zip(keys, lasts, strict=True)):

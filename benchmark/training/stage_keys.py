@@ -7,10 +7,11 @@ made of keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from benchmark.settings.base import digest_of_encoded, encoded, of_a_row
 from benchmark.settings.config import Budget, ConfigError, Data, Domain, RunConfig, Training, per_stage
@@ -95,7 +96,60 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
         raise ConfigError(f"{place}: all sources are memory, and data.memory_tokens holds no row: give more tokens")
 
 
-def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
+@dataclass(frozen=True)
+class Asked:
+    """What a key is made of that the method of a planned stage says."""
+
+    parts: dict[str, str]  # encoded
+    keeps: bool  # goes on with the optimizer of the stage before
+
+
+Ask = Callable[[RunConfig, LifelongMethod], Sequence[Asked]]
+
+
+def ask(config: RunConfig, method: LifelongMethod) -> list[Asked]:
+    """What the method of a run says of each of its stages."""
+    return [_asked(method, stage_of(config, index), config.data) for index in range(len(config.domains))]
+
+
+def ask_once_a_row() -> Ask:
+    """The same for many runs: one answer for all seeds of a row, unless the method looks at a stage's seed.
+
+    The answers live as long as what is returned: methods that train grow large.
+    """
+
+    @of_a_row
+    def of_all_seeds(method: LifelongMethod, data: Data, *of_row: Any) -> list[Asked]:
+        stages = list(map(copy, _planned_stages(*of_row)))
+        for stage in stages:
+            del vars(stage)["seed"]
+        return [_asked(method, stage, data) for stage in stages]
+
+    def of_run(config: RunConfig, method: LifelongMethod) -> list[Asked]:
+        try:
+            return of_all_seeds(method, config.data, config.domains, config.model, config.training, config.budget)
+        except AttributeError:  # there is no seed
+            return ask(config, method)
+
+    return of_run
+
+
+def _asked(method: LifelongMethod, stage: Stage, data: Data) -> Asked:
+    signature, phases = method.signature(stage), list(method.phases(stage))
+    if signature and method.version > 1:
+        signature = {**signature, "version": method.version}
+    uses_memory, keeps = method.uses_memory(stage), keeps_optimizer(phases)
+    parts = {
+        "signature": signature,
+        "memory_tokens": data.memory_tokens if uses_memory else None,
+        **({"memory_seed": "run"} if data.memory_seed == "run" and uses_memory else {}),
+        **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
+        **({"keeps": "optimizer"} if keeps else {}),
+    }
+    return Asked(encoded(parts), keeps)
+
+
+def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str], ask: Ask = ask) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
     `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
@@ -111,33 +165,17 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
         config.budget,
         texts,
     )
-    keeps = False
-    draws_memory = config.data.memory_seed == "run"
-    for index, parts in enumerate(of_row):
-        stage = stage_of(config, index)
-        times = stage_times(config, index)
-        signature = method.signature(stage)
-        phases = list(method.phases(stage))
-        keeps, kept = keeps_optimizer(phases), keeps
-        if index and keeps and not kept:
+    seed, kept = encoded({"seed": config.seed}), False
+    for index, (parts, asked) in enumerate(zip(of_row, ask(config, method), strict=False)):
+        if index and asked.keeps and not kept:
             raise ConfigError(
                 f"row {config.row!r}: stage {index} carries the optimizer on, but stage {index - 1} keeps none: let "
                 'the first phase of every stage have optimizer="carry"'
             )
-        if signature and method.version > 1:
-            signature = {**signature, "version": method.version}
-        uses_memory = method.uses_memory(stage)
-        own = {
-            "previous": keys[-1] if keys else None,
-            "signature": signature,
-            "seed": config.seed,
-            "memory_tokens": config.data.memory_tokens if uses_memory else None,
-            **({"memory_seed": "run"} if draws_memory and uses_memory else {}),
-            **({"budget": [config.budget.unit, stage.budget, asdict(times)]} if times else {}),
-            **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
-            **({"keeps": "optimizer"} if keeps else {}),
-        }
-        keys.append(digest_of_encoded({**parts, **encoded(own)}))
+        kept, times = asked.keeps, stage_times(config, index)
+        spent = [config.budget.unit, per_stage(config.budget.amount, index), asdict(times)] if times else None
+        own = {"previous": keys[-1] if keys else None, **({"budget": spent} if spent else {})}
+        keys.append(digest_of_encoded({**parts, **asked.parts, **seed, **encoded(own)}))
     return keys
 
 
