@@ -67,7 +67,9 @@ def _of_model(key: str, wanted: Wanted, store: Store, last: Callable[[str], Mapp
     missing = len(wanted) - len(there)
     if missing and "evaluation" not in last(key):
         missing = 0  # the method has left the stage out
-    lost = [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) not in there] if missing else []
+    lost = (
+        [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) not in there] if missing else []
+    )
     return Scored(key, missing, tuple(there.values()), shown(lost[-1]) if lost else "")
 
 
