@@ -144,6 +144,21 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
     return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
 
 
+def stage_line(kind: str, text: bytes) -> dict[str, Any] | None:
+    """A line of a stage's file with the fields that its type has, decoded once where `decode` and `flaw` do it twice.
+
+    None of one that is not plainly right: then these say what is wrong with it, if anything is.
+    """
+    refused, decoders = _shapes()
+    try:
+        line: dict[str, Any] = decoders[kind].decode(text)
+    except (KeyError, refused, ValueError, RecursionError):
+        return None
+    rule = _RULES.get(kind)
+    wrong = "time" not in line or not _is_plain(text) or _too_small(line) or (rule and rule(line))
+    return None if wrong else line
+
+
 def _too_small(line: Line) -> str:
     for name, least in _LEAST.get(line["kind"], {}).items():
         if (value := line.get(name)) is not None and not least <= value < math.inf:

@@ -69,6 +69,7 @@ class StageLine(TypedDict):
     """How a stage begins."""
 
     kind: Literal["stage"]
+    time: NotRequired[float]
     key: str
     index: int
     domain: str
@@ -89,6 +90,7 @@ class EvaluationLine(TypedDict):
     """What a stage's model measures at a step; None is a number that overflowed."""
 
     kind: Literal["evaluation"]
+    time: NotRequired[float]
     phase: str
     step: int
     fraction: float
@@ -122,6 +124,7 @@ class ResumedLine(TypedDict):
     """Where training went on from a checkpoint."""
 
     kind: Literal["resumed"]
+    time: NotRequired[float]
     phase: str
     step: int
     charged: NotRequired[Spent]
@@ -182,6 +185,7 @@ class DoneLine(StageEnd):
     """How a stage ends."""
 
     kind: Literal["done"]
+    time: NotRequired[float]
     weights: NotRequired[str]  # a hash of its model's
     trained: NotRequired[str | None]  # of that which the next stage goes on from, where it is another
     micro_batch_size: NotRequired[int]  # rows of a forward pass, where memory did not hold as many as were asked for

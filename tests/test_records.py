@@ -98,6 +98,15 @@ def test_what_is_last_is_not_what_stands_before_a_damaged_line(tmp_path, damaged
     assert found == {line["kind"]: line for line in records.read(path) if line["kind"] != "optimizer"}
 
 
+def test_the_last_lines_of_a_stage_are_decoded_once(tmp_path, monkeypatch) -> None:
+    """Oracle: all lines, by `read`; `decode` is not called, which is for those that are not plainly right."""
+    path = tmp_path / "records.jsonl"
+    write_all(path, [STAGE, evaluation("adapt", 1, 7.0), evaluation("adapt", 2, 6.0), OPTIMIZER, DONE])
+    expected = {line["kind"]: line for line in records.read(path) if line["kind"] != "optimizer"}
+    monkeypatch.setattr(records, "decode", None)
+    assert records.last_of_each(path, "stage", "done", "evaluation") == expected
+
+
 @pytest.mark.parametrize("damage", [b"\xff", b'"', b"\x00", b"\\q"])
 def test_a_byte_that_is_wrong_is_seen_in_a_line_that_is_passed_over(tmp_path, damage: bytes) -> None:
     """Oracle: the line's number; each of the bytes makes a line no JSON."""

@@ -71,7 +71,7 @@ def test_services_have_what_records_have_and_go_on(name: str, read: Reader, tmp_
     found = read(out)
     assert [step for step, _ in found] == [100 * stage + quarter for stage in range(5) for quarter in (25, 50, 75, 100)]
     assert [values["perplexity/ns"] for _, values in found] == pytest.approx([one["perplexity"]["ns"] for one in lines])
-    assert [values["recorded at"] for _, values in found] == [one["time"] for one in lines]  # type: ignore[typeddict-item]
+    assert [values["recorded at"] for _, values in found] == [one["time"] for one in lines]
 
 
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:

@@ -152,7 +152,7 @@ def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, f
             if line["kind"] == "evaluation":
                 spent = line["charged"]["steps"]
                 values = {"stage": float(index + 1), **_values(line, run, index)}
-                yield (index, spent), round(steps + spent), line["time"], values  # type: ignore[typeddict-item]
+                yield (index, spent), round(steps + spent), line["time"], values
             elif line["kind"] == "done":
                 steps += line["charged"]["steps"]
 
