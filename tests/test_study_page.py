@@ -178,6 +178,24 @@ def test_downstream() -> None:
     assert table("", *heads) == expected
 
 
+def test_five_finetunings() -> None:
+    """Oracle: the report of its study."""
+    report = STUDY.parent / "five_finetunings" / "report" / "downstream_seeds"
+    written: dict[str, list[str]] = {}
+    for cell in csv.DictReader((report / "main_downstream.csv").read_text("utf-8").splitlines()):
+        if "Baseline" not in cell["Method"]:
+            written.setdefault(cell["Method"], []).append(f"{float(cell['mean']):.1f}")
+    heads = ("MNLI (WB)", "HyperPartisan (Ns)", "Helpfulness (Rev)", "ChemProt (Bio)", "ACL-ARC (CS)", "mean")
+    assert table("one model, five fine-tunings", *heads) == written
+    prompts = csv.DictReader((report / "prompt_finetuning.csv").read_text("utf-8").splitlines())
+    means = {cell["Method"]: f"{float(cell['mean']):.1f}" for cell in prompts if cell["column"] == "AVG"}
+    said = " ".join((ROOT / "docs" / "study_details.md").read_text("utf-8").split())
+    for prompt, words in {"picked": "ELLE has {} and exact growth {},", "right": "right one {} and {},"}.items():
+        assert words.format(*(means[f"{row}, {prompt} prompt"] for row in ("ELLE", "ELLE (exact)"))) in said
+    for prompt, words in {"wrong": "a wrong one {} and {},", "no": "none {} and {}:"}.items():
+        assert words.format(*(means[f"{row}, {prompt} prompt"] for row in ("ELLE", "ELLE (exact)"))) in said
+
+
 def test_the_write_up_has_the_claims_as_the_records_decide_them(capsys) -> None:
     """Oracle: the study's own script on its records; what has not run is not in the write-up."""
     runpy.run_path(str(CLAIMS), run_name="__main__")
