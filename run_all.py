@@ -20,7 +20,7 @@ from benchmark.errors import UserError, stop_printing, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.jobs.doctor import doctor
-from benchmark.settings.command_line import command_line, interrupted, words_again
+from benchmark.settings.command_line import check_runs, command_line, interrupted, words_again
 from benchmark.store import Store
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
+        check_runs(options)
         return COMMANDS[options.command](options)
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
         return stop_printing()

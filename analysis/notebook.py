@@ -15,6 +15,7 @@ from analysis.exhibits import Exhibit, TableExhibit, View
 from analysis.study import Study
 from analysis.tables import Table
 from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
+from benchmark.sharing import check_sharing
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class OpenSuite:
     def run(self, row: str, seed: int | None = None) -> None:
         """Train what is missing of a row, with one of its seeds or with all. Raises ConfigError for another row.
 
+        Raises UserError where others who share the folder could not go on with what is trained.
         What goes wrong while it trains is recorded, and raised as ConfigError with the runs' names.
         """
         wanted = [one for one in self.configs if one.row == row and seed in (None, one.seed)]
@@ -48,6 +50,7 @@ class OpenSuite:
             rows = ", ".join(dict.fromkeys(one.row for one in self.configs))
             seeds = ", ".join(dict.fromkeys(str(one.seed) for one in self.configs))
             raise ConfigError(f"no run of row {row!r} and seed {seed}; there are rows {rows} and seeds {seeds}")
+        check_sharing(self.runs)
         failed = self.rooms.train(wanted, self.runs)
         if failed:
             raise ConfigError(f"failed: {', '.join(one.label for one in failed)}; `run_all.py status` says why")

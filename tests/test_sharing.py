@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import run_all
 from benchmark import sharing
 from benchmark.data.run_corpus import corpus_of
 from benchmark.errors import UserError
@@ -71,6 +72,26 @@ def test_a_shared_folder_is_shared_by_all_or_refused(
                 check_sharing(tmp_path)
         else:
             check_sharing(tmp_path)
+
+
+@pytest.mark.parametrize("words", ["run", "tune", "prepare", "speed", "rekey", "track --to tensorboard"])
+def test_commands_that_write_refuse_what_cannot_be_shared(words: str, lab: Lab, capsys) -> None:
+    """Oracle: a shared folder and a umask that shares nothing: exit status 2 with the cure, and nothing is made."""
+    lab.runs.chmod(0o2775)
+    with with_umask(0o022):
+        assert lab.call(*words.split()) == 2
+    assert "say `umask 002` first" in capsys.readouterr().err and not list(lab.runs.iterdir())
+
+
+def test_a_stage_or_notebook_refuses_what_cannot_be_shared(lab: Lab, capsys) -> None:
+    """Oracle: as for commands."""
+    lab.runs.chmod(0o2775)
+    with with_umask(0o022):
+        assert run_all.main(["verify", str(lab.folder), "--stage", "0" * 16, "--runs", str(lab.runs)]) == 2
+        assert "say `umask 002` first" in capsys.readouterr().err
+        with pytest.raises(UserError, match="say `umask 002` first"):
+            run_all.open_suite(str(lab.file), str(lab.runs)).run("Naive")
+    assert not list(lab.runs.iterdir())
 
 
 def test_code_and_pickles_never_lie_where_others_write(lab: Lab, tmp_path: Path, monkeypatch) -> None:

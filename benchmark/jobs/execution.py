@@ -12,7 +12,6 @@ from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.settings.config import ConfigError
 from benchmark.settings.units import UNITS
-from benchmark.sharing import check_sharing
 
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
@@ -22,7 +21,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     timed = any(UNITS[config.budget.unit].is_wall_time for config in survey.configs)
     if options.share_machine and not timed:
         raise ConfigError("--share-machine: runs wait for each other under a budget of wall time alone: leave it out")
-    check_sharing(survey.store.root)
     how = LaunchOptions(
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
     )

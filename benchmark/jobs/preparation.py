@@ -19,7 +19,6 @@ from benchmark.jobs.plan import data_key
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.start_notes import start_notes
-from benchmark.sharing import check_sharing
 from benchmark.store import Store
 
 BLOCK = 2**24  # ids that are looked through at once
@@ -27,7 +26,6 @@ BLOCK = 2**24  # ids that are looked through at once
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
-    check_sharing(store.root)
     found: list[str] = []
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))

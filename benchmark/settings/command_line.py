@@ -9,7 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmark.settings.suite_names import suite_names
+from benchmark.sharing import check_sharing
 
+WRITERS = ("run", "tune", "prepare", "speed", "rekey", "track")  # commands that write below --runs
 Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
 
 
@@ -41,6 +43,12 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
         return int(text)
 
     return whole
+
+
+def check_runs(options: argparse.Namespace) -> None:
+    """Raise UserError where a command would write below --runs, and others who share that could not go on with it."""
+    if options.command in WRITERS or (options.command == "verify" and options.stage):
+        check_sharing(options.runs)
 
 
 def interrupted(options: argparse.Namespace) -> str:
