@@ -316,6 +316,9 @@ def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     for option in ("--methods=er", "--seeds=5", f"--options={lab.file}"):
         assert lab.call("report", "--view", "printed", option) == 2
         assert f"{option.partition('=')[0]}: the paper's numbers are of no runs" in capsys.readouterr().err
+    assert lab.call("report", "--view", "printed", "--set", "tables=['architectures']", "--set", "budget.amount=3") == 2
+    assert "--set budget.amount: the paper's numbers are of no runs" in capsys.readouterr().err
+    assert lab.call("report", "--view", "printed", "--set", "tables=['architectures']") == 0
     for unit, code in (("steps", 2), ("seconds", 0)):
         assert lab.call("run", "--dry-run", "--share-machine", "--set", f"budget.unit={unit}") == code
     assert "--share-machine: runs wait for each other under a budget of wall time" in capsys.readouterr().err

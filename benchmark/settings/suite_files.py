@@ -193,9 +193,13 @@ def refuse_files(folders: Mapping[str, Path | None]) -> None:
 
 
 def refuse_unused(options: argparse.Namespace) -> None:
-    """Raise ConfigError for a file in the place of a folder, and for runs chosen for a report of printed numbers."""
+    """Raise ConfigError for a file in the place of a folder, and for runs chosen for a report of printed numbers.
+
+    Of a suite's keys that has the names of the tables alone.
+    """
     refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")})
     chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
+    chosen += [f"set {key}" for key, _ in map(parse_set, options.set) if key != "tables"]
     if getattr(options, "view", "") == "printed" and chosen:
         raise ConfigError(f"--{chosen[0]}: the paper's numbers are of no runs here: leave it out with --view printed")
 
