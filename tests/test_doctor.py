@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
+import run_all
 from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
 from benchmark.settings.slurm_settings import JobKind, Slurm
@@ -190,6 +191,19 @@ def test_a_node_is_asked(tmp_path: Path, monkeypatch, requeue: str, line: str) -
     assert line in found[-1] and found[-1].startswith("wrong" if "denied" in line else "ok")
     assert node.ended and not list(runs.iterdir())
     assert "#SBATCH --partition=gpu\n" in node.script and "\ntrue\n" in node.script
+
+
+def test_what_set_changes_is_asked_of_the_node(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Oracle: the batch script that `run` with the same words would write."""
+    node = OneNode(tmp_path, monkeypatch, "touch {file}")
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setattr(commands, "version", lambda: "slurm 23.11.4")
+    monkeypatch.setattr(commands, "configuration", dict)
+    monkeypatch.setattr(commands, "submit_limits", lambda *_: {})
+    words = ["doctor", "demo", "--runs", str(tmp_path / "runs"), "--set", "slurm.partition=long"]
+    assert run_all.main([*words, "--set", "slurm.train.mem=3GB"]) == 0
+    assert "jobs can queue themselves again" in capsys.readouterr().out
+    assert {"#SBATCH --partition=long", "#SBATCH --mem=3GB"} <= set(node.script.splitlines())
 
 
 @pytest.mark.parametrize("seen", [True, False])

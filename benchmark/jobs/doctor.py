@@ -63,10 +63,10 @@ class Finding:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print what is well and what is not; 1 if something is wrong."""
-    from benchmark.settings.suite_files import load_suite, refuse_files
+    from benchmark.settings.suite_files import load_suite, parse_set, refuse_files
 
     refuse_files({"--runs": options.runs})
-    suite, wrong = load_suite(options.suite), False
+    suite, wrong = load_suite(options.suite, dict(map(parse_set, options.set))), False
     for finding in examine(suite, options.runs):
         print(finding, flush=True)
         wrong |= bool(finding.cure) and finding.serious

@@ -84,13 +84,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     runs.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
     rows = argparse.ArgumentParser(add_help=False, parents=[runs])
     rows.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
-    rows.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/",
-    )
+    _add_set(rows, "override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/")
     common = argparse.ArgumentParser(add_help=False, parents=[rows])
     common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
     common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
@@ -138,6 +132,10 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
 
 
+def _add_set(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help)
+
+
 def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
     sub.add_argument("suite", nargs="?", default="demo", help=suites)
@@ -148,6 +146,7 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")
     sub.add_argument("--runs", type=Path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
+    _add_set(sub, "override, e.g. slurm.partition=long")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
         sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study or report, or FOLDER@COMMIT")
