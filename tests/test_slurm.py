@@ -81,7 +81,7 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[Lab]:
         wait_until(lambda: commands.queue()[job].waits)
         scontrol("update", f"JobId={job}", "TimeLimit=60")
         lab.let_go("limited")
-        wait_until(lambda: not commands.queue())
+        lab.wait_for_endings()
         yield lab
 
 
@@ -197,7 +197,7 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
         assert (hardware["side_by_side"], hardware["threads"]) == (2, 1)
     assert "tripped" in lab.wait_for("trips", "failed").detail
     assert len([line for line in lab.run_lines("trips") if line["kind"] == "failed"]) == 1
-    wait_until(lambda: job not in commands.queue())
+    lab.wait_for_endings(job)
     assert commands.endings([job]) == {job: "COMPLETED"}
 
 

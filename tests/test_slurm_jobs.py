@@ -48,7 +48,7 @@ def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
     killed = lab.jobs()
     for job in killed:
         kill(job.id)
-    wait_until(lambda: not commands.queue())
+    lab.wait_for_endings()
     capsys.readouterr()
     assert lab.call("status") == 1
     told = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
     assert [job.key for job in lab.jobs()[3:]] == [job.key for job in killed]
     assert lab.call("status") == 0, "they are under way"
     if THOROUGH:
-        wait_until(lambda: not commands.queue())
+        lab.wait_for_endings()
         assert lab.call("status") == 0 and (lab.folder / "report" / "tiny" / "index.html").exists()
 
 
@@ -96,7 +96,7 @@ def test_preparation_goes_on_where_its_limit_stopped_it(lab: Lab, capsys) -> Non
         wait_until(lambda: commands.queue()[job].waits)
         assert first_text(starts=2) == first
         kill(job)
-        wait_until(lambda: job not in commands.queue())
+        lab.wait_for_endings(job)
         capsys.readouterr()
         assert lab.call("status") == 1
         assert f"tiny:prepare  failed  {job}  ended without a word (FAILED); log" in capsys.readouterr().out

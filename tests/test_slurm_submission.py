@@ -159,7 +159,7 @@ def test_what_jobs_ask_for(lab: Lab, texts: Path, capsys) -> None:
     assert {f"{wrong.id}|main|100M|1|mine", f"{also.id}|main|100M|1|mine"} <= {*told}
     wait_until(lambda: any(processes.has_variable(pid, "COMES=through") for pid in processes_of(train.id)))
     assert broken.wait_for("x", "failed").detail == "ended without a word (FAILED); 0 of 2 stages done"
-    wait_until(lambda: also.id not in commands.queue())
+    broken.wait_for_endings()
     capsys.readouterr()
     assert broken.call("status") == 1 and "other jobs: 1 failed" in capsys.readouterr().out
     assert not broken.jobs()[0].starts

@@ -22,6 +22,7 @@ import methods
 import paper_tables
 import run_all
 from benchmark import records
+from benchmark.jobs.executors.slurm import GOING
 from benchmark.jobs.local.work import train_here
 from benchmark.jobs.plan import Plan, Tables
 from benchmark.jobs.slurm import commands, job_files, snapshot
@@ -223,6 +224,16 @@ class Lab:
     def wait_for(self, row: str, state: str) -> RunState:
         wait_until(lambda: self.states()[row].state == state)
         return self.states()[row]
+
+    def wait_for_endings(self, *ids: str) -> None:
+        """Wait until jobs, or all of the suite, have left Slurm's queue and its accounts, which come later, say how."""
+        wanted = set(ids or (job.id for job in self.jobs()))
+
+        def ended() -> bool:
+            how = {} if wanted & {*commands.queue()} else commands.endings(wanted) or {}
+            return how.keys() == wanted and not {*how.values()} & {*GOING}
+
+        wait_until(ended)
 
     def undisturbed(self, row: str) -> Lab:
         """The same run in this process."""
