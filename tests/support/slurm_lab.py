@@ -278,6 +278,12 @@ def processes_of(job: str) -> list[int]:
     return [pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted)]
 
 
+def tasks_of(job: str) -> list[int]:
+    """Pids of the processes on this machine that do a job's work, `python -u FILE`, without srun, which starts them."""
+    file = "benchmark/jobs/slurm/process.py"
+    return [pid for pid in processes_of(job) if any(word.endswith(file) for word in processes.words(pid)[2:3])]
+
+
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not happened():
