@@ -103,6 +103,7 @@ def test_preparation_goes_on_where_its_limit_stopped_it(lab: Lab, capsys) -> Non
         lab.submit()
         assert "nothing to submit" in capsys.readouterr().out
         lab.call("cancel", "--seeds", "0")  # the run, which would make its text itself
+        lab.wait_for_endings(lab.job("Naive").id)
         lab.submit("--retry-failed")
         assert [one.name for one in lab.jobs()[-3:]] == ["tiny:prepare", "tiny:naive-s0", "tiny:report"]
         wait_until(lambda: lab.jobs()[-3].end)
