@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from benchmark import records
 from benchmark.jobs.slurm import commands
+from tests.support import processes
 from tests.support.job_lines import STARTED, ask, write_job
 from tests.support.slurm_lab import Lab, write_texts
 
@@ -59,3 +62,15 @@ def test_a_silent_sacct_is_not_believed(lab: Lab, monkeypatch, error: str, state
     found = lab.states()
     assert (found["Naive"].state, found["ER"].state) == (state, "failed")
     assert ("sacct does not answer how; started on n1 20" in found["Naive"].detail) == (state == "unknown")
+
+
+def test_a_full_cluster_is_not_waited_for(tmp_path, monkeypatch) -> None:
+    """Oracle: the words of sbatch 22.05, by a site's wrapper, which submits later: what it has started is dead."""
+    sbatch, later = tmp_path / "sbatch", tmp_path / "later"
+    message = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying."
+    sbatch.write_text(f"#!/bin/sh\nsh -c 'echo $$ > {later}; echo {message} >&2; sleep 300; echo 7' &\nwait\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(commands.SlurmError, match=r"unable to accept job, .* as many jobs as MaxJobCount lets it"):
+        commands.submit(tmp_path / "job.sh")
+    assert not processes.has_variable(int(later.read_text()), f"PATH={os.environ['PATH']}")

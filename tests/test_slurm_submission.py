@@ -104,10 +104,12 @@ def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
 
 
 def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
-    """Arrays of at most three tasks (MaxArraySize), four jobs of a user (MaxSubmitJobs), and a site without arrays.
+    """Arrays of at most three tasks (MaxArraySize), four jobs of a user (MaxSubmitJobs), five in all (MaxJobCount), and
+    a site without arrays.
 
     Oracle: by hand, from Slurm's queue: of a shared stage, four runs, their scores and a report four jobs go, in two
     calls; the next `run` sends the others, and none twice; each waits for what it needs. Without arrays it is the same.
+    Of ten jobs five go where MaxJobCount is 6, as Slurm 22.05 counts an array too; the next `run` finds no room.
     """
 
     def accounts(*words: str) -> None:
@@ -137,6 +139,15 @@ def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
         assert lab.write("a", "b", "c", "d", tasks=write_task(lab.folder)).submit() == 0
         assert "10 jobs submitted in 10 calls" in capsys.readouterr().out
         assert waits(lab) == expected and not [job for job in commands.queue() if "_" in job]
+    with SlurmCluster(tmp_path / "full", nodes=1, more="MaxJobCount=6"), new_lab(tmp_path / "third", texts) as lab:
+        scontrol("update", "PartitionName=main", "State=DOWN")
+        lab.write(*"abcdefgh")
+        assert lab.submit() == 3
+        told = capsys.readouterr().out
+        assert "5 jobs submitted in 1 calls" in told and "! Slurm took no more: 5 jobs are left" in told
+        assert set(commands.queue()) == {job.id for job in lab.jobs()} and len(lab.jobs()) == 5
+        assert lab.submit() == 2 and "MaxJobCount" in capsys.readouterr().err
+        assert set(commands.queue()) == {job.id for job in lab.jobs()} and len(lab.jobs()) == 5
 
 
 def test_what_jobs_ask_for(lab: Lab, texts: Path, capsys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from benchmark.lease import me
 PIECE = 500  # ids in one command, and ranges of tasks in a word
 LETTERS = 50_000  # of all ids in one command: Linux takes 128 KB a word
 NO_ACCOUNTS = "accounting storage is disabled"  # in what sacct says of a cluster that keeps none
+FULL = b"sleeping and retrying"  # in what sbatch says of a cluster that holds as many jobs as it may
+GLANCE, GLANCES = 0.1, 1200  # seconds between two looks at what a command has said, and how many: two minutes
 USUAL_ARRAY = 1001  # Slurm's own default of MaxArraySize, the number of its tasks
 FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
 # a job's own variables: what those of Slurm and MPI begin with; torchrun's, and its share of a node's GPUs and disk
@@ -225,22 +228,47 @@ def in_pieces(jobs: Sequence[str]) -> Iterator[list[str]]:
 
 def _ask(command: list[str]) -> str:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=120, env=_environment()
-        )
-        return _text(done.stdout)
+        status, output, errors = _run(command)
     except FileNotFoundError:
         raise SlurmError(
             f"no {command[0]} here: run this on a machine of the cluster, or use --executor local"
         ) from None
     except OSError as error:
         raise SlurmError(f"{command[0]} cannot be started ({error.strerror}): mend that, then try again") from None
-    except subprocess.TimeoutExpired:
-        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
-    except subprocess.CalledProcessError as error:
+    said = _text(errors).strip()
+    if status and FULL in errors:
         raise SlurmError(
-            f"`{' '.join(command)}` failed: {_text(error.stderr).strip()}; repair what Slurm names, and try again"
-        ) from None
+            f"`{' '.join(command)}` failed: {said}: Slurm holds as many jobs as MaxJobCount lets it, those that ended "
+            "within MinJobAge too; try again later"
+        )
+    if status:
+        raise SlurmError(f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again")
+    return _text(output)
+
+
+def _run(command: list[str]) -> tuple[int, bytes, bytes]:
+    """The exit status of a command, and what it said.
+
+    One that waits to try again is ended: sbatch does so for two minutes, and would submit what we then do in parts.
+    """
+    pipe, env = subprocess.PIPE, _environment()
+    # a session, so that what it has started ends with it: many sites wrap sbatch
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+    ) as process:
+        try:
+            for _ in range(GLANCES):
+                try:
+                    output, errors = process.communicate(timeout=GLANCE)
+                except subprocess.TimeoutExpired as waits:
+                    if FULL in (waits.stderr or b""):
+                        os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    return process.returncode, output, errors
+            raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later")
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _text(output: bytes) -> str:

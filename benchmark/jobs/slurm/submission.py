@@ -1,7 +1,7 @@
 """Jobs become pickles that Slurm starts: by submitit, with a copy of the code as it is now.
 
-Few calls do much: an array a call, as large as the cluster takes. Where it takes no more (MaxSubmitJobs), less is
-tried, and what then is left is for the next `run`.
+Few calls do much: an array a call, as large as the cluster takes. Where it takes no more (MaxSubmitJobs, MaxJobCount),
+less is tried, and what then is left is for the next `run`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
 # in what sbatch says of too large a submission; of other limits too, which it then names
-LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification")
+LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification", "MaxJobCount")
 
 
 @dataclass(frozen=True)
