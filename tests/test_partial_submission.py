@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class Killed:
 @pytest.mark.parametrize("odd", one_in(2, [True, False]))
 def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bool) -> None:
     """Oracle: what is submitted undisturbed: after the next `run` each job is noted once, wired and let go; what nobody
-    noted is held, `status` says that `run` ends it, and it does."""
+    noted is held, `status` says that `run` ends it, `--dry-run` that this will end it, and it does."""
     write_texts(tmp_path)
     whole = ["er-s0", "naive-s0", "prepare", "report", "score-er-s0-sea", "score-naive-s0-sea", "wood-of-2-s0"]
     for step in range(7):
@@ -156,6 +157,9 @@ def test_a_submitter_killed_at_every_step(tmp_path, monkeypatch, capsys, odd: bo
         lab.call("status")
         lost = set(slurm.jobs) - {job.id for job in lab.jobs()}
         assert bool(lost) == (answered and step < 4) == ("`run` ends it" in capsys.readouterr().out)
+        assert lab.submit("--dry-run") == 0
+        ended = re.findall(r"^  (\d+) held jobs that nobody noted, to be ended: (.*)$", capsys.readouterr().out, re.M)
+        assert ended == ([(str(len(lost)), ", ".join(commands.shortened(sorted(lost))))] if lost else [])
         assert lab.submit() == 0
         jobs = lab.jobs()
         assert sorted(job.name for job in jobs) == [f"tiny:{name}" for name in whole], step

@@ -53,10 +53,11 @@ class SlurmExecutor:
         """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
         self._check(plan)
         known = job_files.read(self.folder)
-        queue = self._queue(known) if any(not job.end for job in known) else {}
+        queue = self._queue(known) if self.asks else {}
         held = list(dict.fromkeys(job.id for job in known if self._is_begun(job, queue)))
+        lost = [] if self._is_submitting() else [job.id for job in self._unnoted(known, queue)]
         jobs = self._jobs(plan, known, queue)
-        if not jobs and not held:
+        if not jobs and not held and not lost:
             return []
         kinds = Counter(job.kind for job in jobs)
         counts = ", ".join(f"{count} to {kind}" for kind, count in kinds.items())
@@ -66,6 +67,9 @@ class SlurmExecutor:
         lines = [f"  {len(jobs)} jobs to submit: {counts}"] if jobs else []
         if held:
             lines.append(f"  {len(held)} held jobs of a submission that died to let go: {', '.join(held[:SHOWN])}")
+        if lost:
+            count = sum(len(commands.each_task(ids)) for ids in lost)
+            lines.append(f"  {count} held jobs that nobody noted, to be ended: {', '.join(lost[:SHOWN])}")
         lines += Resources(plan).told(jobs)
         names = {one.key: job.name for job in jobs for one in job.each}
         for job in jobs:
