@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmark.jobs.slurm import commands
 from tests.support import processes
-from tests.support.slurm_lab import Lab, needs_slurm, processes_of, scontrol, tasks_of, wait_until, write_task
+from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_lab import Lab, needs_slurm, processes_of, scontrol, silent, tasks_of, wait_until, write_task
 from tests.support.thorough import THOROUGH, only_thorough
 
 pytestmark = needs_slurm
@@ -64,6 +65,26 @@ def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
     if THOROUGH:
         lab.wait_for_endings()
         assert lab.call("status") == 0 and (lab.folder / "report" / "tiny" / "index.html").exists()
+
+
+@only_thorough
+def test_a_killed_run_is_unknown_while_accounts_are_silent(lab: Lab, cluster: SlurmCluster, capsys) -> None:
+    """A run is killed while slurmdbd stands still. Oracle: the rule that no answer is no end: it is unknown, and `run`
+    submits nothing for it; then its accounts say that it failed."""
+    lab.write("x").tell("x", "slow")
+    lab.submit()
+    ids = [job.id for job in lab.jobs()]
+    lab.wait_for_mid_stage("x")
+    with silent(cluster, "slurmdbd"):
+        kill(lab.job("x").id)
+        wait_until(lambda: not commands.queue())
+        capsys.readouterr()
+        assert lab.call("status") == 3  # it waits more than half a minute for an answer
+        told = capsys.readouterr().out
+        assert "1 unknown" in told and "sacct does not answer how" in told
+        assert lab.submit() == 0 and "nothing to submit" in capsys.readouterr().out
+    assert lab.wait_for("x", "failed").detail == "ended without a word (FAILED); 1 of 2 stages done"
+    assert lab.submit() == 0 and [job.id for job in lab.jobs()] == ids
 
 
 @only_thorough

@@ -6,6 +6,7 @@ import itertools
 import os
 import pwd
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from benchmark.orphans import end_with
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, needs_slurm, new_lab, processes_of, scontrol, wait_until, write_task
+from tests.support.thorough import only_thorough
 
 pytestmark = needs_slurm
 
@@ -177,3 +179,23 @@ def test_what_jobs_ask_for(lab: Lab, texts: Path, capsys) -> None:
     lab.wait_for("x", "done")
     copies = {file.name: file.read_bytes() for file in scratch.rglob("*.bin")}
     assert copies == {file.name: file.read_bytes() for file in (lab.runs / "data").rglob("*.bin")} != {}
+
+
+@only_thorough
+def test_who_submits_may_be_a_job(lab: Lab) -> None:
+    """One with memory, cores and a comment of its own, that has exported options for sbatch. Oracle: what Slurm says of
+    jobs that were asked for nothing, and the settings that such a job alone finds in its environment."""
+    lab.write("x", slurm=f'setup = ["env > {lab.folder}/said-by-$SLURM_JOB_ID"]')
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[2, 2]"))
+    outer = ["--wait", "--mem=300", "--cpus-per-task=2", "--comment=outer", f"--output={lab.folder}/outer"]
+    run = shlex.join([sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm")])
+    script = f"cd {lab.folder}/code && export SBATCH_PARTITION=preemptible SBATCH_TIMELIMIT=9 && {run}"
+    subprocess.run(["sbatch", *outer, f"--wrap={script}"], check=True, capture_output=True)
+    command = ["squeue", "--noheader", "--states=all", "--format=%i|%P|%m|%C|%k"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    train, report = lab.jobs()
+    assert {f"{job.id}|main|100M|1|(null)" for job in (train, report)} <= {*told}
+    lab.wait_for("x", "done")
+    own = (lab.folder / f"said-by-{train.id}").read_text().splitlines()
+    assert "SLURM_MEM_PER_CPU=100" in own
+    assert not [line for line in own if line.startswith(("SLURM_MEM_PER_NODE=", "SBATCH_PARTITION=", "SBATCH_TIME"))]

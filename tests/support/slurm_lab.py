@@ -293,17 +293,18 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
 
 
 @contextlib.contextmanager
-def silent(cluster: SlurmCluster) -> Iterator[None]:
-    """The controller stands still, as under a heavy load, and commands wait for it no longer than two seconds."""
+def silent(cluster: SlurmCluster, daemon: str = "slurmctld") -> Iterator[None]:
+    """The controller, or who keeps accounts (slurmdbd), stands still, as under a heavy load, and commands wait for it
+    as briefly as they can."""
     conf = cluster.folder / "slurm.conf"
     [line] = [line for line in conf.read_text().splitlines() if line.startswith("SlurmctldPidFile=")]
-    controller = int(Path(line.partition("=")[2]).read_text())
+    pid = int(Path(line.partition("=")[2]).with_name(f"{daemon}.pid").read_text())
     impatient = cluster.folder / "impatient.conf"
     impatient.write_text(conf.read_text() + "MessageTimeout=2\n")
-    os.kill(controller, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     os.environ["SLURM_CONF"] = str(impatient)
     try:
         yield
     finally:
         os.environ["SLURM_CONF"] = str(conf)
-        os.kill(controller, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
