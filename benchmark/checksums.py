@@ -46,8 +46,10 @@ def write(folder: Path) -> None:
     write_json(folder / FILE, found, indent=1)
 
 
-def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
+def check(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Collection[str] = ()) -> None:
     """Hold the files in `folder` against what `write` wrote down; of `sizes_alone` no more than the size.
+
+    Files that must be among those that were written down are `named`.
 
     A process reads each file once, unless it changes meanwhile. A snapshot of the Hub is held against the names of its
     files (`check_snapshot`). Of another folder without checksums, of an earlier version or of other people's software,
@@ -57,7 +59,10 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
     if not path.exists():
         check_snapshot(folder)
         return
-    for name, one in _read(path, cure).items():
+    known = _read(path, cure)
+    if not known.keys() >= set(named):
+        raise DamagedFile(f"{path} is damaged: {cure}")
+    for name, one in known.items():
         file, size = folder / name, one["bytes"]
         if not file.is_file():
             raise DamagedFile(f"{file} is missing: {cure}")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
 
+from benchmark import checksums
 from benchmark.data import encoding, tokens
 from benchmark.data.bpe import content_key, load_bpe, train_bpe
 from benchmark.data.corpus import DataError, read
@@ -241,3 +242,30 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
             DATA.model_copy(update={"sequence_length": length + 3}),
             tmp_path / "data",
         )
+
+
+def test_damage_is_found_where_checksums_are_gone(tmp_path) -> None:
+    """Oracle: the folder as it was made, which is read without its checksums, as those of earlier versions are."""
+    domains = two_domains(tmp_path)
+    whole = prepare(domains, SMALL, DATA, tmp_path / "data")
+    folder = whole.domains[0].folder
+    assert folder
+    sums = folder / checksums.FILE
+    written, train, info = ((folder / name).read_bytes() for name in (checksums.FILE, "train.bin", "info.json"))
+    sums.unlink()
+    assert prepare(domains, SMALL, DATA, tmp_path / "data").texts == whole.texts
+    for name, content in [
+        *(("train.bin", part) for part in (train[:101], train[:1000], b"", train + train[-2:])),
+        *(("info.json", part) for part in (b"", b"[]", b"7", b"{}", info.replace(b'"tokens": ', b'"tokens": 1'))),
+    ]:
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        with pytest.raises(
+            checksums.DamagedFile, match=rf"{folder} is damaged \(.*\): remove {folder}, and it is made"
+        ):
+            prepare(domains, SMALL, DATA, tmp_path / "data")
+        (folder / name).write_bytes(kept)
+    for name in ("info.json", "train.bin", "valid.bin"):
+        sums.write_text(json.dumps({one: of for one, of in json.loads(written).items() if one != name}))
+        with pytest.raises(checksums.DamagedFile, match=f"{checksums.FILE} is damaged"):
+            prepare(domains, SMALL, DATA, tmp_path / "data")

@@ -47,6 +47,7 @@ from benchmark.settings.config import Tokenizer as TokenizerConfig
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
+CONTENT = ("info.json", "train.bin", "valid.bin")  # of a domain's folder
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 Say = Callable[[str], None]
 
@@ -160,7 +161,7 @@ def _tokenizer(
             trained.save(str(unfinished / "tokenizer.json"))
 
         made = _once(folder / "tokenizers" / identity, make, report)
-        checksums.check(made, _cure(made))
+        checksums.check(made, _cure(made), named=("tokenizer.json",))
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     return TextTokenizer.of(bpe)
 
@@ -191,9 +192,8 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, 
         _tokenise(domain, made_with, data, unfinished, report)
 
     made = _once(folder / "domains" / identity, make, report)
-    checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"))
-    info = json.loads((made / "info.json").read_text(encoding="utf-8"))
-    train, valid = (_open(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
+    checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
+    info, train, valid = _read(made, made_with.dtype)
     if "valid_bytes" not in info:  # of an earlier version, which had no checksums either
         info["valid_bytes"] = _decoded_bytes(made_with, valid)
         write_json(made / "info.json", info)
@@ -307,6 +307,19 @@ def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
 
 def _cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
+
+
+def _read(folder: Path, dtype: np.dtype[Any]) -> tuple[Any, Ids, Ids]:
+    """What info.json says, and the ids, as many as it says: without checksums no more is known. Raises DamagedFile."""
+    try:
+        info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
+        train, valid = (_open(folder / f"{split}.bin", dtype) for split in ("train", "valid"))
+        if len(train) + len(valid) == info["tokens"]:
+            return info, train, valid
+        wrong = f"{len(train) + len(valid):,} tokens instead of {info['tokens']!r:.20}"
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError) as error:  # half an id is a ValueError
+        wrong = f"{type(error).__name__}: {error!s:.100}"
+    raise checksums.DamagedFile(f"{folder} is damaged ({wrong}): {_cure(folder)}")
 
 
 def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
