@@ -128,7 +128,7 @@ def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp
     assert SavedModel(folders["gpt"]).prompts(asked) == asked
     assert SavedModel(folders["gpt"], final=False).prompts(asked) == ("right",)
     assert SavedModel(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="it has no config.json"):
         SavedModel(tmp_path)
 
 

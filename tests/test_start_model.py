@@ -189,7 +189,7 @@ def test_a_damaged_snapshot_of_the_hub_is_found(tmp_path: Path, name: str) -> No
         ({"is_encoder_decoder": True}, "is an encoder-decoder"),
         ({"quantization_config": {}}, "quantised weights"),
         ({"auto_map": {}}, "code of its own"),
-        ({"text_vocabulary": 9}, "run_all.py export"),
+        ({"text_vocabulary": 9, "domains": ["x"], "prompts": False}, "run_all.py export"),
         ({"model_type": "mamba"}, "unknown architecture 'mamba'"),
         ({"n_positions": 17}, "positions for 17 columns, data.sequence_length is 18"),
     ],

@@ -26,7 +26,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, experts, lora, progressive
 from benchmark.models.dropout import use_fast_dropout
-from benchmark.models.transformer import check_files
+from benchmark.models.transformer import check_files, configuration
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
 
@@ -50,13 +50,11 @@ class SavedModel:
         """
         self.folder = Path(folder)
         check_files(self.folder)
-        if not (self.folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is no checkpoint: it has no config.json; name the folder of a model")
-        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
-        if not hasattr(self.config, "text_vocabulary"):
+        if "text_vocabulary" not in configuration(self.folder):
             raise ConfigError(
                 f"{folder}: config.json does not say text_vocabulary, domains and prompts; name one of ours"
             )
+        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         self.domains: list[str] = list(self.config.domains)
         self.final = final
         self.special = Special(*getattr(self.config, "special_tokens", ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,9 +60,15 @@ class ModelOnText:
         return max(0, len(self.model.vocabulary.domains) - 1)
 
     def perplexity(self, domain: int) -> float:
-        """What `evaluate` says."""
-        alone = World(0, 1, own_device())
-        return perplexity(self.model.to(alone.device), self.stream, domain, alone)
+        """What `evaluate` says. Raises ConfigError where it is no number."""
+        alone, text = World(0, 1, own_device()), self.stream.evaluated[domain].title
+        value = perplexity(self.model.to(alone.device), self.stream, domain, alone)
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; restore the "
+                "folder from a copy, or take another model"
+            )
+        return value
 
 
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:

@@ -7,6 +7,7 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -237,7 +238,7 @@ def load(folder: Path | str) -> LanguageModel:
     """
     network = load_network(folder)
     config = network.config
-    if not (isinstance(getattr(config, "text_vocabulary", None), int) and isinstance(config.domains, list)):
+    if not isinstance(getattr(config, "text_vocabulary", None), int):
         raise ConfigError(
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
             "name one that this benchmark has written, or begin with this one (model.start)"
@@ -290,7 +291,13 @@ def load_network(folder: Path | str) -> PreTrainedModel:
 
 
 def check_sizes(config: Mapping[str, Any], family: Any) -> None:
-    """Raise ValueError for sizes in a config.json that no suite could have: what they ask for is built without end."""
+    """Raise ValueError for sizes in a config.json that no suite could have: what they ask for is built without end.
+
+    And for an epsilon with which norms would be NaN, or nothing of what they norm.
+    """
+    epsilon = architectures.of(family.config_class.model_type).epsilon
+    if epsilon in config and not (isinstance(config[epsilon], int | float) and 0 < config[epsilon] <= 1):
+        raise ValueError(f"{epsilon} is {config[epsilon]!r:.40}, which is no number above 0 and up to 1")
     of_family = family.config_class.attribute_map
     for key, most in MOST.items():
         for name in {key, of_family.get(key, key)} & config.keys():
@@ -330,12 +337,34 @@ def configuration(folder: Path) -> dict[str, Any]:
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
+        wrong = _flaw(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is damaged ({type(error).__name__}): restore it from a copy") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is damaged (it holds no object): restore it from a copy")
+        wrong = f"{type(error).__name__}: {error!s:.100}"
+    if wrong:
+        raise ConfigError(f"{path} is damaged ({wrong}): restore it from a copy")
     return content
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
+
+
+def _flaw(content: Any) -> str:
+    """What is wrong with a model's configuration; empty where nothing is."""
+    if not isinstance(content, dict):
+        return "it holds no object"
+    if "text_vocabulary" in content:  # a model of ours
+        prompts, domains = content.get("prompts"), content.get("domains")
+        if not isinstance(prompts, bool):
+            return f"prompts is {prompts!r:.40}, neither true nor false"
+        if not (isinstance(domains, list) and all(isinstance(one, str) for one in domains)):
+            return f"domains are {domains!r:.60}, no list of names"
+        if len(set(domains)) < len(domains):
+            return f"domains {domains!r:.60} name one twice"
+    return ""
 
 
 @contextmanager

@@ -132,6 +132,7 @@ def starts() -> Iterator[Case]:
         "no config": lambda here: (here / config).unlink(),
         "a config that is a list": write(config, b"[]"),
         "a deep config": write(config, DEEP),
+        **{f"an epsilon of {one}": _edit("config.json", layer_norm_epsilon=one) for one in (float("nan"), 1e300, 0)},
         "no heads": _edit("config.json", n_head=0),
         "fewer layers than none": _edit("config.json", n_layer=-1),
         "a trillion columns": _edit("config.json", n_embd=10**12),
@@ -162,4 +163,7 @@ def starts() -> Iterator[Case]:
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
     evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+    for one in (float("nan"), 1e300):
+        spoilt = _plain(_edit("config.json", layer_norm_epsilon=one))
+        yield Case(f"a published model: an epsilon of {one}", evaluated, ("runs/model",), spoilt)
     yield Case("a published model: a tensor less", evaluated, ("runs/model",), _plain(_tensors("lacks")))

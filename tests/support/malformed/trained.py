@@ -81,23 +81,35 @@ def models() -> Iterator[Case]:
         "a wider model": (_edit("config.json", n_embd=64), "runs/model"),
         "layers in words": (_edit("config.json", n_layer="two"), "runs/model"),
         "three heads": (_edit("config.json", n_head=3), "runs/model"),
+        "an initial range without bounds": (_edit("config.json", initializer_range=float("inf")), "Infinity"),
+        **{
+            f"an epsilon of {one}": (_edit("config.json", layer_norm_epsilon=one), said)
+            for one, said in ((float("nan"), "NaN"), (1e300, "1e+300"), (0, "is 0"), (-1, "is -1"), ("x", "'x'"))
+        },
     }
     ours: dict[str, tuple[Make, str]] = {
         "a domain more": (_edit("config.json", domains=["a", "b", "c"]), "runs/model"),
         "domains in a word": (_edit("config.json", domains="ab"), "runs/model"),
         "no domains": (_edit("config.json", domains=None), "runs/model"),
+        "a domain twice": (_edit("config.json", domains=["a", "a"]), "'a', 'a'"),
+        "domains in numbers": (_edit("config.json", domains=[7, 8]), "7, 8"),
+        **{f"prompts {one}": (_edit("config.json", prompts=one), "prompts") for one in ("x", 7, None)},
         "a text vocabulary in words": (_edit("config.json", text_vocabulary="x"), "runs/model"),
         "a smaller text vocabulary": (_edit("config.json", text_vocabulary=7), "runs/model"),
         "no tokenizer": (lambda here: (here / "runs/model/tokenizer.json").unlink(), "tokenizer.json"),
         "an empty tokenizer": (write("runs/model/tokenizer.json", b""), "tokenizer.json"),
         "a tokenizer of nothing": (write("runs/model/tokenizer.json", b"{}"), "tokenizer.json"),
     }
+    given = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+    yield Case("evaluate: numbers that overflow", given, ("a.jsonl is nan",), _damaged(_tensors("3e38")))
     for name, (make, named) in {**damages, **ours}.items():
-        given = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
         yield Case(f"evaluate: {name}", given, (named,), _damaged(make))
         if name in damages:
             grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
             yield Case(f"grow: {name}", grown, (named,), _damaged(make))
+        if name not in damages or "epsilon" in name:
+            exported = ("export", "{here}/runs/model", "{here}/out")
+            yield Case(f"export: {name}", exported, (named,), _damaged(make))
 
 
 def other_models() -> Iterator[Case]:
