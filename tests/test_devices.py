@@ -181,7 +181,8 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     stage = store.stage(run.keys[1])
     model = stage / "model"
     found: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
-    load(model).to(devices.own_device()).save(folder / "saved", saved_tokenizer.read(model))
+    loaded = load(model).to(devices.own_device())
+    loaded.save(folder / "saved", saved_tokenizer.read(model, loaded.vocabulary))
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
         found[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}

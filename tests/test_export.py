@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from benchmark import checksums
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
+from benchmark.downstream.classifier import SavedModel
 from benchmark.instruments.evaluate_text import evaluate_text, on_text, open_folder
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import tiny_config
@@ -220,6 +223,25 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="exists already"):
         export_model(tmp_path / "2", tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_saved_tokenizer_cuts_and_fills_no_text(published: bool, tmp_path: Path) -> None:
+    """Oracle: `evaluate` on the same folder, whose tokenizer did neither when it was saved."""
+    where, _ = write_text(tmp_path)
+    folder = stage(tmp_path / "stage", "gpt", False, "") / "model"
+    if published:
+        export_model(folder, folder := tmp_path / "out")
+    expected = evaluate_text(folder, where)
+    path = folder / "tokenizer.json"
+    saved = Tokenizer.from_file(str(path))
+    saved.enable_truncation(4)
+    saved.enable_padding(length=50)
+    saved.save(str(path))
+    (folder / checksums.FILE).unlink()
+    assert evaluate_text(folder, where) == expected
+    if not published:
+        assert 4 < len(SavedModel(folder).tokenizer.encode("and " * 9).ids) < 50
 
 
 @pytest.mark.parametrize(("architecture", "spare"), [("gpt", 2), ("gpt", 0), ("llama", 2), ("llama", 0)])

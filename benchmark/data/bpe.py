@@ -64,10 +64,9 @@ def load_bpe(folder: Path) -> Tokenizer:
             f"{folder / 'vocab.json'}: a {type(published).__name__}, not an object of tokens and their ids"
             ": take that of a byte-level BPE"
         )
-    missing = set(pre_tokenizers.ByteLevel.alphabet()) - set(published)
-    if missing:
+    if missing := _missing_bytes(published):
         raise DataError(
-            f"{folder / 'vocab.json'}: not byte-level: it lacks {len(missing)} of the 256 bytes"
+            f"{folder / 'vocab.json'}: not byte-level: it lacks {missing} of the 256 bytes"
             ": take that of a byte-level BPE"
         )
     text = [token for token in sorted(published, key=published.__getitem__) if token not in SPECIAL_TOKENS]
@@ -88,6 +87,22 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     return bpe
+
+
+def _missing_bytes(vocabulary: Iterable[str]) -> int:
+    return len(set(pre_tokenizers.ByteLevel.alphabet()).difference(vocabulary))
+
+
+def plainly(bpe: Tokenizer) -> int:
+    """Have a saved tokenizer cut whole texts and fill none. Returns how many of the 256 bytes it would leave out.
+
+    A byte-level BPE has a token for each of them; of another kind nothing is said.
+    """
+    bpe.no_truncation()
+    bpe.no_padding()
+    content = json.loads(bpe.to_str())
+    is_byte_level = content["model"]["type"] == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"])
+    return _missing_bytes(content["model"]["vocab"]) if is_byte_level else 0
 
 
 def content_key(bpe: Tokenizer) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import checksums
-from benchmark.data.bpe import TextTokenizer
+from benchmark.data.bpe import TextTokenizer, plainly
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
 from benchmark.settings.config import digest
@@ -33,6 +33,10 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     if not isinstance(rows, int):
         raise DataError(f"{folder}: its config.json does not say vocab_size, the rows of its vocabulary: add it")
     bpe = wrapped.backend_tokenizer
+    if missing := plainly(bpe):
+        raise DataError(
+            f"{folder}: its tokenizer lacks {missing} of the 256 bytes: copy the one that the model was trained with"
+        )
     largest = max(bpe.get_vocab().values())
     if largest >= rows:
         raise DataError(
@@ -48,8 +52,6 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     bos = _first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
     pad, mask = _first(wrapped.pad_token_id, eos), _first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
-    bpe.no_padding()
-    bpe.no_truncation()
     return TextTokenizer(bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)]))
 
 

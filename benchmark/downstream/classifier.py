@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging as transformers_logging
 
 from benchmark.data.corpus import DataError
-from benchmark.data.vocabulary import PAD, Special
+from benchmark.data.vocabulary import PAD, Special, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
-from benchmark.models import architectures, experts, lora, progressive
+from benchmark.models import architectures, experts, lora, progressive, saved_tokenizer
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.transformer import check_files, configuration
 from benchmark.settings.config import ConfigError
@@ -58,7 +57,8 @@ class SavedModel:
         self.domains: list[str] = list(self.config.domains)
         self.final = final
         self.special = Special(*getattr(self.config, "special_tokens", ()))
-        self.tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        vocabulary = Vocabulary(self.config.text_vocabulary, tuple(self.domains), self.special)
+        self.tokenizer = saved_tokenizer.read(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
         self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}

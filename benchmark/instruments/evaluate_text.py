@@ -128,7 +128,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
             )
         return model, tokenizer
     model = load_left(folder)
-    bpe = saved_tokenizer.read(folder)
+    bpe = saved_tokenizer.read(folder, model.vocabulary)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
 

@@ -60,7 +60,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
     model = load_left(folder)
     domain = _domain(model, stage, prompt)
     card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
-    network, saved = plain(model, saved_tokenizer.read(folder), domain)
+    network, saved = plain(model, saved_tokenizer.read(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)

@@ -9,19 +9,26 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from benchmark.data.bpe import plainly
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.settings.config import ConfigError
 
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 
 
-def read(folder: Path) -> Tokenizer:
-    """The tokenizer in a model's folder. Raises ConfigError where it is missing or damaged."""
+def read(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
+    """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is missing or damaged."""
     path = folder / "tokenizer.json"
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
+        if missing := plainly(tokenizer):
+            raise ValueError(f"it lacks {missing} of the 256 bytes")
+        ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]
+        if ids != list(range(vocabulary.text, vocabulary.size)):
+            raise ValueError(f"the prompts of a model with {vocabulary.text} text ids would be {ids}")
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"{path} is missing or damaged ({str(error)[:100]}): restore it from a copy") from None
+    return tokenizer
 
 
 def with_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:

@@ -14,7 +14,7 @@ from pathlib import Path
 import run_all
 from tests.support.malformed import Case, Make
 from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, stage_folder, write
-from tests.support.malformed.trained import _edit, _runs, _swap_runs, _swap_stages, _tensors
+from tests.support.malformed.trained import NO_TOKENS, _edit, _runs, _swap_runs, _swap_stages, _tensors, of_100_bytes
 
 DEEP = b"[" * 100_000
 
@@ -139,6 +139,8 @@ def starts() -> Iterator[Case]:
         "heads in words": _edit("config.json", n_head="x"),
         "no positions": _edit("config.json", n_positions=0),
         "no tokenizer": lambda here: (here / tokenizer).unlink(),
+        "a tokenizer of no tokens": write(tokenizer, NO_TOKENS),
+        "a tokenizer of 100 bytes": of_100_bytes,
         "a tokenizer that is a list": write(tokenizer, b"[]"),
         "a deep tokenizer": write(tokenizer, DEEP),
         "a vocabulary below nothing": _edit("config.json", vocab_size=-5),

@@ -17,6 +17,20 @@ def model(here: Path) -> None:
     shutil.copytree(stage_folder() / "model", here / "runs/model", ignore=shutil.ignore_patterns("checksums.json"))
 
 
+NO_TOKENS = b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
+
+
+def of_100_bytes(here: Path) -> None:
+    """Take 156 of the 256 bytes from a byte-level tokenizer, and its merges."""
+    path = here / "runs/model/tokenizer.json"
+    content = json.loads(path.read_text())
+    model = content["model"]
+    for letter in sorted(token for token in model["vocab"] if len(token) == 1)[100:]:
+        del model["vocab"][letter]
+    model["merges"] = []
+    path.write_text(json.dumps(content))
+
+
 def _damaged(make: Make) -> Make:
     return both(model, make)
 
@@ -99,6 +113,8 @@ def models() -> Iterator[Case]:
         "no tokenizer": (lambda here: (here / "runs/model/tokenizer.json").unlink(), "tokenizer.json"),
         "an empty tokenizer": (write("runs/model/tokenizer.json", b""), "tokenizer.json"),
         "a tokenizer of nothing": (write("runs/model/tokenizer.json", b"{}"), "tokenizer.json"),
+        "a tokenizer of no tokens": (write("runs/model/tokenizer.json", NO_TOKENS), "tokenizer.json"),
+        "a tokenizer of 100 bytes": (of_100_bytes, "tokenizer.json is missing or damaged (it lacks 156 of"),
     }
     given = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
     yield Case("evaluate: numbers that overflow", given, ("a.jsonl is nan",), _damaged(_tensors("3e38")))
