@@ -131,7 +131,7 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
     `of_stage`: whether it is in the file of a stage, where "done" says more than in others. Nothing if none is.
     """
     kind, wrong = line["kind"], ""
-    if not isinstance(line.get("time"), _NUMBER):
+    if not (isinstance(time := line.get("time"), _NUMBER) and 0 <= time < math.inf):
         wrong = f"its 'time' is {line.get('time', 'missing')!r:.60}"
     elif kind in SHAPES and (of_stage or kind != "done"):
         refused, decoders = _shapes()
@@ -140,7 +140,7 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
         except refused as error:
             wrong = str(error)
         else:
-            wrong = _too_small(line) or (_RULES[kind](line) if kind in _RULES else "")
+            wrong = _out_of_bounds(line) or (_RULES[kind](line) if kind in _RULES else "")
     return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
 
 
@@ -155,14 +155,18 @@ def stage_line(kind: str, text: bytes) -> dict[str, Any] | None:
     except (KeyError, refused, ValueError, RecursionError):
         return None
     rule = _RULES.get(kind)
-    wrong = "time" not in line or not _is_plain(text) or _too_small(line) or (rule and rule(line))
+    untimed = not 0 <= line.get("time", -1.0) < math.inf
+    wrong = untimed or not _is_plain(text) or _out_of_bounds(line) or (rule and rule(line))
     return None if wrong else line
 
 
-def _too_small(line: Line) -> str:
+def _out_of_bounds(line: Line) -> str:
     for name, least in _LEAST.get(line["kind"], {}).items():
         if (value := line.get(name)) is not None and not least <= value < math.inf:
             return f"its {name!r} is {value!r:.20}, and {least} is the least"
+    for name, most in MOST.items() if line["kind"] == "stage" else ():
+        if line[name] > most:
+            return f"its {name!r} is {line[name]!r:.20}, and {most:,} is the most"
     return ""
 
 
@@ -186,12 +190,17 @@ def _flaw_of_evaluation(line: Line) -> str:
     if not 0 <= line["fraction"] <= 1:
         return f"it was made after {line['fraction']!r:.20} of the budget, which is from 0 to 1"
     for name, value in line["perplexity"].items():
-        if value is not None and not value > 0:
+        if value is not None and not _is_perplexity(value):
             return f"the perplexity of {name!r:.60} is {value!r:.20}"
     for name, value in line.get("bits_per_byte", {}).items():
         if value is not None and not value >= 0:
             return f"the 'bits_per_byte' of {name!r:.60} are {value!r:.20}"
     return _flaw_of_spent(line)
+
+
+def _flaw_of_later(line: Line) -> str:
+    value = line["perplexity"]
+    return "" if value is None or _is_perplexity(value) else f"its 'perplexity' is {value!r:.20}"
 
 
 def _flaw_of_score(line: Line) -> str:
@@ -215,10 +224,12 @@ _LEAST: dict[str, dict[str, int]] = {  # what these fields can be at least
     "score": {"seconds": 0},
     "similarity": {"positions": 0},
 }
+MOST = {"layers": 10_000, "hidden_size": 1_000_000}  # as in a suite; of a line of kind "stage"
 _RULES: dict[str, Callable[[Line], str]] = {
     "stage": _flaw_of_stage_line,
     "evaluation": _flaw_of_evaluation,
     "resumed": _flaw_of_spent,
+    "later": _flaw_of_later,
     "done": _flaw_of_spent,
     "score": _flaw_of_score,
     "baseline": _flaw_of_score,
@@ -279,9 +290,13 @@ def flaw_of_run(line: Line, name: str) -> str:
     for named in ([*domains, *line.get("probes", [])], line.get("tasks", [])):
         if alike := same_labels(one["title"] or one["name"] for one in named):
             return f"{' and '.join(map(repr, alike))!s:.120} would be one column of a table"
-    if not all(_is_positive(value) for value in line["unigram"].values()):
+    if not all(map(_is_perplexity, line["unigram"].values())):
         return f"the unigram perplexities {line['unigram']!r:.60}"
     return ""
+
+
+def _is_perplexity(value: float) -> bool:
+    return 1 - 1e-6 <= value < math.inf  # a model that is sure of all has 1, but for rounding
 
 
 def _is_positive(value: float) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmark import records
-from benchmark.record_checks import SHAPES
+from benchmark.record_checks import MOST, SHAPES
 from benchmark.records import RecordsError
 from benchmark.run_description import (
     BudgetRecord,
@@ -258,6 +258,11 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
 def test_what_records_say_of_settings_is_theirs(recorded: type, settings: type[Settings]) -> None:
     """Oracle: the settings' own fields, which are written out in full."""
     assert set(recorded.__annotations__) <= set(settings.model_fields)
+
+
+def test_sizes_in_records_are_those_that_a_suite_may_have() -> None:
+    """Oracle: the suite's own ranges."""
+    assert {name: option["maximum"] for name, option in Size.model_json_schema()["properties"].items()} == MOST
 
 
 @pytest.mark.parametrize("kind", SHAPES)

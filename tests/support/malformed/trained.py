@@ -181,11 +181,12 @@ READERS = {
 OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
     "stage": {
         **dict.fromkeys(("key", "domain", "provenance", "budget", "data"), ("gone", 7)),
-        **dict.fromkeys(("index", "parameters", "trainable", "layers", "hidden_size"), ("gone", "x", -1)),
+        **dict.fromkeys(("index", "parameters", "trainable"), ("gone", "x", -1)),
+        **dict.fromkeys(("layers", "hidden_size"), ("gone", "x", -1, 1_000_001, 10**400)),
         "provenance": ("gone", 7, {}),
         "budget": ("gone", 7, {}, {"unit": 7, "amount": 1.0}, *({"unit": "steps", "amount": x} for x in (-1.0, 0))),
         "phases": ("gone", "x", [1], [{}]),
-        "time": ("gone", "x"),
+        "time": ("gone", "x", -1),
     },
     "evaluation": {
         "phase": ("gone", 7, "no_such"),
@@ -193,7 +194,7 @@ OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
         "fraction": ("gone", "x", 1.5, -0.1),
         "charged": ("gone", 7, {}, {"seconds": "x"}, {"seconds": 1.0}, {"seconds": -1.0, "steps": 1, "tokens": 1}),
         "perplexity": (
-            *("gone", 7, {}, {"a": "x", "b": 1.0}, {"a": 1.0, "b": -1.0}, {"b": 1.0}, {"a": [], "b": 1.0}),
+            *("gone", 7, {}, {"a": "x", "b": 1.0}, {"a": 1.0, "b": 0.5}, {"b": 1.0}, {"a": [], "b": 1.0}),
             {"a": 1.0, "b": 1.0, "not yet met": "x"},
         ),
         "bits_per_byte": (7, {}, {"a": "x"}, {"a": -1.0, "b": 1.0}),
@@ -211,7 +212,7 @@ OF_STAGE: dict[str, dict[str, tuple[object, ...]]] = {
 }
 OF_RUN: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("id", "suite", "row", "row_index", "title", "method", "options", "seed"), ("gone", [7])),
-    "unigram": ("gone", [7]),
+    "unigram": ("gone", [7], {"a": 0.5, "b": 2.0}),
     "domains": ("gone", [7], [{"name": "a", "title": "A text"}, {"name": "b", "title": "a-text"}]),
     "config": ("gone", [7], {}),
     "stages": ("gone", 7, ["../../x"], []),
