@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ GROUPS = (
     *(settings.keys, settings.entries, settings.options, settings.rules, settings.lists),
     *(settings.names, settings.files, settings.sites),
     *(commands.commands, commands.other_commands, commands.step_times, commands.chosen_options),
+    commands.folders,
     *(texts.corpora, texts.places, texts.tasks, trained.models, trained.other_models, trained.records),
     *(trained.jobs, trained.scored),
     *(handed.studies, handed.moved, handed.starts),
@@ -78,6 +80,19 @@ def test_every_option_of_a_method_has_a_range(name: str) -> None:
     for filled in (option for option, given in options.items() if not given):
         with pytest.raises(UserError, match=filled):
             methods.build(name, {filled: schema[filled].get("default", 1)})
+
+
+def test_a_run_that_could_not_write_its_report_does_not_begin(place, tmp_path, monkeypatch) -> None:
+    """Oracle: the modes of folders, which bind all but root, who may run this test."""
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == mode & os.stat(path).st_mode >> 6)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    for option in ("--out", "--runs"):
+        given = (*settings.dry_run(), option, f"{closed}/new")
+        case = Case(option, given, (option, f"write into {closed}:"))
+        assert not unclear(case, place, tmp_path / option)
+    reads = ("status", making.SUITE, "--runs", str(closed))
+    assert unclear(Case("status", reads, ("",)), place, tmp_path / "status").startswith("accepted")
 
 
 def test_the_check_sees_what_is_unclear(place, tmp_path) -> None:

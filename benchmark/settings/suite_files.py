@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,27 +177,37 @@ def load_study(study: Path) -> list[Suite]:
     return [load_suite(str(file)).called_by([(place / file.name).as_posix()]) for file in found]
 
 
-def refuse_files(folders: Mapping[str, Path | None]) -> None:
-    """Raise ConfigError for an option, by name, that must be a folder and is a file, or that would tear a script.
+def refuse_files(folders: Mapping[str, Path | None], written: Collection[str] = ("--out",)) -> None:
+    """Raise ConfigError for an option, by name, whose folder cannot be one, or that would tear a script.
 
-    What is called in a folder with such a name would, too.
+    What is called in a folder with such a name would, too. Into the folders of `written` something can be written: a
+    command that says so only after hours of training has done it for nothing.
     """
     for option, folder in folders.items():
-        if folder and (hidden := first(str(folder.absolute()))):
+        if folder is None:
+            continue
+        path = folder.absolute()
+        if hidden := first(str(path)):
             raise ConfigError(
-                f"{option} {str(folder.absolute())!r}: a path with the character {hidden!r}, which shows as nothing; "
+                f"{option} {str(path)!r}: a path with the character {hidden!r}, which shows as nothing; "
                 "name a folder without"
             )
-        if folder and folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{option} {folder}: a file, not a folder; name a folder, which may be new")
+        there = next(one for one in (path, *path.parents) if os.path.lexists(one))
+        if not there.is_dir():
+            raise ConfigError(f"{option} {there}: a file, not a folder; name a folder, which may be new")
+        if option in written and not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"{option} {folder}: you may not write into {there}: name another folder, or have its owner allow it"
+            )
 
 
 def refuse_unused(options: argparse.Namespace) -> None:
-    """Raise ConfigError for a file in the place of a folder, and for runs chosen for a report of printed numbers.
+    """Raise ConfigError for what can be no folder, and for runs chosen for a report of printed numbers.
 
     Of a suite's keys that has the names of the tables alone.
     """
-    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")})
+    written = ("--runs", "--out") if hasattr(options, "executor") else ("--out",)  # what trains writes into both
+    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")}, written)
     chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
     chosen += [f"set {key}" for key, _ in map(parse_set, options.set) if key != "tables"]
     if getattr(options, "view", "") == "printed" and chosen:

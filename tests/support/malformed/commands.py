@@ -85,6 +85,22 @@ def other_commands() -> Iterator[Case]:
         yield Case(" ".join(given)[:60], given, (named,))
 
 
+def folders() -> Iterator[Case]:
+    """Folders that cannot be made. A run must not find out when it has trained."""
+    run = ("run", SUITE, "--methods", "naive")
+    for command, option, other in (
+        (run, "--out", "--runs"),
+        ((*run, "--dry-run"), "--out", "--runs"),
+        (("tune", SUITE, "--dry-run"), "--out", "--runs"),
+        (("tune", SUITE, "--dry-run"), "--runs", "--out"),
+        ((*run, "--dry-run"), "--runs", "--out"),
+        (("report", SUITE), "--runs", "--out"),
+        (("report", SUITE), "--out", "--runs"),
+    ):
+        given = (*command, option, "{place}/a.jsonl/x/y", other, "{here}/folder")
+        yield Case(" ".join(given), given, (option, "{place}/a.jsonl: a file"))
+
+
 def step_times() -> Iterator[Case]:
     """Tables of step times."""
     row: dict[str, Any] = {"method": "naive", "options": {}, "settings": {}, "stages": []}
