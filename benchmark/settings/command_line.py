@@ -51,6 +51,18 @@ def check_runs(options: argparse.Namespace) -> None:
         check_sharing(options.runs)
 
 
+def given(text: str) -> str:
+    """The text of an option. An empty one is most often a variable that is not set, and would mean all, or nothing."""
+    if not text:
+        raise argparse.ArgumentTypeError("given without a value, as by a variable that is not set: give one")
+    return text
+
+
+def path(text: str) -> Path:
+    """The path that an option gives; an empty one would be the current folder."""
+    return Path(given(text))
+
+
 def interrupted(options: argparse.Namespace) -> str:
     """What a command says that Ctrl-C has ended: only what trains here stops training."""
     if options.command not in ("run", "tune"):
@@ -81,16 +93,16 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)
     runs = argparse.ArgumentParser(add_help=False)
-    runs.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    runs.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
     rows = argparse.ArgumentParser(add_help=False, parents=[runs])
-    rows.add_argument("--methods", default="", metavar="A,B", help="only rows of these methods")
+    rows.add_argument("--methods", type=given, metavar="A,B", help="only rows of these methods")
     _add_set(rows, "override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/")
     common = argparse.ArgumentParser(add_help=False, parents=[rows])
-    common.add_argument("--seeds", default="", metavar="0,1", help="these seeds instead of the suite's")
-    common.add_argument("--options", type=Path, metavar="FILE", help="what `tune` chose, for the suite's own options")
+    common.add_argument("--seeds", type=given, metavar="0,1", help="these seeds instead of the suite's")
+    common.add_argument("--options", type=path, metavar="FILE", help="what `tune` chose, for the suite's own options")
     common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")
     rendering = argparse.ArgumentParser(add_help=False)
-    rendering.add_argument("--out", type=Path, default=Path("report"), help="tables and figures (default: report)")
+    rendering.add_argument("--out", type=path, default=Path("report"), help="tables and figures (default: report)")
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
     training.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
@@ -112,7 +124,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     )
     sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
     sub = add("prepare", "tokenise the suite's domains, and read its tasks", [one, rows])
-    sub.set_defaults(seeds="", options=None, charge_search=False)  # the text of all of them is the same
+    sub.set_defaults(seeds=None, options=None, charge_search=False)  # the text of all of them is the same
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     views = ("ours", "printed", "both")
@@ -123,12 +135,12 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
     add("rekey", "give stages that an older version trained their keys of today", [one, common])
     sub = add("collect", "add the records of finished runs to a study's folder, and render its report", [one, common])
-    sub.add_argument("--study", type=Path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
+    sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
     sub = add("verify", "check a study's folder: budgets, report, and with --stage a stage's weights", [runs])
-    sub.add_argument("study", type=Path, metavar="FOLDER", help="e.g. results/NAME")
-    sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
+    sub.add_argument("study", type=path, metavar="FOLDER", help="e.g. results/NAME")
+    sub.add_argument("--stage", type=given, metavar="KEY", help="train it again in --runs, and compare its weights")
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", [one, common])
-    sub.add_argument("--reference", type=Path, metavar="FILE", help="also write the table that unit 'reference' needs")
+    sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
 
 
@@ -140,20 +152,22 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
     sub.add_argument("suite", nargs="?", default="demo", help=suites)
     sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
-    sub.add_argument("--runs", type=Path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    sub.add_argument("--out", type=Path, help="files of tensorboard and wandb (default: tracked)")
+    sub.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
+    sub.add_argument("--out", type=path, help="files of tensorboard and wandb (default: tracked)")
     sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
     sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")
-    sub.add_argument("--runs", type=Path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
+    sub.add_argument("--runs", type=path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
     _add_set(sub, "override, e.g. slurm.partition=long")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
-        sub.add_argument(side, metavar=side.upper(), help="a folder of --runs, a study or report, or FOLDER@COMMIT")
+        sub.add_argument(
+            side, type=given, metavar=side.upper(), help="a folder of --runs, a study or report, or FOLDER@COMMIT"
+        )
     sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
     sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
     sub.add_argument(
-        "--text", type=Path, nargs="+", required=True, metavar="FOLDER", help="one a domain, or one that holds these"
+        "--text", type=path, nargs="+", required=True, metavar="FOLDER", help="one a domain, or one that holds these"
     )
 
 
@@ -163,27 +177,28 @@ def _commands_of_methods_and_models(add: Add) -> None:
     sub = add("new-method", "write methods/NAME.py and its test, to be filled in")
     sub.add_argument("name")
     sub = add("evaluate", "perplexity of a model on your text")
-    sub.add_argument("checkpoint", type=Path, help="runs/stages/KEY/model, or the folder of a published model")
-    sub.add_argument("--text", type=Path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
-    sub.add_argument("--domain", help="whose prompt or column to use; 'auto' picks one (default: the last)")
+    sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
+    sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
+    sub.add_argument("--domain", type=given, help="whose prompt or column to use; 'auto' picks one (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
     sub = add("export", "a stage's model as a plain Hugging Face folder, with tokenizer and card")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; with --data a suite")
-    sub.add_argument("out", type=Path, metavar="DIR", help="the new folder")
+    sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     sub.add_argument(
         "--prompt",
+        type=given,
         metavar="DOMAIN",
         help="whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt",
     )
     sub.add_argument("--data", action="store_true", help="a suite's documents instead, with a Croissant card")
-    sub.add_argument("--push", metavar="NAME", help="also send it to the Hub; a new repository is private")
+    sub.add_argument("--push", type=given, metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
-    sub.add_argument("checkpoint", type=Path, help="a Hugging Face folder of a known architecture")
+    sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")
     sub.add_argument("--layers", type=at_least(1, 10_000), required=True)
     sub.add_argument("--width", type=at_least(1, 1_000_000), required=True, help="the new hidden size")
-    sub.add_argument("--out", type=Path, required=True)
+    sub.add_argument("--out", type=path, required=True)
     sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
     sub.add_argument(
-        "--text", type=Path, help="measures the perplexity on this text, and fits what cannot be exact to it"
+        "--text", type=path, help="measures the perplexity on this text, and fits what cannot be exact to it"
     )
     sub.add_argument("--seed", type=at_least(0), default=0)

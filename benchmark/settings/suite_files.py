@@ -146,9 +146,9 @@ def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
     return permuted
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """What `--seeds` says, e.g. "0,1"; nothing means the suite's. Raises ConfigError for what is no list of seeds."""
-    if not text:
+def parse_seeds(text: str | None) -> tuple[int, ...]:
+    """What `--seeds` says, e.g. "0,1"; None means the suite's. Raises ConfigError for what is no list of seeds."""
+    if text is None:
         return ()
     try:
         return _SEEDS.validate_python([int(seed) for seed in text.split(",")])
@@ -157,9 +157,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise ConfigError(f"--seeds {text[:80]!r}: {why}; give different whole numbers, e.g. --seeds 0,1") from None
 
 
-def parse_methods(text: str) -> tuple[str, ...]:
-    """What `--methods` says, e.g. "er,elle"; nothing means all. Raises ConfigError for a name that is missing."""
-    names = tuple(text.split(",")) if text else ()
+def parse_methods(text: str | None) -> tuple[str, ...]:
+    """What `--methods` says, e.g. "er,elle"; None means all. Raises ConfigError for a name that is missing."""
+    names = () if text is None else tuple(text.split(","))
     if "" in names:
         raise ConfigError(f"--methods {text[:80]!r}: a name is missing; give some, e.g. --methods er,elle")
     return names

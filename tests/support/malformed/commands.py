@@ -101,6 +101,17 @@ def folders() -> Iterator[Case]:
         yield Case(" ".join(given), given, (option, "{place}/a.jsonl: a file"))
 
 
+def empty() -> Iterator[Case]:
+    """Options without a value, as `"$UNSET"` gives them; methods and seeds would be all, a folder the current one."""
+    for command, options in (
+        (("cancel", SUITE, "--dry-run"), ("--methods", "--seeds", "--runs", "--options")),
+        (("run", SUITE, "--dry-run"), ("--seeds", "--methods", "--out", "--runs")),
+        (("verify", "{place}"), ("--runs", "--stage")),
+    ):
+        for option in options:
+            yield Case(f"{command[0]} {option} ''", (*command, *RUNS, option, ""), (option,))
+
+
 def step_times() -> Iterator[Case]:
     """Tables of step times."""
     row: dict[str, Any] = {"method": "naive", "options": {}, "settings": {}, "stages": []}
