@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -22,8 +23,8 @@ PerStageRecord = float | list[float]
 
 @cache
 def slug(label: str) -> str:
-    """Two labels with the same slug name the same row: letter case, spaces and hyphens do not count."""
-    return re.sub(r"[\s_-]", "", label).casefold()
+    """Two labels with the same slug name the same row: case, spaces, hyphens and Unicode's spelling do not count."""
+    return re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", label)).casefold()
 
 
 def same_labels(labels: Iterable[str]) -> list[str]:

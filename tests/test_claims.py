@@ -278,6 +278,7 @@ def test_labels_match_whatever_their_case_and_spaces():
     """Oracle: by hand."""
     assert slug("Logit-KD") == slug("logit kd") == slug("LOGIT_KD") != slug("Logit")
     assert slug("WE + DE") == slug("we+de")
+    assert slug("\u00e9") == slug("e\u0301") != slug("e")  # one letter, composed and not
 
 
 def test_a_run_that_failed_leaves_its_claims_open(demo):

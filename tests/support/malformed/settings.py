@@ -158,6 +158,10 @@ def lists() -> Iterator[Case]:
         "two domains of a title": ('{name="a", title="X", %s}, {name="b", title="X", %s}', "title"),
         "a title that is another's name": ('{name="a", %s}, {name="b", title="a", %s}', "title"),
         "two titles but for spaces": ('{name="a", title="X Y", %s}, {name="b", title="X-Y", %s}', "title"),
+        "two titles but for accents": (
+            '{name="a", title="caf\u00e9", %s}, {name="b", title="cafe\u0301", %s}',
+            "title",
+        ),
         "no source": ('{name="a"}, {name="b", %s}', "train"),
         "two sources": ('{name="a", packages=["stdlib"], %s}, {name="b", %s}', "packages"),
         "valid alone": ('{name="a", packages=["stdlib"], valid=["x"]}, {name="b", %s}', "valid"),
@@ -178,6 +182,7 @@ def lists() -> Iterator[Case]:
     for name, text, named in (
         ("two rows of a name", '{method="naive", name="x"}, {method="er", name="x"}', "x"),
         ("two rows but for hyphens", '{method="naive", name="x y"}, {method="er", name="X-Y"}', "X-Y"),
+        ("two rows but for accents", '{method="naive", name="\u00e9"}, {method="er", name="e\u0301"}', "e\u0301"),
         ("a row sets seeds", '{method="naive", name="x", set={seeds=[7]}}', "seeds"),
         ("a row sets seeds, quoted", '{method="naive", name="x", set={"seeds"=[7]}}', "seeds"),
         ("a row sets the title", '{method="naive", name="x", set={"title"="y"}}', "title"),
