@@ -19,7 +19,7 @@ GROUPS = (
     *(settings.keys, settings.entries, settings.options, settings.rules, settings.lists),
     *(settings.names, settings.files, settings.sites),
     *(commands.commands, commands.other_commands, commands.step_times, commands.chosen_options),
-    *(commands.folders, commands.empty),
+    *(commands.folders, commands.empty, commands.pipes),
     *(texts.corpora, texts.places, texts.tasks, trained.models, trained.other_models, trained.records),
     *(trained.jobs, trained.scored),
     *(handed.studies, handed.moved, handed.starts),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
+from benchmark.regular import regular
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document
@@ -189,7 +190,7 @@ def chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed. Raises DataError if it is truncated or damaged, or expands without end."""
     line, size = 1, 0
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             if path.suffix != ".txt" and path.suffix != ".jsonl" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
             for chunk in _decompressed(file, path.suffix):

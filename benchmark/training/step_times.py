@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.atomic import write_json
+from benchmark.regular import regular
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def machine_of(path: Path) -> Hardware:
 @lru_cache(maxsize=4)
 def _rows(path: Path, changed: int) -> list[RowTimes]:
     """The rows of a table, which was last changed then: thousands of runs ask for the same."""
-    return [_row(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    return [_row(row) for row in json.loads(regular(path).read_text(encoding="utf-8"))["rows"]]
 
 
 def stage_times(config: RunConfig, stage: int) -> StageTimes | None:

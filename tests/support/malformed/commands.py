@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.support.malformed import Case
+from tests.support.malformed import Case, Make
 from tests.support.malformed.making import PLACES, RUNS, SUITE, both, write
 
 
@@ -110,6 +112,34 @@ def empty() -> Iterator[Case]:
     ):
         for option in options:
             yield Case(f"{command[0]} {option} ''", (*command, *RUNS, option, ""), (option,))
+
+
+def pipes() -> Iterator[Case]:
+    """Pipes in the place of files: whoever opened one would wait for ever."""
+    task = 'tasks=[{{name="t", domain="a", train="{here}/p", dev="{place}/t.jsonl", test="{place}/t.jsonl"}}]'
+    table = ("--set", "budget.unit=reference", "--set", "budget.amount=1", "--set", "budget.reference={here}/p")
+    run = ("run", SUITE, "--dry-run", *PLACES)
+    other = write("t/vocab.json", b"{}")
+    for name, given in {
+        "suite.toml": ("run", "{here}/suite.toml", "--dry-run", *PLACES),
+        "site.toml": run,
+        "options": (*run, "--options", "{here}/options"),
+        "p": (*run, *table),
+        "t/vocab.json": ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t"),
+    }.items():
+        yield Case(f"a pipe for {name}", given, ("{here}", "a pipe"), _pipe(name))
+    merges = ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t")
+    yield Case("a pipe for merges.txt", merges, ("{here}/t", "a pipe"), both(other, _pipe("t/merges.txt")))
+    examples = ("prepare", SUITE, "--runs", "{place}/runs", "--set", task)
+    yield Case("a pipe for examples", examples, ("task 't'", "a pipe"), _pipe("p"))
+
+
+def _pipe(name: str) -> Make:
+    def make(here: Path) -> None:
+        (here / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(here / name)
+
+    return make
 
 
 def step_times() -> Iterator[Case]:
