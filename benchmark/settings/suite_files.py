@@ -218,14 +218,18 @@ def refuse_unused(options: argparse.Namespace) -> None:
 def parse_set(assignment: str) -> tuple[str, Any]:
     """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
     key, equals, value = assignment.partition("=")
+    wrong = f"--set {assignment[:80]!r}: write key.path=value, e.g. --set training.learning_rate=1e-3"
     if not equals or not key:
-        raise ConfigError(f"--set {assignment!r}: write key.path=value, e.g. --set training.learning_rate=1e-3")
+        raise ConfigError(wrong)
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
+        content = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--set {key}: {value[:40]!r}... is no value: {error}") from None
+    if len(content) > 1:  # after the end of a line, other keys, which would be dropped
+        raise ConfigError(wrong)
+    return key, content["value"]
 
 
 def report_folder(out: Path, suite: Suite, assignments: Sequence[str]) -> Path:

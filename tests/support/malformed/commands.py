@@ -30,6 +30,8 @@ def commands() -> Iterator[Case]:
         ("--methods", "elle"): "elle",
         ("--set", "x"): "--set",
         ("--set", "=1"): "--set",
+        ("--set", 'training.clip=1\ntitle="x"'): "--set",
+        ("--set", "training.clip=1\n[model]"): "--set",
         ("--set", "a..b=1"): "a",
         ("--set", "training=5"): "training",
         ("--set", "training.clip.x=1"): "clip",
