@@ -232,3 +232,18 @@ def test_every_check_has_a_wrong_method() -> None:
     [mark] = [m for m in test_each_check_can_fail.pytestmark if m.name == "parametrize"]
     cases = [getattr(case, "values", case) for case in mark.args[1]]
     assert [check for _, check, _ in cases] == list(CHECKS)
+
+
+def test_an_error_of_a_method_says_on_which_line_it_arose(monkeypatch) -> None:
+    """Oracle: the line of a method's file, counted by hand; an error that arose elsewhere has none."""
+    file: dict[str, Callable[[Lab], None]] = {}
+    exec(compile("def broken(lab):\n    part = {}\n    part['x']\n", "/place/methods/odd.py", "exec"), file)
+
+    def elsewhere(lab: Lab) -> None:
+        raise AssertionError("a promise")
+
+    monkeypatch.setattr(conformance, "CHECKS", (file["broken"], elsewhere))
+    said: list[str] = []
+    assert not conformance.check("odd", methods.build, said.append)
+    assert said[1].endswith("FAILED: KeyError: 'x' (methods/odd.py:3)")
+    assert said[2].endswith("FAILED: AssertionError: a promise")

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmark import records
-from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights
+from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.speed import stages
 from benchmark.models import load
 from benchmark.settings import architecture_names
@@ -291,7 +291,7 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
                 one(lab)
                 verdict = "passed"
             except Exception as error:
-                passed, verdict = False, f"FAILED: {type(error).__name__}: {error}"
+                passed, verdict = False, f"FAILED: {type(error).__name__}: {error}{place_in(name, error)}"
             say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
     beside_er = f'`python run_all.py run demo --set \'methods=["er", "{name}"]\'` trains it beside ER'
     again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"

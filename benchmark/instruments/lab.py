@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ from benchmark.training.stage_keys import check_memory_shares
 Weights = dict[str, Tensor]
 ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10
+
+
+def place_in(name: str, error: Exception) -> str:
+    """Where in the file of the method of this name an error arose, in brackets; nothing where it arose elsewhere."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).name == f"{name}.py"]
+    return f" ({Path(*Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})" if frames else ""
 
 
 class Lab:
