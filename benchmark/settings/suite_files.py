@@ -160,7 +160,9 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
 
 def parse_methods(text: str | None) -> tuple[str, ...]:
     """What `--methods` says, e.g. "er,elle"; None means all. Raises ConfigError for a name that is missing."""
-    names = () if text is None else tuple(text.split(","))
+    if text is None:
+        return ()
+    names = tuple(text.split(","))
     if "" in names:
         raise ConfigError(f"--methods {text[:80]!r}: a name is missing; give some, e.g. --methods er,elle")
     return names
