@@ -238,8 +238,7 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     """The last line of each of these kinds, by kind, as far as there is one; none without a file.
 
     Lines are read from the end on, for what has ended says so there. Of those that are passed over no more is decoded
-    than their kind: they must be whole. Of a stage's lines the fields are there that `record_lines` names. Raises
-    RecordsError as `read` does.
+    than their kind: they must be whole. Of a stage's lines the fields of their types are there. Raises as `read` does.
     """
     found: dict[str, Record] = {}
     try:
@@ -254,8 +253,7 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
         kind = known[index]
         if kind in FIELDS and (kind in found or kind not in kinds):
             continue
-        record = stage_line(kind, lines[index]) if of_stage else None
-        record = record or _record(path, lines, index, of_stage)
+        record = (stage_line(kind, lines[index]) if of_stage else None) or _record(path, lines, index, of_stage)
         if record is not None and record["kind"] in kinds:
             found.setdefault(record["kind"], record)
     return found
