@@ -48,7 +48,7 @@ class FirstIsFurther(World):
     """The first of two processes has a checkpoint of step 7."""
 
     def agree(self, value: Any) -> Any:
-        return 0, 7
+        return (0, 7) if value is None else value
 
 
 class SlowerOther(World):
