@@ -26,8 +26,8 @@ STEPS = 10
 
 def place_in(name: str, error: Exception) -> str:
     """Where in the file of the method of this name an error arose, in brackets; nothing where it arose elsewhere."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).name == f"{name}.py"]
-    return f" ({Path(*Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})" if frames else ""
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).name == f"{name}.py"]
+    return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
 
 
 class Lab:

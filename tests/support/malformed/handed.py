@@ -71,7 +71,7 @@ def studies() -> Iterator[Case]:
         "{place}/a.jsonl": "a.jsonl",
         "{place}/runs@no_such": "no_such",
         "{place}/runs@--output=x": "--output=x",  # git would take it for an option, and write
-        "": "records",
+        "": "variable that is not set",
     }.items():
         yield Case(f"compare {place}", ("compare", place, "{place}/runs"), (named,))
     for name, content in {
