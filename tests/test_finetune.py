@@ -21,6 +21,7 @@ from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, m
 from benchmark.downstream.tasks import TaskData
 from benchmark.settings.config import ConfigError
 from benchmark.settings.task_settings import Finetuning
+from benchmark.training.stage import Stopped
 from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
 
 
@@ -205,6 +206,14 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
         ]
     score_all("a", folders["gpt"], tasks, SETTINGS, path)
     assert len(scored()) == 4
+
+
+def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
+    """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not failed."""
+    monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(Stopped))
+    with pytest.raises(Stopped):
+        score_all("a", folders["gpt"], [(TASK, data_of(16, 8))], SETTINGS, tmp_path / "a.jsonl")
+    assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_another_error_of_fine_tuning_is_no_lack_of_memory(folders, monkeypatch):

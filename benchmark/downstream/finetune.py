@@ -33,6 +33,7 @@ from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.task_settings import Finetuning, Prompt, Split, Task
+from benchmark.training.stage import Stopped
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -282,7 +283,7 @@ def score_all(
             named = {"key": cell.key, "stage_key": stage_key}
             try:
                 found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
-            except UserError:
+            except (UserError, Stopped):
                 raise
             except Exception as error:
                 lost.append(
