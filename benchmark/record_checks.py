@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmark import record_lines
 from benchmark.hidden import all_shown
-from benchmark.run_description import RunLine, same_labels
+from benchmark.run_description import same_labels
 
 Line = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ SHAPES: dict[str, type] = {
     "resumed": record_lines.ResumedLine,
     "later": record_lines.LaterLine,
     "done": record_lines.DoneLine,
-    "run": RunLine,
+    "run": record_lines.RecordedRun,
     "failed": record_lines.FailedLine,
     "score": record_lines.RecordedScore,
     "unscored": record_lines.Unscored,
@@ -144,15 +144,19 @@ def flaw(line: Line, text: bytes, of_stage: bool) -> str:
     return f"a line of kind {kind!r} cannot be right: {wrong}" if wrong else ""
 
 
-def stage_line(kind: str, text: bytes) -> dict[str, Any] | None:
-    """A line of a stage's file with the fields that its type has, decoded once where `decode` and `flaw` do it twice.
+def typed_line(kind: str, text: bytes, of_stage: bool) -> dict[str, Any] | None:
+    """A line with the fields that its kind's type has, decoded once where `decode` and `flaw` do it twice.
 
-    None of one that is not plainly right: then these say what is wrong with it, if anything is.
+    None of one that has no type or is not plainly right: then these say what is wrong with it, if anything is.
     """
+    if kind not in SHAPES or (kind == "done" and not of_stage):
+        return None
     refused, decoders = _shapes()
     try:
         line: dict[str, Any] = decoders[kind].decode(text)
-    except (KeyError, refused, ValueError, RecursionError):
+    except (refused, ValueError, RecursionError):
+        return None
+    if line.get("kind") != kind:
         return None
     rule = _RULES.get(kind)
     untimed = not 0 <= line.get("time", -1.0) < math.inf
@@ -171,10 +175,10 @@ def _out_of_bounds(line: Line) -> str:
 
 
 def _flaw_of_spent(line: Line) -> str:
-    charged = line.get("charged", dict.fromkeys(_SPENT, 0.0))
-    if lacks := _SPENT - charged.keys():
+    charged = line.get("charged")
+    if charged is not None and (lacks := _SPENT - charged.keys()):
         return f"its 'charged' has no {min(lacks)}"
-    for what, spent in [("charged", charged), *(("phases", phase) for phase in line.get("phases", []))]:
+    for what, spent in [("charged", charged or {}), *(("phases", phase) for phase in line.get("phases", []))]:
         for unit, value in spent.items():
             if unit != "name" and not (isinstance(value, _NUMBER) and 0 <= value < math.inf):
                 return f"its {what!r} has {value!r:.20} {unit}, and nothing spends less than nothing"

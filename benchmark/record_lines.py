@@ -13,6 +13,8 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import NotRequired
 
+from benchmark.run_description import RunLine
+
 Spent = dict[str, float]  # by unit
 
 
@@ -194,10 +196,18 @@ class DoneLine(StageEnd):
 LineOfStage = StageLine | EvaluationLine | MetricsLine | OptimizerLine | ResumedLine | LaterLine | DoneLine
 
 
+class RecordedRun(RunLine):
+    """A run, as its file has it."""
+
+    kind: Literal["run"]
+    time: float
+
+
 class FailedLine(TypedDict):
     """Why a run ended before its time."""
 
     kind: Literal["failed"]
+    time: NotRequired[float]
     stage: int
     error: str
     micro_batch_size: NotRequired[int]  # with so many rows of a forward pass the next call goes on: memory was short

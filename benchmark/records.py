@@ -30,8 +30,7 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
     optimizer   phase, carried (parameters whose moments it goes on with), new (names of those that begin anew)
     resumed     phase, step (where training goes on), charged (so far), lost (seconds that are spent again, where the
                 run's heartbeat told; in `stage` too, where it begins anew), precision, auto (this machine's if other)
-    later       domain, text (its hash), perplexity, bits_per_byte: the stage's model on a domain or a probe that came
-                to the stream after it
+    later       domain, text (its hash), perplexity, bits_per_byte: of the model on what came to the stream after it
     done        charged, phases [{name, steps, seconds, tokens}], growth (the growth's own record, or null),
                 weights (sha256 of the model's; older: none), trained (of the one to go on from; null: the same),
                 cores {wall and cpu (seconds while the clock ran), others (cores that other programs kept busy), share
@@ -40,9 +39,8 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
 
     run         id, suite, row (label), row_index (its place in the suite), title, method, options, seed,
                 config (`tuned` in it where `tune` chose the options), stages [keys], domains [{name, title}],
-                unigram {domain: its unigram perplexity},
-                probes [{name, title}], texts {domain or probe: a hash of its validation text}, start (key of the
-                start model, empty where there is none) (older: none of these),
+                unigram {domain: its unigram perplexity}, probes [{name, title}], texts {domain or probe: a hash of its
+                validation text}, start (key of the start model, empty where there is none; older: none of the three),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
     failed      stage, error, traceback, rank, micro_batch_size (where memory was short for several processes)
     done        (no fields)
@@ -74,7 +72,7 @@ from typing import Any, cast
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.record_checks import FIELDS as FIELDS
-from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kinds_of, stage_line
+from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kinds_of, typed_line
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
@@ -85,6 +83,7 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
+from benchmark.regular import NO_FILE, content
 from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
@@ -223,10 +222,11 @@ def _record(path: Path | str, lines: Sequence[bytes], index: int, of_stage: bool
 
 def _bytes(path: Path | str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:  # which takes half of the time: one read needs no buffer
-            return file.read()
-    except IsADirectoryError:
-        raise RecordsError(f"{path} is a folder, not a file of records: move it away") from None
+        return content(path)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise RecordsError(f"{path} is a folder, a pipe or a device, not a file of records: move it away") from None
 
 
 def last(path: Path, *kinds: str) -> Record | None:
@@ -237,23 +237,23 @@ def last(path: Path, *kinds: str) -> Record | None:
 def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     """The last line of each of these kinds, by kind, as far as there is one; none without a file.
 
-    Lines are read from the end on, for what has ended says so there. Of those that are passed over no more is decoded
-    than their kind: they must be whole. Of a stage's lines the fields of their types are there. Raises as `read` does.
+    Lines are read from the end on: the last line's kind comes first. Of those that are passed over no more is decoded
+    than their kind: they must be whole. Of lines that have a type its fields are there. Raises as `read` does.
     """
     found: dict[str, Record] = {}
+    of_stage = os.path.basename(path) == STAGE_FILE
     try:
-        content, of_stage = _bytes(path), os.path.basename(path) == STAGE_FILE
+        lines = (text := _bytes(path)).split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return found
-    lines = content.split(b"\n")
-    known = kinds_of(content, lines)
+    known = kinds_of(text, lines)
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):
             break
         kind = known[index]
         if kind in FIELDS and (kind in found or kind not in kinds):
             continue
-        record = (stage_line(kind, lines[index]) if of_stage else None) or _record(path, lines, index, of_stage)
+        record = typed_line(kind, lines[index], of_stage) or _record(path, lines, index, of_stage)
         if record is not None and record["kind"] in kinds:
             found.setdefault(record["kind"], record)
     return found

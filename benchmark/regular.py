@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
+from stat import S_ISREG
+from typing import NoReturn
+
+NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
+_ENOUGH = 2**16  # bytes, which most files of records do not reach: one call reads them
 
 
 def regular(path: Path) -> Path:
     """The path of a file. Raises OSError for that of a pipe; whoever opens it tells of what is missing, or a folder."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "no file but a pipe, a socket or a device; give a file", str(path))
+        _refuse(path)
     return path
+
+
+def content(path: Path | str) -> bytes:
+    """A file's bytes, for who reads a hundred thousand small ones: `Path.read_bytes` takes half as long again.
+
+    Raises OSError, and for what is no file one whose `errno` is in NO_FILE; waits for no pipe.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        parts = [os.read(descriptor, _ENOUGH)]
+        if not 0 < len(parts[0]) < _ENOUGH and not S_ISREG(os.fstat(descriptor).st_mode):  # nothing, or without end
+            _refuse(path)
+        while parts[-1]:
+            parts.append(os.read(descriptor, _ENOUGH))
+        return b"".join(parts)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _refuse(path: Path | str) -> NoReturn:
+    raise OSError(errno.EINVAL, "no file but a pipe, a socket or a device; give a file", str(path))

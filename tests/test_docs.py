@@ -101,7 +101,7 @@ def test_messages_of_every_kind_are_found() -> None:
         ("ConfigError", "--out … exists already: name a new folder"),
         ("ConfigError", "grow and revision go with start: name a model to start from, or leave them out"),
         ("DataError", "task …: train is empty; every split needs examples".replace("train", "…")),
-        ("RecordsError", "… is a folder, not a file of records: move it away"),
+        ("RecordsError", "… is a folder, a pipe or a device, not a file of records: move it away"),
         ("UserError", "… is there already: take another name"),  # a plain one
         ("ConfigError", "blocks … must be at least 1"),  # of a method
         ("DataError", "…: the folder holds no file that ends in …: put some there, or correct the path"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
 from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
+from benchmark.regular import content
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
 from benchmark.store import Store
@@ -31,7 +31,13 @@ class _Line(msgspec.Struct):
     error: str = ""
 
 
-_LINE = msgspec.json.Decoder(_Line)
+class _Config(msgspec.Struct):
+    """What a model's config.json says of prompts."""
+
+    prompts: bool = False
+
+
+_LINE, _CONFIG = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Config)
 Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
 Known = dict[tuple[str, Wanted], Scored]  # the scores of a model that runs share, by what is asked for
 
@@ -91,20 +97,23 @@ def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
 def _lines(path: str) -> list[_Line]:
     """The lines of a file of scores, none without one. Raises RecordsError as `records.read` does."""
     try:
-        with open(path, "rb", buffering=0) as file:  # which takes half of the time: one read needs no buffer
-            return _LINE.decode_lines(file.read())
+        return _LINE.decode_lines(content(path))
     except FileNotFoundError:
         return []
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # a killed writer's half line, or damage: `read` knows
+    except (msgspec.MsgspecError, OSError, ValueError, RecursionError):  # a half line, damage, a pipe: `read` knows
         return msgspec.convert(records.read(Path(path)), list[_Line])
 
 
 def _has_prompts(keys: Sequence[str], store: Store) -> bool:
     """Whether the last of these stages ended with a model that has domain prompts."""
-    path = store.stage(keys[-1]) / "model" / "config.json" if keys else None
+    if not keys:
+        return False
+    path = store.stage(keys[-1]) / "model" / "config.json"
     try:
-        return bool(path and path.exists() and json.loads(path.read_bytes()).get("prompts"))
-    except (ValueError, AttributeError, RecursionError):
+        return _CONFIG.decode(content(path)).prompts
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (msgspec.MsgspecError, OSError, ValueError, RecursionError):
         raise DamagedFile(
             f"{path} is damaged: restore it from a copy, or delete {store.stage(keys[-1])} to train that stage again"
         ) from None

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from benchmark import records
@@ -124,8 +124,8 @@ class Survey:
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)
-        lines = records.read(path) if path.name in self._begun else []
-        told = next((line for line in reversed(lines) if line["kind"] == "run"), None)
+        lines = records.last_of_each(path, "run", "failed", "done") if path.name in self._begun else {}
+        told = lines.get("run")
         if told and (wrong := flaw_of_run(told, run)):
             raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
         recorded: list[str] = told["stages"] if told else []
@@ -143,8 +143,8 @@ class Survey:
         seconds = sum(float(line["charged"]["seconds"]) if line else 0.0 for line in spent)
         finished = tuple(_finished(config, stage, last) for stage, last in enumerate(lasts[:done]))
         trained = Trained(tuple(keys), done, seconds, corpus is not None, tuple(filter(None, finished)))
-        ended = any(line["kind"] == "done" for line in lines)  # a kill may come between the last stage's end and it
-        if done == len(config.domains) and recorded == keys and ended:
+        # a kill may come between the last stage's end and the run's
+        if done == len(config.domains) and recorded == keys and "done" in lines:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
@@ -155,10 +155,11 @@ class Survey:
         return dataclasses.replace(found, trained=trained, restarts=restarts, stages=noted)
 
     def _unfinished(
-        self, config: RunConfig, trained: Trained, lines: Sequence[records.Record], job: JobState | None
+        self, config: RunConfig, trained: Trained, lines: Mapping[str, records.Record], job: JobState | None
     ) -> RunState:
+        """`lines` are the last ones of the run by kind, the last of all first."""
         so_far = f"{trained.stages} of {len(config.domains)} stages done"
-        failed = lines[-1] if lines and lines[-1]["kind"] == "failed" else None
+        failed = lines["failed"] if next(iter(lines), "") == "failed" else None
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
             return self._running(config, trained, so_far if job.detail else "starting", job)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.support.malformed import Case, Make
-from tests.support.malformed.making import PLACES, RUNS, SUITE, both, write
+from tests.support.malformed import Case
+from tests.support.malformed.making import PLACES, RUNS, SUITE, both, pipe, write
 
 
 def commands() -> Iterator[Case]:
@@ -129,19 +127,11 @@ def pipes() -> Iterator[Case]:
         "p": (*run, *table),
         "t/vocab.json": ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t"),
     }.items():
-        yield Case(f"a pipe for {name}", given, ("{here}", "a pipe"), _pipe(name))
+        yield Case(f"a pipe for {name}", given, ("{here}", "a pipe"), pipe(name))
     merges = ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t")
-    yield Case("a pipe for merges.txt", merges, ("{here}/t", "a pipe"), both(other, _pipe("t/merges.txt")))
+    yield Case("a pipe for merges.txt", merges, ("{here}/t", "a pipe"), both(other, pipe("t/merges.txt")))
     examples = ("prepare", SUITE, "--runs", "{place}/runs", "--set", task)
-    yield Case("a pipe for examples", examples, ("task 't'", "a pipe"), _pipe("p"))
-
-
-def _pipe(name: str) -> Make:
-    def make(here: Path) -> None:
-        (here / name).parent.mkdir(exist_ok=True)
-        os.mkfifo(here / name)
-
-    return make
+    yield Case("a pipe for examples", examples, ("task 't'", "a pipe"), pipe("p"))
 
 
 def step_times() -> Iterator[Case]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def write(name: str, content: bytes) -> Make:
     def make(here: Path) -> None:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_bytes(content)
+
+    return make
+
+
+def pipe(name: str) -> Make:
+    """A pipe in the place of a file: whoever opened it would wait for ever."""
+
+    def make(here: Path) -> None:
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).unlink(missing_ok=True)
+        os.mkfifo(here / name)
 
     return make
 

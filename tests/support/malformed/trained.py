@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.malformed import Case, Make
-from tests.support.malformed.making import FILLED, SUITE, both, lines, stage_folder, write
+from tests.support.malformed.making import FILLED, SUITE, both, lines, pipe, stage_folder, write
 
 
 def model(here: Path) -> None:
@@ -274,8 +274,11 @@ def records() -> Iterator[Case]:
     led = both(out, lambda here: _change(next((here / "runs/suites/tiny").glob("er-*.jsonl")), _led_out))
     yield Case("stages that lead out", report, ("er-", "stages whose keys"), led)
     yield Case("the file of another run", report, ("er-",), both(_runs, _swap_runs))
-    folder = both(_runs, lambda here: _replace_by_folder(here / "runs/stages" / stage_folder().name / "records.jsonl"))
+    of_one = f"runs/stages/{stage_folder().name}/records.jsonl"
+    folder = both(_runs, lambda here: _replace_by_folder(here / of_one))
     yield Case("records that are a folder", report, ("records.jsonl",), folder)
+    for command, given in READERS.items():
+        yield Case(f"{command}: a pipe for records", given, ("records.jsonl", "a pipe"), both(_runs, pipe(of_one)))
     scores = f"runs/scores/{stage_folder().name}.jsonl"
     for name, content in {"of no fields": lines({"kind": "score", "time": 1.0}), "not JSON": b"x\n\nx\n"}.items():
         yield Case(f"scores {name}", report, ("scores",), both(_runs, write(scores, content)))
@@ -311,7 +314,7 @@ def scored() -> Iterator[Case]:
     """Models of finished stages, of which `status` asks how they are scored."""
     files = ", ".join(f'{split}="{{place}}/t.jsonl"' for split in ("train", "dev", "test"))
     tasks = ("--set", f'tasks=[{{{{name="t", domain="a", {files}}}}}]')
-    for content in (b"", b"x", b"[]", b"7", b"\xff", b"[" * 100_000):
+    for content in (b"", b"x", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"prompts": 7}', b'{"prompts": "false"}'):
         config = f"runs/stages/{stage_folder().name}/model/config.json"
         make = both(_runs, write(config, content))
         for command in ("status", "dry run"):
