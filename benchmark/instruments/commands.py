@@ -62,11 +62,13 @@ def new_method(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
+    from benchmark.settings.suite_files import load_suite, refuse_files
+
+    refuse_files({"DIR": options.out}, ("DIR",))
     if options.data and (options.prompt or options.push):
         raise UserError("--prompt and --push are of a model: leave them out with --data")
     if options.data:
         from benchmark.data.croissant import write_stream
-        from benchmark.settings.suite_files import load_suite
 
         print("\n".join(write_stream(load_suite(options.stage), options.out)))
         print(f"wrote {options.out}, a data set with a Croissant card; `datasets` and `mlcroissant` load it")
@@ -85,7 +87,9 @@ def export(options: argparse.Namespace) -> int:
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     from benchmark.instruments.grow_checkpoint import grow_checkpoint
+    from benchmark.settings.suite_files import refuse_files
 
+    refuse_files({"--out": options.out})
     size = {"layers": options.layers, "hidden_size": options.width}
     grown = grow_checkpoint(
         options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -184,7 +185,8 @@ def refuse_files(folders: Mapping[str, Path | None], written: Collection[str] = 
     """Raise ConfigError for an option, by name, whose folder cannot be one, or that would tear a script.
 
     What is called in a folder with such a name would, too. Into the folders of `written` something can be written: a
-    command that says so only after hours of training has done it for nothing.
+    command that says so only after hours of training has done it for nothing. A file that has no name, where the file
+    system has such, is made to find out: root may write everywhere, but not on a disk that is read-only, or in /proc.
     """
     for option, folder in folders.items():
         if folder is None:
@@ -198,10 +200,14 @@ def refuse_files(folders: Mapping[str, Path | None], written: Collection[str] = 
         there = next(one for one in (path, *path.parents) if os.path.lexists(one))
         if not there.is_dir():
             raise ConfigError(f"{option} {there}: a file, not a folder; name a folder, which may be new")
-        if option in written and not os.access(there, os.W_OK | os.X_OK):
-            raise ConfigError(
-                f"{option} {folder}: you may not write into {there}: name another folder, or have its owner allow it"
-            )
+        if option in written:
+            try:
+                tempfile.TemporaryFile(dir=there).close()
+            except OSError as error:
+                raise ConfigError(
+                    f"{option} {folder}: cannot write into {there} ({error.strerror}): name another folder, or have "
+                    "its owner allow it"
+                ) from None
 
 
 def refuse_unused(options: argparse.Namespace) -> None:
@@ -209,8 +215,11 @@ def refuse_unused(options: argparse.Namespace) -> None:
 
     Of a suite's keys that has the names of the tables alone.
     """
-    written = ("--runs", "--out") if hasattr(options, "executor") else ("--out",)  # what trains writes into both
-    refuse_files({f"--{option}": getattr(options, option, None) for option in ("runs", "out")}, written)
+    folders = {f"--{option}": getattr(options, option, None) for option in ("runs", "out", "study")}
+    table = getattr(options, "reference", None)
+    folders["--reference"] = table and table.absolute().parent
+    reads = () if hasattr(options, "executor") else ("--runs",)  # what trains writes into it, too
+    refuse_files(folders, folders.keys() - reads)
     chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
     chosen += [f"set {key}" for key, _ in map(parse_set, options.set) if key != "tables"]
     if getattr(options, "view", "") == "printed" and chosen:
