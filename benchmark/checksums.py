@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Collection, Sequence
@@ -18,6 +19,7 @@ from typing import Any, TypedDict
 
 from benchmark.atomic import write_json
 from benchmark.errors import UserError
+from benchmark.regular import regular
 
 FILE = "checksums.json"
 NOT_READ = {FILE, "README.md"}  # people edit the latter, and nothing is computed from it
@@ -55,6 +57,7 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Col
     files (`check_snapshot`). Of another folder without checksums, of an earlier version or of other people's software,
     nothing is said. Raises DamagedFile.
     """
+    only_files(folder)
     path = folder / FILE
     if not path.exists():
         check_snapshot(folder)
@@ -71,6 +74,20 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Col
             raise DamagedFile(f"{file} has {now.st_size:,} bytes instead of {size:,}: {cure}")
         if name not in sizes_alone and _crc32_once(file, now.st_mtime_ns, now.st_ino) != one["crc32"]:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
+
+
+def only_files(folder: Path) -> None:
+    """Raise DamagedFile for what is neither a file nor a folder in a folder, not deeper, or in its place.
+
+    Libraries open what a model's folder holds by names of their own, and a pipe waits for ever.
+    """
+    try:
+        if regular(folder).is_dir():
+            for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+                if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                    regular(Path(entry.path))
+    except OSError as error:
+        raise DamagedFile(f"{error.filename}: {error.strerror}") from None
 
 
 def _read(path: Path, cure: str) -> dict[str, FileChecksum]:
@@ -117,6 +134,7 @@ def seal(content: dict[str, Any]) -> dict[str, Any]:
 
 def unseal(path: Path, cure: str) -> dict[str, Any]:
     """What `seal` was given, from a JSON file; one of an earlier version has no seal. Raises DamagedFile."""
+    regular(path)
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         seal = content.pop(SEAL, None)

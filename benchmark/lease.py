@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.hidden import shown
+from benchmark.regular import regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -144,7 +145,7 @@ class Lock:
     def _opened(self) -> int:
         while True:
             with contextlib.suppress(FileNotFoundError):  # first: in /tmp nobody may create what is another's
-                return os.open(self.path, os.O_RDWR)
+                return os.open(regular(self.path), os.O_RDWR)
             with contextlib.suppress(FileExistsError):
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
                 if self._mode is not None:
@@ -286,7 +287,9 @@ class Lease(Lock):
         """Whether its owner has given it back, is dead, or was silent for too long while this process looked."""
         path = self._numbered(number)
         try:
-            with path.open("rb") as file:  # to open a file is to ask the server of a network file system for its times
+            with regular(path).open(
+                "rb"
+            ) as file:  # to open a file is to ask the server of a network file system for its times
                 sign, content = os.fstat(file.fileno()).st_mtime_ns, file.read()
         except FileNotFoundError:
             return False
@@ -322,7 +325,7 @@ class Lease(Lock):
 
 def _read(path: Path) -> Owner | None:
     try:
-        return _parsed(path.read_bytes())
+        return _parsed(regular(path).read_bytes())
     except FileNotFoundError:
         return None
 

@@ -8,8 +8,11 @@ import io
 import json
 import os
 import pickle
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,21 +23,26 @@ import torch
 
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_csv
 from benchmark.checksums import FILE as CHECKSUMS
+from benchmark.checksums import only_files, unseal
 from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokens import prepare
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
 from benchmark.instruments.evaluate_text import open_folder
 from benchmark.jobs import results
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private
+from benchmark.lease import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError
 from benchmark.settings.suite_files import load_suite
-from benchmark.training import checkpoint
+from benchmark.store import read_heartbeat
+from benchmark.training import checkpoint, step_times
 from benchmark.training.provenance import ROOT
 from tests.support import tiny_suite
 from tests.support.disk_scenarios import Models
+from tests.support.texts import DATA, SMALL, two_domains
 
 
 class Evil:
@@ -112,6 +120,73 @@ def test_weights_that_are_pickled_are_not_opened(
         with suppress(UserError, OSError):
             read(folder)
     assert not (tmp_path / "made").exists()
+
+
+def as_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_socket(path: Path) -> None:
+    """The name may be longer than a socket's can be, so it is made beside and moved."""
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as one:
+        one.bind(f"{short}/s")
+        shutil.move(f"{short}/s", path)
+
+
+@pytest.mark.parametrize("make", [as_pipe, as_socket])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", CHECKSUMS, "other"])
+def test_a_model_of_what_is_no_file_is_not_opened(
+    make: Callable[[Path], None], name: str, models: Models, tmp_path: Path
+) -> None:
+    """Oracle: the name in the error; whoever opened a pipe would wait until somebody wrote into it."""
+    models.first(tmp_path)
+    folder = tmp_path / "model"
+    (folder / CHECKSUMS).unlink()
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    for read in READERS:
+        with pytest.raises(UserError, match=rf"^{folder / name}: no file but a pipe, a socket or a device; "):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        *(checkpoint.load, lambda path: unseal(path, "cure"), step_times.machine_of),
+        lambda path: Lease(path).try_acquire(),
+        lambda path: Lease(path.with_suffix("")).try_acquire(),
+        lambda path: Lease(path.with_suffix("")).owner(),
+        only_files,
+    ],
+)
+def test_what_a_run_keeps_is_a_file(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """Oracle: the name in the error, for checkpoints, sealed files, tables of step times, locks and leases."""
+    os.mkfifo(tmp_path / "kept.7")
+    with pytest.raises((UserError, OSError), match=rf"kept.7: no file but a pipe|no file but a pipe.*kept.7"):
+        read(tmp_path / "kept.7")
+
+
+def test_a_pipe_is_no_sign_of_life(tmp_path: Path) -> None:
+    """Oracle: a pipe has nothing to read until somebody writes into it; a heartbeat that says nothing is none."""
+    os.mkfifo(tmp_path / "run.json")
+    assert read_heartbeat(tmp_path / "run.json") is None
+
+
+@pytest.mark.parametrize("name", ["info.json", "train.bin", "valid.bin", "tokenizer.json", "batches", CHECKSUMS])
+@pytest.mark.parametrize("state", ["", ".unfinished"])
+def test_prepared_text_is_files(name: str, state: str, tmp_path: Path) -> None:
+    """Oracle: the name in the error, of text that is prepared, and of what a process that was killed has left."""
+
+    given = two_domains(tmp_path), SMALL, DATA, tmp_path / "data"
+    prepare(*given)
+    kind = "tokenizers" if name == "tokenizer.json" else "domains"
+    folder = min((tmp_path / "data" / kind).glob("*/"))
+    place = folder.with_name(folder.name + state)
+    folder.rename(place)
+    (place / name).unlink(missing_ok=True)
+    os.mkfifo(place / name)
+    with pytest.raises(UserError, match=rf"^{place / name}: no file but a pipe"):
+        prepare(*given)
 
 
 def test_code_in_a_checkpoint_is_not_run(models: Models, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import methods
 from benchmark.errors import UserError
+from benchmark.settings.suite_files import refuse_files
 from tests.support.malformed import Case, commands, handed, making, settings, texts, trained, unclear
 from tests.support.thorough import one_in
 
@@ -22,7 +22,7 @@ GROUPS = (
     *(commands.folders, commands.empty, commands.pipes),
     *(texts.corpora, texts.places, texts.tasks, trained.models, trained.other_models, trained.records),
     *(trained.jobs, trained.scored),
-    *(handed.studies, handed.moved, handed.starts),
+    *(handed.studies, handed.moved, handed.starts, handed.pipes_in_models),
 )
 
 
@@ -82,17 +82,33 @@ def test_every_option_of_a_method_has_a_range(name: str) -> None:
             methods.build(name, {filled: schema[filled].get("default", 1)})
 
 
-def test_a_run_that_could_not_write_its_report_does_not_begin(place, tmp_path, monkeypatch) -> None:
-    """Oracle: the modes of folders, which bind all but root, who may run this test."""
-    monkeypatch.setattr(os, "access", lambda path, mode: mode == mode & os.stat(path).st_mode >> 6)
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    for option in ("--out", "--runs"):
-        given = (*settings.dry_run(), option, f"{closed}/new")
-        case = Case(option, given, (option, f"write into {closed}:"))
-        assert not unclear(case, place, tmp_path / option)
-    reads = ("status", making.SUITE, "--runs", str(closed))
-    assert unclear(Case("status", reads, ("",)), place, tmp_path / "status").startswith("accepted")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which not even root can make a file")
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [
+        *((option, ("run", making.SUITE, *making.PLACES)) for option in ("--out", "--runs")),
+        ("--out", ("run", making.SUITE, "--dry-run", *making.PLACES)),
+        ("--out", ("tune", making.SUITE, *making.PLACES)),
+        ("--out", ("report", making.SUITE, *making.PLACES)),
+        ("--out", ("track", making.SUITE, "--to", "tensorboard", *making.RUNS)),
+        ("--reference", ("speed", making.SUITE, *making.RUNS)),
+        ("--out", ("grow", "{place}/none", "--layers", "3", "--width", "64")),
+        ("DIR", ("export", "{place}/none")),
+        ("DIR", ("export", making.SUITE, "--data")),
+    ],
+)
+def test_what_could_not_be_written_in_the_end_is_said_at_once(option, command, place, tmp_path) -> None:
+    """Oracle: /proc, where the kernel lets nobody make a file, root included; no command gets as far as to see that
+    the model that it is given is not there."""
+    given = (*command, *(option,) * option.startswith("--"), "/proc/self/new/one")
+    said = f"{option} /proc/self/new{'' if option == '--reference' else '/one'}: cannot write into /proc/self ("
+    assert not unclear(Case(option, given, (said,)), place, tmp_path / "here")
+
+
+def test_to_find_out_whether_a_folder_can_be_written_leaves_nothing(tmp_path) -> None:
+    """Oracle: the folder's content. Nor is it asked of what is only read."""
+    refuse_files({"--out": tmp_path / "a" / "b", "--runs": Path("/proc/self/new")})
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_check_sees_what_is_unclear(place, tmp_path) -> None:

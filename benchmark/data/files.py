@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import glob
 import gzip
 import json
@@ -27,6 +28,8 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
     try:
         return _find(spec, skipped)
     except OSError as error:
+        if error.errno == errno.EINVAL:  # it names its cure
+            raise
         place = error.filename or spec
         raise DataError(
             f"{place if len(str(place)) < 300 else spec[:80]}: {error.strerror}: correct the path"
@@ -65,7 +68,7 @@ def refuse(error: OSError) -> NoReturn:
 
 
 def _inside(folder: Path, follow: bool = False) -> Iterator[Path]:
-    """The files below a folder. Raises OSError for a folder that cannot be read, DataError for what is no text.
+    """The files below a folder. Raises OSError for what cannot be read, or is no file, DataError for what is no text.
 
     `follow`: whether whoever reads them goes where links to folders lead.
     """
@@ -99,12 +102,10 @@ def _matching(pattern: str) -> Iterator[Path]:
 
 
 def _file(path: Path) -> Path:
-    """The path of a file. Raises DataError for one of something else."""
+    """The path of a file. Raises DataError for a link to nothing, OSError for what is no file."""
     if not path.exists():
         raise DataError(f"{path}: a link to a file that is not there: remove the link, or put the file back")
-    if not path.is_file():
-        raise DataError(f"{path}: no file but a pipe, a socket or a device: remove it, or name the files in the list")
-    return path
+    return regular(path)
 
 
 def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:

@@ -19,6 +19,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     A document begins with its `bos` or `cls` token, or where there is none with what ends one, and ends with its `eos`
     or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
     """
+    checksums.only_files(folder)
     checksums.check_snapshot(folder, without=".safetensors")
     try:
         from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without

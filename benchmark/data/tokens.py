@@ -338,6 +338,7 @@ def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 unfinished.mkdir(exist_ok=True)
+                checksums.only_files(unfinished)
                 try:
                     sweep(unfinished)
                     with naming(folder):

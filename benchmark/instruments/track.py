@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from benchmark.atomic import write_json
 from benchmark.errors import UserError
 from benchmark.records import RunRecords, load_runs
+from benchmark.regular import regular
 
 SECONDS = 10.0  # between two looks at records
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
@@ -138,6 +139,7 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
 
 def _sent(file: Path) -> dict[str, SentPlace]:
     """What the last call wrote down, by run."""
+    regular(file)
     try:
         return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):

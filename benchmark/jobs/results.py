@@ -34,6 +34,7 @@ from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
+from benchmark.regular import regular
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
@@ -329,7 +330,7 @@ def _compare(committed: Path, rendered: Path) -> int:
                 "the records give no such table: remove it" if name in ours else "is missing: render the report again"
             )
             raise ResultsError(f"{committed / name}: {what}")
-        if ours[name].read_bytes() != theirs[name].read_bytes():
+        if regular(ours[name]).read_bytes() != theirs[name].read_bytes():
             raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
     return len(ours)
 

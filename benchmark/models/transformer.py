@@ -330,7 +330,11 @@ def check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says. Raises ConfigError where there is none that can be read."""
+    """What a model's config.json says. Raises ConfigError where none can be read, DamagedFile for a pipe.
+
+    Whoever opens a model asks this first.
+    """
+    checksums.only_files(folder)
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage

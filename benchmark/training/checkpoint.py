@@ -17,6 +17,7 @@ import torch
 from benchmark.atomic import whole_file
 from benchmark.checksums import DamagedFile
 from benchmark.record_lines import PhaseSpending
+from benchmark.regular import regular
 from benchmark.training.contention import Running
 from benchmark.training.optimization import Moments
 
@@ -104,7 +105,7 @@ def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it
     torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
     the tensors here. Files of earlier versions do not say whose they are. Raises DamagedFile, which ends with the cure.
     """
-    if not path.exists():
+    if not regular(path).exists():
         return None
     try:
         with zipfile.ZipFile(path) as archive:

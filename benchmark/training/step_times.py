@@ -63,7 +63,7 @@ def table_of(config: RunConfig) -> Path | None:
 
 def machine_of(path: Path) -> Hardware:
     """What a table was measured on. Raises ConfigError for one that does not say."""
-    machine = json.loads(path.read_text(encoding="utf-8")).get("machine") or {}
+    machine = json.loads(regular(path).read_text(encoding="utf-8")).get("machine") or {}
     if not {"device", "cpu"} <= machine.keys():
         raise ConfigError(
             f"{path} does not say what machine it was measured on: measure it again with `run_all.py speed`"

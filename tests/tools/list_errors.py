@@ -55,6 +55,7 @@ ANOTHER = "another message, which the page has too"
 FILLED = {
     ("benchmark.atomic", "…: …"): "what the operating system says, after the file's name",
     ("benchmark.lease", "…: …"): "what the operating system says, after the file's name",
+    ("benchmark.checksums", "…: …"): ANOTHER,
     ("benchmark.checksums", "… is damaged: …"): "how to get the file back",
     ("benchmark.checksums", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",

@@ -14,7 +14,16 @@ from pathlib import Path
 import run_all
 from tests.support.malformed import Case, Make
 from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, stage_folder, write
-from tests.support.malformed.trained import NO_TOKENS, _edit, _runs, _swap_runs, _swap_stages, _tensors, of_100_bytes
+from tests.support.malformed.trained import (
+    NO_TOKENS,
+    _edit,
+    _runs,
+    _swap_runs,
+    _swap_stages,
+    _tensors,
+    model,
+    of_100_bytes,
+)
 
 DEEP = b"[" * 100_000
 
@@ -120,6 +129,45 @@ def _plain(make: Make) -> Make:
         shutil.copytree(published, here / "runs/model", ignore=shutil.ignore_patterns("checksums.json"))
 
     return both(made, make)
+
+
+def pipes_in_models() -> Iterator[Case]:
+    """Pipes in the place of a model's files, which libraries would open, for each command that reads one."""
+    wide = ("--layers", "3", "--width", "64", "--out", "{here}/out")
+    begun = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
+    for name in (
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "checksums.json", "generation_config.json"),
+        *("model.safetensors", "model.safetensors.index.json", "domain_discriminator.json", "lora.json"),
+    ):
+        for command in (
+            ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl"),
+            ("grow", "{here}/runs/model", *wide),
+            ("export", "{here}/runs/model", "{here}/out"),
+            ("run", SUITE, "--dry-run", *PLACES, *begun),
+        ):
+            named = ("{here}/runs/model/" + name + ": no file but a pipe",)
+            yield Case(f"{command[0]}: a pipe for {name}", command, named, both(model, _pipe(f"runs/model/{name}")))
+    sent = ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out")
+    yield Case(
+        "a pipe for what was sent", sent, ("tiny.json: no file but",), _pipe("runs/trackers/tensorboard/tiny.json")
+    )
+    text = (
+        "prepare",
+        SUITE,
+        *RUNS,
+        "--set",
+        'domains=[{{name="a", train=["{here}/text"]}}, {{name="b", train=["{place}/b.jsonl"]}}]',
+    )
+    yield Case("a pipe in a folder of text", text, ("text/a.jsonl: no file but a pipe",), _pipe("text/a.jsonl"))
+
+
+def _pipe(name: str) -> Make:
+    def make(here: Path) -> None:
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).unlink(missing_ok=True)
+        os.mkfifo(here / name)
+
+    return make
 
 
 def starts() -> Iterator[Case]:
