@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,20 @@ def named(text: str) -> list[str]:
     """The command that a text names, as a shell would split it."""
     [command] = re.findall(r"`python run_all.py ([^`]+)`", text)
     return shlex.split(command)
+
+
+@pytest.mark.parametrize("begun", [None, "", "suites/tiny"])
+def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
+    """Oracle: the tree of a folder of runs, which may be somebody else's or not be there: it is as it was."""
+    runs = place / "asked"
+    if begun is not None:
+        (runs / begun).mkdir(parents=True)
+    before = sorted(runs.rglob("*"))
+    asked = [("status",), ("run", "--dry-run"), ("tune", "--dry-run"), ("cancel", "--dry-run"), ("report",)]
+    for command, *options in asked:
+        assert cli(command, *options, "--runs", runs)[0] == 0
+        assert sorted(runs.rglob("*")) == before and runs.exists() == (begun is not None), command
+    shutil.rmtree(runs, ignore_errors=True)
 
 
 def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:

@@ -162,7 +162,7 @@ def test_a_model_of_what_is_no_file_is_not_opened(
 def test_what_a_run_keeps_is_a_file(read: Callable[[Path], object], tmp_path: Path) -> None:
     """Oracle: the name in the error, for checkpoints, sealed files, tables of step times, locks and leases."""
     os.mkfifo(tmp_path / "kept.7")
-    with pytest.raises((UserError, OSError), match=rf"kept.7: no file but a pipe|no file but a pipe.*kept.7"):
+    with pytest.raises((UserError, OSError), match=r"kept.7: no file but a pipe|no file but a pipe.*kept.7"):
         read(tmp_path / "kept.7")
 
 

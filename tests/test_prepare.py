@@ -234,7 +234,7 @@ def test_tokenising_goes_on_within_a_domain(tmp_path, monkeypatch, harm: str) ->
         for seen in (batches, asked, looked_up):
             seen.clear()
         counted: Any = Counted(load_bpe(tmp_path / "gpt2"), asked)
-        tokens._domain(domain, TextTokenizer(counted, *rest), DATA, folder, print)
+        tokens._domain(domain, TextTokenizer(counted, *rest), DATA, tokens._Place(folder, print, True))
         return {path.name: path.read_bytes() for path in folder.glob("domains/*/*")}
 
     monkeypatch.setattr(Words, "ids", ids)

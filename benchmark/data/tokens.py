@@ -108,6 +108,19 @@ class Corpus:
         return [domain.key for domain in self.domains]
 
 
+class Unprepared(Exception):
+    """Something is not there that would have to be made."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A folder of prepared data, who is told what is made in it, and whether what is not there is made."""
+
+    folder: Path
+    report: Say
+    makes: bool
+
+
 def prepare(
     domains: Sequence[Domain],
     tokenizer: TokenizerConfig,
@@ -116,17 +129,20 @@ def prepare(
     progress: Say | None = None,
     probes: Sequence[Domain] = (),
     start: Path | None = None,
+    *,
+    makes: bool = True,
 ) -> Corpus:
     """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the number, and no more: see
-    `DomainTokens.check`. Raises DataError, and DamagedFile.
+    `DomainTokens.check`. Raises DataError, and DamagedFile; Unprepared, with nothing made, if something is not there
+    and `makes` is false.
     """
-    report = progress or (lambda line: None)
+    into = _Place(folder, progress or (lambda line: None), makes)
     with _without_library_threads():
-        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, folder, report)
+        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, into)
         made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-        opened = [_domain(domain, made_with, data, folder, report) for domain in (*domains, *probes)]
+        opened = [_domain(domain, made_with, data, into) for domain in (*domains, *probes)]
     stream, held_out = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
     made = Corpus(made_with.bpe, made_with.vocabulary, stream, held_out, made_with.special)
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
@@ -138,9 +154,7 @@ def prepare(
 # Tokenizers
 
 
-def _tokenizer(
-    domains: Sequence[Domain], config: TokenizerConfig, data: Data, folder: Path, report: Say
-) -> TextTokenizer:
+def _tokenizer(domains: Sequence[Domain], config: TokenizerConfig, data: Data, into: _Place) -> TextTokenizer:
     if config.folder:
         bpe = load_bpe(Path(config.folder).expanduser())
     else:
@@ -150,17 +164,17 @@ def _tokenizer(
         identity = digest([FORMAT, config.vocabulary, config.sample_bytes, sources])
 
         def make(unfinished: Path) -> None:
-            report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+            into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
             texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
             trained = train_bpe(texts, config.vocabulary)
             if (size := trained.get_vocab_size()) < config.vocabulary:
-                report(
+                into.report(
                     f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
                     "give more text or raise tokenizer.sample_bytes"
                 )
             trained.save(str(unfinished / "tokenizer.json"))
 
-        made = _once(folder / "tokenizers" / identity, make, report)
+        made = _once("tokenizers", identity, into, make)
         checksums.check(made, _cure(made), named=("tokenizer.json",))
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     return TextTokenizer.of(bpe)
@@ -183,15 +197,15 @@ def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
 # Domains
 
 
-def _domain(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> DomainTokens:
+def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
     source = corpus.identity(domain, data.valid_share)
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
 
     def make(unfinished: Path) -> None:
-        report(f"{domain.name}: tokenising")
-        _tokenise(domain, made_with, data, unfinished, report)
+        into.report(f"{domain.name}: tokenising")
+        _tokenise(domain, made_with, data, unfinished, into.report)
 
-    made = _once(folder / "domains" / identity, make, report)
+    made = _once("domains", identity, into, make)
     checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
     info, train, valid = _read(made, made_with.dtype)
     if "valid_bytes" not in info:  # of an earlier version, which had no checksums either
@@ -327,14 +341,17 @@ def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def _once(folder: Path, make: Callable[[Path], None], report: Say) -> Path:
-    """`folder`, filled by `make` if it is not there: by one process while others wait, and all of it or nothing.
+def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
+    """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing.
 
     What `make` wrote stays for the next one where it was killed or told to stop, and goes where text or disk are bad.
     """
+    folder = into.folder / kind / identity
     if not folder.exists():
+        if not into.makes:
+            raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _leased(folder, report) as lease:
+        with _leased(folder, into.report) as lease:
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 unfinished.mkdir(exist_ok=True)
