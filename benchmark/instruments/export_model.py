@@ -16,6 +16,7 @@ from benchmark.models import LanguageModel, experts, progressive, saved_tokenize
 from benchmark.models.lora import LoraModel
 from benchmark.models.of_stage import load_left
 from benchmark.models.plain import plain
+from benchmark.models.weights import logits_of, random_rows
 from benchmark.settings.config import ConfigError
 from benchmark.store import Store, run_line
 
@@ -61,6 +62,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
     domain = _domain(model, stage, prompt)
     card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
     network, saved = plain(model, saved_tokenizer.read(folder, model.vocabulary), domain)
+    logits_of(network, random_rows(network, 1), folder)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)

@@ -20,12 +20,12 @@ from benchmark.models.growth import Mode, grow
 from benchmark.models.of_stage import load_left
 from benchmark.models.transformer import configuration, load_network
 from benchmark.models.weight_files import SHARD, WeightFiles
+from benchmark.models.weights import logits_of, random_rows
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.config import ConfigError
 
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
-COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OF_THE_SIZE = (
     "*.safetensors",
     "*.bin",
@@ -81,8 +81,8 @@ def grow_checkpoint(
             raise ConfigError(f"cannot grow {checkpoint}: it has {kind}, whose sizes are those of its network: {cure}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
     network = opened.model.network if opened else _network(checkpoint)
-    rows = _rows_of(opened) if opened else _random_rows(network, seed)
-    before = _measured(network, rows, opened)
+    rows = _rows_of(opened) if opened else random_rows(network, COMPARED, seed)
+    before = _measured(network, rows, opened, checkpoint)
     with whole_folder(out) as folder, tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
 
         def progress(done: int, of: int) -> None:
@@ -106,7 +106,7 @@ def grow_checkpoint(
         del network
         if opened:
             opened.model.set_network(grown)
-        after = _measured(grown, rows, opened)
+        after = _measured(grown, rows, opened, checkpoint)
     perplexities = (before[1], after[1]) if opened else None
     moved = max(
         (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
@@ -132,14 +132,10 @@ def _rows_of(opened: ModelOnText) -> Tensor:
     return opened.model.with_prompts(batch.tokens, batch.domains)
 
 
-def _random_rows(network: PreTrainedModel, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    columns = min(COLUMNS, network.config.max_position_embeddings // 2)
-    return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
-
-
 @torch.no_grad()
-def _measured(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
+def _measured(
+    network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None, checkpoint: Path
+) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
-    logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
+    logits = logits_of(network, rows[:COMPARED], checkpoint)
     return logits, opened.perplexity(opened.newest) if opened else 0.0

@@ -131,6 +131,14 @@ def _plain(make: Make) -> Make:
     return both(made, make)
 
 
+def overflowing() -> Iterator[Case]:
+    """Weights that are numbers, and with which nothing can be computed."""
+    grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
+    for command in (grown, ("export", "{here}/runs/model", "{here}/out")):
+        named = ("{here}/runs/model: what the model computes overflows",)
+        yield Case(f"{command[0]}: numbers that overflow", command, named, both(model, _tensors("3e38")))
+
+
 def pipes_in_models() -> Iterator[Case]:
     """Pipes in the place of a model's files, which libraries would open, for each command that reads one."""
     wide = ("--layers", "3", "--width", "64", "--out", "{here}/out")
