@@ -40,4 +40,6 @@ def content(path: Path | str) -> bytes:
 
 
 def _refuse(path: Path | str) -> NoReturn:
-    raise OSError(errno.EINVAL, "no file but a pipe, a socket or a device; give a file", str(path))
+    raise OSError(
+        errno.EINVAL, "no file but a pipe, a socket or a device; put a file in its place, or remove it", str(path)
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import run_all
 from tests.support.malformed import Case, Make
-from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, stage_folder, write
+from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, pipe, stage_folder, write
 from tests.support.malformed.trained import (
     NO_TOKENS,
     _edit,
@@ -154,10 +154,10 @@ def pipes_in_models() -> Iterator[Case]:
             ("run", SUITE, "--dry-run", *PLACES, *begun),
         ):
             named = ("{here}/runs/model/" + name + ": no file but a pipe",)
-            yield Case(f"{command[0]}: a pipe for {name}", command, named, both(model, _pipe(f"runs/model/{name}")))
+            yield Case(f"{command[0]}: a pipe for {name}", command, named, both(model, pipe(f"runs/model/{name}")))
     sent = ("track", SUITE, "--to", "tensorboard", *RUNS, "--out", "{here}/out")
     yield Case(
-        "a pipe for what was sent", sent, ("tiny.json: no file but",), _pipe("runs/trackers/tensorboard/tiny.json")
+        "a pipe for what was sent", sent, ("tiny.json: no file but",), pipe("runs/trackers/tensorboard/tiny.json")
     )
     text = (
         "prepare",
@@ -166,16 +166,7 @@ def pipes_in_models() -> Iterator[Case]:
         "--set",
         'domains=[{{name="a", train=["{here}/text"]}}, {{name="b", train=["{place}/b.jsonl"]}}]',
     )
-    yield Case("a pipe in a folder of text", text, ("text/a.jsonl: no file but a pipe",), _pipe("text/a.jsonl"))
-
-
-def _pipe(name: str) -> Make:
-    def make(here: Path) -> None:
-        (here / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / name).unlink(missing_ok=True)
-        os.mkfifo(here / name)
-
-    return make
+    yield Case("a pipe in a folder of text", text, ("text/a.jsonl: no file but a pipe",), pipe("text/a.jsonl"))
 
 
 def starts() -> Iterator[Case]:
