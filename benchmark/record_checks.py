@@ -256,6 +256,8 @@ def flaw_of_stage(lines: Sequence[Line], key: str, learned: Sequence[str]) -> st
     """
     if not lines:
         return ""
+    # Two of kind "done" are no flaw: a writer that hung after it had asked for its lease may add its own to that of who
+    # took over. The last one counts, and the hash in it is held against the model.
     begun, done = _first(lines, "stage"), _first(lines, "done")
     if not begun:
         return "these are records of a stage without a line of kind 'stage'"
