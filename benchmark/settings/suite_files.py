@@ -184,9 +184,8 @@ def load_study(study: Path) -> list[Suite]:
 def refuse_files(folders: Mapping[str, Path | None], written: Collection[str] = ("--out",)) -> None:
     """Raise ConfigError for an option, by name, whose folder cannot be one, or that would tear a script.
 
-    What is called in a folder with such a name would, too. Into the folders of `written` something can be written: a
-    command that says so only after hours of training has done it for nothing. A file that has no name, where the file
-    system has such, is made to find out: root may write everywhere, but not on a disk that is read-only, or in /proc.
+    What is called in a folder with such a name would, too. Into the folders of `written` something can be written, or a
+    command says so only after hours of training. Not even root can everywhere, so a file without a name is made there.
     """
     for option, folder in folders.items():
         if folder is None:
@@ -216,8 +215,7 @@ def refuse_unused(options: argparse.Namespace) -> None:
     Of a suite's keys that has the names of the tables alone.
     """
     folders = {f"--{option}": getattr(options, option, None) for option in ("runs", "out", "study")}
-    table = getattr(options, "reference", None)
-    folders["--reference"] = table and table.absolute().parent
+    folders["--reference"] = getattr(options, "reference", None) and options.reference.absolute().parent
     reads = () if hasattr(options, "executor") else ("--runs",)  # what trains writes into it, too
     refuse_files(folders, folders.keys() - reads)
     chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
