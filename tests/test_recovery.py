@@ -184,6 +184,15 @@ def test_several_processes_go_on_with_fewer_rows_when_asked(folder: Path) -> Non
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_rows_that_memory_did_not_hold_are_not_tried_again_for_later_models(folder: Path) -> None:
+    """Oracle: a model is never smaller than those before it; one that came before may have memory for more rows."""
+    lab = lab_of(Plain, folder)
+    run = lab.run(lab.config(), "later")
+    line = {"kind": "failed", "stage": 1, "error": "", "traceback": "", "rank": 0, "micro_batch_size": 2}
+    records.append(run.store.run_file(run.config), line)
+    assert [run._rows(stage) for stage in range(3)] == [lab.config().training.batch_size, 2, 2]
+
+
 def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_path: Path) -> None:
     """Oracle: ten steps' worth of a table made for the rows that were asked for are ten steps."""
     lab, table = lab_of(Hungry, folder), tmp_path / "times.json"

@@ -243,9 +243,12 @@ class Run:
         return self.config.training.micro_batch_size or self.config.training.batch_size
 
     def _rows(self, stage: int) -> int:
-        """Rows of a forward pass: those asked for, or fewer where several processes had no memory for them."""
+        """Rows of a forward pass: those asked for, or fewer where several processes had no memory for them.
+
+        Nor have they for a later stage's model, which is as large at least.
+        """
         told = records.read(self.store.run_file(self.config))
-        failed = [line for line in told if line["kind"] == "failed" and line["stage"] == stage]
+        failed = [line for line in told if line["kind"] == "failed" and line["stage"] <= stage]
         fewer: list[int] = [line["micro_batch_size"] for line in failed if "micro_batch_size" in line]
         return min([self._rows_wanted, *fewer])
 
