@@ -1,11 +1,12 @@
 """Who has what below `--runs`: leases, which say their owner and a sign of life, beside a file lock where there is one.
 
-A file lock (flock) ends with its owner, and holds while that is stopped; but some file systems have none, and some keep
-it to one machine. So whoever works on something also writes `NAME.1`, which only one can create, and touches it every
-ten seconds (Gray and Cheriton 1989, Leases). The next owner writes `NAME.2`, and so on; the highest number counts. An
-owner is dead if its process is, on its own machine; if Slurm has queued its job again; or, seen from elsewhere, after
-90 s without a sign of life, 10 s where it has not even said who it is. No clocks of two machines are compared. One that
-was only silent finds a higher number than its own before it writes anything more.
+A file lock (flock) ends with its owner; but some file systems have none, some keep it to one machine, and some keep it
+when that has died: NFSv4 for a while, NFSv3 until it is back. So a lock alone keeps nobody out for long: whoever works
+on something also writes `NAME.1`, which only one can create, and touches it every ten seconds (Gray and Cheriton 1989,
+Leases). The next owner writes `NAME.2`, and so on; the highest number counts. An owner is dead if its process is, on
+its own machine; if Slurm has queued its job again; or, seen from elsewhere, after 90 s without a sign of life, 10 s
+where it has not even said who it is. No clocks of two machines are compared. One that was only silent finds a higher
+number than its own before it writes anything more.
 """
 
 from __future__ import annotations
@@ -175,10 +176,10 @@ class Lease(Lock):
                 f"{self.path} cannot be written by {_user()}: in a folder of runs that users share, each works with "
                 "`umask 002`, and `chmod -R g+w` mends what was written before"
             ) from None
-        if file is None:
-            return False
+        is_locked = file is None
+        file = self._opened() if file is None else file
         try:
-            taken = self._claim()
+            taken = self._claim(is_locked)
         except BaseException:
             os.close(file)
             raise
@@ -242,11 +243,11 @@ class Lease(Lock):
         names = (file.name for file in os.scandir(self.path.parent) if file.name.startswith(prefix))
         return [int(number) for name in names if (number := name.removeprefix(prefix)).isdigit()]
 
-    def _claim(self) -> bool:
-        """Be the next owner, unless the last one lives, or another is faster."""
+    def _claim(self, is_locked: bool) -> bool:
+        """Be the next owner, unless the last one lives, or another is faster. `is_locked`: the file, by another."""
         before = self._numbers()
         last = max(before, default=0)
-        if last and not self._is_free(last):
+        if not self._is_free(last, is_locked):
             return False
         mine = self._numbered(last + 1)
         try:
@@ -271,7 +272,7 @@ class Lease(Lock):
     def _give_back(self, number: int) -> bool:
         """Make it nobody's; False where the disk does not let it."""
         try:
-            with self._numbered(number).open("r+b") as file:  # removed, its number could be taken again
+            with regular(self._numbered(number)).open("r+b") as file:  # removed, its number could be taken again
                 file.write(b"{}")
                 file.truncate()
         except OSError as error:
@@ -283,18 +284,21 @@ class Lease(Lock):
         while not self._give_back(number):
             time.sleep(BEAT)
 
-    def _is_free(self, number: int) -> bool:
-        """Whether its owner has given it back, is dead, or was silent for too long while this process looked."""
-        path = self._numbered(number)
+    def _is_free(self, number: int, is_locked: bool) -> bool:
+        """Whether its owner has given it back, is dead, or was silent for too long while this process looked.
+
+        Who has the lock is about to be the owner, or was on a machine that died, whose locks NFSv3 keeps.
+        """
+        sign, content = 0, b"{}"  # of number 0, which nobody ever had
         try:
-            with regular(path).open(
-                "rb"
-            ) as file:  # to open a file is to ask the server of a network file system for its times
-                sign, content = os.fstat(file.fileno()).st_mtime_ns, file.read()
+            if number:
+                # to open a file is to ask the server of a network file system for its times
+                with regular(self._numbered(number)).open("rb") as file:
+                    sign, content = os.fstat(file.fileno()).st_mtime_ns, file.read()
         except FileNotFoundError:
             return False
         owner = _parsed(content)
-        if content == b"{}" or (owner and owner.is_dead()):
+        if not is_locked and (content == b"{}" or (owner and owner.is_dead())):
             return True
         if owner and owner.is_dead() is False:
             return False
@@ -302,7 +306,8 @@ class Lease(Lock):
         # what passed between two looks says little of another machine: this process, or the disk, may have stood still
         self._silent = self._silent + min(now - self._looked, 2 * PAUSES[1]) if seen == self._seen else 0.0
         self._seen, self._looked = seen, now
-        return self._silent > (EXPIRES if owner else BEAT)  # one that died before it had said who it is wrote no line
+        # one that died before it had said who it is wrote no line
+        return self._silent > (EXPIRES if owner and not owner.is_dead() else BEAT)
 
     def _keep(self, number: int) -> None:
         """Give signs of life until it is given back or lost."""

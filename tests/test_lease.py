@@ -153,6 +153,30 @@ def test_who_died_before_it_said_who_it_is_keeps_nobody_waiting(tmp_path: Path, 
     lease.release()
 
 
+@pytest.mark.parametrize(("said", "seconds"), [(None, 10), ({}, 10), ({"job": ""}, 90), ({"job": "c/7"}, 10)])
+def test_a_lock_that_a_dead_machine_left_behind_keeps_nobody_out(
+    said, seconds: int, tmp_path: Path, monkeypatch
+) -> None:
+    """Oracle: the rule: 90 s of watching without a sign of life, or 10 s where nobody has it, or where Slurm has queued
+    the job again. A server of NFSv3 keeps the lock of a machine until that is back, which may be never."""
+    kept, now = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT), [100.0]
+    fcntl.flock(kept, fcntl.LOCK_EX)
+    if said is not None:
+        text = json.dumps(said and dataclasses.asdict(me()) | {"kernel": "another", **said})
+        (tmp_path / "lock.1").write_text(text)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for name, value in {"CLUSTER_NAME": "c", "JOB_ID": "7", "RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    mine = Lease(tmp_path / "lock")
+    for _ in range(seconds + 1):
+        assert not mine.try_acquire()
+        now[0] += 1.0
+    assert mine.try_acquire() and mine.owner() == me() and not Lease(tmp_path / "lock").try_acquire()
+    mine.release()
+    os.close(kept)
+    assert Lease(tmp_path / "lock").try_acquire()
+
+
 def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
     nobody knows."""

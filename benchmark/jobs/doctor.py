@@ -39,8 +39,7 @@ LITTLE = 10e9  # bytes of free space
 SKEW = 5.0  # seconds that clocks may differ: states and times of jobs are compared between machines
 AGAIN = "BeginTime"  # why a job waits that was queued again
 LEASES = (
-    "leases stand in, and a stage whose process died elsewhere waits for 90 s; `mount -o flock` (Lustre) lets it go at "
-    "once"
+    "leases stand in; a stage whose process died elsewhere waits for 90 s, as it does with `mount -o flock` (Lustre)"
 )
 OPTIONS = (
     *("partition", "account", "qos", "constraint", "gpus_per_node", "gpus_per_task", "gres"),
