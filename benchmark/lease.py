@@ -257,8 +257,10 @@ class Lease(Lock):
         try:
             with naming(mine), file:
                 json.dump(asdict(me()), file)
-        except BaseException:
+        except BaseException as error:
             mine.unlink(missing_ok=True)  # the next one would wait for it to say whose it is
+            if isinstance(error, OSError) and error.errno in GONE:  # an old number, which the faster one has removed
+                return False
             raise
         # one that took long to come here, after several others, has created an old number anew
         if max(self._numbers()) != last + 1:
@@ -289,14 +291,10 @@ class Lease(Lock):
 
         Who has the lock is about to be the owner, or was on a machine that died, whose locks NFSv3 keeps.
         """
-        sign, content = 0, b"{}"  # of number 0, which nobody ever had
-        try:
-            if number:
-                # to open a file is to ask the server of a network file system for its times
-                with regular(self._numbered(number)).open("rb") as file:
-                    sign, content = os.fstat(file.fileno()).st_mtime_ns, file.read()
-        except FileNotFoundError:
+        read = _content(self._numbered(number)) if number else (0, b"{}")  # the first one has none before it
+        if read is None:
             return False
+        sign, content = read
         owner = _parsed(content)
         if not is_locked and (content == b"{}" or (owner and owner.is_dead())):
             return True
@@ -329,10 +327,20 @@ class Lease(Lock):
 
 
 def _read(path: Path) -> Owner | None:
+    read = _content(path)
+    return _parsed(read[1]) if read else None
+
+
+def _content(path: Path) -> tuple[int, bytes] | None:
+    """When a file was written last, and what; None if it is gone, or goes while it is read, which NFS does not hide."""
     try:
-        return _parsed(regular(path).read_bytes())
-    except FileNotFoundError:
-        return None
+        # to open a file is to ask the server of a network file system for its times
+        with regular(path).open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns, file.read()
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise
 
 
 def _parsed(content: bytes) -> Owner | None:

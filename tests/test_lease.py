@@ -177,6 +177,23 @@ def test_a_lock_that_a_dead_machine_left_behind_keeps_nobody_out(
     assert Lease(tmp_path / "lock").try_acquire()
 
 
+@pytest.mark.parametrize(("module", "name"), [(os, "fstat"), (json, "dump")])
+def test_a_lease_that_is_removed_meanwhile_is_somebody_elses(module, name: str, tmp_path: Path, monkeypatch) -> None:
+    """Oracle: NFS: what another machine removes while it is open here can neither be read nor written any more."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    (tmp_path / "lock").touch()
+    (tmp_path / "lock.1").write_text("{}")
+    mine = Lease(tmp_path / "lock")
+    with monkeypatch.context() as there:
+        there.setattr(module, name, fail)
+        assert not mine.try_acquire() and mine.owner() is None and not mine.is_taken()
+    assert mine.try_acquire() and mine.owner() == me()
+    mine.release()
+
+
 def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
     nobody knows."""
