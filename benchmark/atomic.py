@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -64,7 +66,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         with naming(folder):
             yield beside
+        mode = beside.stat().st_mode
         for path in (*beside.rglob("*"), beside):
+            _share_as(mode, path)
             sync(path)
         if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
             old = _beside(folder)
@@ -76,6 +80,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         sync(folder.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _share_as(mode: int, path: Path) -> None:
+    """Let those read and write a file whom the folder's mode, which is made by the umask, lets into the folder.
+
+    safetensors gives a file to its user alone, whatever the umask.
+    """
+    status = path.lstat()
+    if stat.S_ISREG(status.st_mode) and (lacking := mode & 0o666 & ~status.st_mode):
+        with contextlib.suppress(PermissionError):  # a file system without modes
+            path.chmod(stat.S_IMODE(status.st_mode) | lacking)
 
 
 LEFT = 3600.0  # seconds after which nobody writes a file of a report any more

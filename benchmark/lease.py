@@ -221,10 +221,11 @@ class Lease(Lock):
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
         if not self.path.exists():  # nobody ever had it; who only asks creates nothing
             return False
-        file = self._locked()
-        if file is None:
-            return True
-        os.close(file)
+        with contextlib.suppress(PermissionError):  # who may only read goes by what the owner has written
+            file = self._locked()
+            if file is None:
+                return True
+            os.close(file)
         found = self._numbered(max(self._numbers(), default=0))
         owner = _read(found)
         if owner is None or owner.is_dead() is not None:

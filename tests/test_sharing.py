@@ -13,15 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import run_all
 from benchmark import sharing
+from benchmark.atomic import whole_folder
 from benchmark.data.run_corpus import corpus_of
 from benchmark.errors import UserError
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.staging import staged
 from benchmark.lease import Lease
+from benchmark.models.transformer import naming_damage
 from benchmark.settings.config import ConfigError
 from benchmark.sharing import check_sharing, exposed
 from benchmark.store import Store
@@ -94,6 +98,44 @@ def test_a_stage_or_notebook_refuses_what_cannot_be_shared(lab: Lab, capsys) -> 
     assert not list(lab.runs.iterdir())
 
 
+def test_who_looks_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    """Oracle: no file: one that a umask of 022 had made would keep others from preparing."""
+    for words in ("status", "cancel", "run --dry-run"):
+        assert lab.call(*words.split()) == 0 and not list(lab.runs.iterdir())
+    assert run_all.main(["report", str(lab.file), "--runs", str(lab.runs), "--out", str(tmp_path / "report")]) == 0
+    assert not list(lab.runs.iterdir())
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
+def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) -> None:
+    """Oracle: what the umask means for all other files; safetensors 0.8 gives its own to the user alone."""
+    with with_umask(umask):
+        with whole_folder(tmp_path / "model") as folder:
+            save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
+            (folder / "config.json").write_text("{}")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()}
+    assert modes == dict.fromkeys(("model.safetensors", "config.json"), 0o666 & ~umask)
+
+
+def test_a_model_of_another_user_is_not_called_damaged(tmp_path: Path) -> None:
+    """Oracle: the system's own word, with the file; a copy of the model, or training it again, would be no cure."""
+    with pytest.raises(PermissionError, match="model.safetensors"), naming_damage(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))
+
+
+def test_who_may_only_read_sees_who_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the lease, which is held, then not."""
+
+    def refuse(lock: Lease) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(lock.path))
+
+    lease = Lease(tmp_path / "lock")
+    with lease:
+        monkeypatch.setattr(Lease, "_locked", refuse)
+        assert Lease(tmp_path / "lock").is_taken()
+    assert not Lease(tmp_path / "lock").is_taken()
+
+
 def test_code_and_pickles_never_lie_where_others_write(lab: Lab, tmp_path: Path, monkeypatch) -> None:
     """Oracle: the modes of all that jobs load, and of the folders on the way there, as `ls -l` says them; records
     are for the group to go on with."""
@@ -152,6 +194,11 @@ def test_what_another_user_submitted_is_not_submitted_again(lab: Lab, tmp_path: 
     assert lab.submit() == 0
     assert slurm.users == f"{os.getuid()},{OTHER}" and not slurm.released
     assert [job.id for job in lab.jobs()] == before
+    with monkeypatch.context() as patch:  # an operator of the cluster may end them
+        patch.setattr(os, "getuid", lambda: OTHER + 1)
+        capsys.readouterr()
+        assert lab.call("cancel") == 0
+        assert f"{len(before)} jobs of another cluster or user go on" in capsys.readouterr().out
     slurm.arrays.clear()
     slurm.settings["PrivateData"] = "jobs,users"
     capsys.readouterr()

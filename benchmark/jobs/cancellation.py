@@ -28,9 +28,10 @@ def cancel(
         kept = {job.id for job in known if not _is_of(job, runs)}
         wanted = [job for job in known if _is_of(job, runs)]
         # a bundle has the id of all its jobs
-        found = [job for job in wanted if job.id not in kept and not job.history.elsewhere]
-        if elsewhere := sum(job.history.elsewhere for job in wanted):
-            told.append(f"{elsewhere} jobs of another cluster or user go on: the same command there ends them")
+        theirs = [job.history.whose != "mine" for job in wanted]
+        found = [job for job, not_mine in zip(wanted, theirs, strict=True) if job.id not in kept and not not_mine]
+        if any(theirs):
+            told.append(f"{sum(theirs)} jobs of another cluster or user go on: the same command there ends them")
         if any(job.state == "unknown" for job in found):
             raise UserError(f"nothing is ended: {found[0].detail}; try again once Slurm answers")
         told += [f"{job.id}  {job.name}  {job.state}" for job in found] if dry_run else []

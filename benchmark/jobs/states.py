@@ -22,7 +22,13 @@ class History:
     ended: float | None = None
     started: float | None = None  # the last time
     called: str = ""  # the suite, by the command line that submitted it
-    elsewhere: bool = False  # on another cluster, or of another user and not shown: nobody here can ask or end it
+    # "elsewhere": on another cluster, or of another user and not shown, so that nobody here can ask
+    whose: Literal["mine", "another user's", "elsewhere"] = "mine"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether nobody here can ask about it."""
+        return self.whose == "elsewhere"
 
     @property
     def last_seen(self) -> float:

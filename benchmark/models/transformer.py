@@ -376,7 +376,7 @@ def naming_damage(folder: Path) -> Iterator[None]:
     """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names the folder."""
     try:
         yield
-    except (UserError, MemoryError):
+    except (UserError, MemoryError, PermissionError):  # of another user: a copy would be no cure
         raise
     except Exception as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]

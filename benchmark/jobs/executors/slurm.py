@@ -341,7 +341,7 @@ def _unasked(job: Job) -> JobState:
     if job.is_own:
         why = f"on cluster {there}; `status` there tells"
     state = _state(job, "unknown", why)
-    return dataclasses.replace(state, history=dataclasses.replace(state.history, elsewhere=True))
+    return dataclasses.replace(state, history=dataclasses.replace(state.history, whose="elsewhere"))
 
 
 def _state(job: Job, state: StateName, detail: str, ended: float | None = None) -> JobState:

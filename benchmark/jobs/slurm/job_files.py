@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,7 +79,8 @@ class Job:
         """When and where it was."""
         nodes = tuple(start["node"] for start in self.starts)
         started = self.starts[-1]["time"] if self.starts else None
-        return History(self.submitted["log"], self.submitted["time"], nodes, ended, started, self.submitted["called"])
+        told = History(self.submitted["log"], self.submitted["time"], nodes, ended, started, self.submitted["called"])
+        return told if self.is_own or os.getuid() == 0 else replace(told, whose="another user's")
 
 
 def folder_of(runs: Path, suite: str) -> Path:
