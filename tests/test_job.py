@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from benchmark.jobs.slurm import bundle, commands, job, job_files, snapshot
 from benchmark.jobs.slurm.bundle import TrainBundle, own_slots
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.process import PREEMPTION
+from benchmark.jobs.slurm.submission import DEAF
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.store import Store
 from benchmark.training.processes import World
@@ -54,13 +56,16 @@ signal.signal(PREEMPTION, lambda *_: came.append(1))
 before = list(came)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [PREEMPTION])
 import benchmark
-print(json.dumps([before, came, sys.argv[1:], benchmark.__file__, gc.isenabled()]))
+heard = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+print(json.dumps([before, came, sys.argv[1:], benchmark.__file__, gc.isenabled(), heard]))
 """
 
 
-def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
-    """A signal before there is a handler ends a process (POSIX); here it waits. The current folder is not searched.
-    Imports are not searched for garbage, and the work of a job is."""
+@pytest.mark.parametrize("begin_with", ["", DEAF])
+def test_start_loses_no_signal_and_takes_its_own_code(begin_with: str, tmp_path) -> None:
+    """A signal before there is a handler ends a process (POSIX); here it waits, and SIGTERM is heard, whatever a
+    container's runtime ignores. The current folder is not searched. Imports are not searched for garbage, and the work
+    of a job is."""
     code = snapshot.take(tmp_path / "code")
     (tmp_path / "held.py").write_text(HELD)
     (tmp_path / "FOLDER").mkdir()
@@ -75,15 +80,16 @@ def test_start_loses_no_signal_and_takes_its_own_code(tmp_path) -> None:
         )
     )
     done = subprocess.run(
-        [sys.executable, "-u", str(patched), "-u", "-m", "held", "FOLDER"],
+        [*shlex.split(begin_with), sys.executable, "-u", str(patched), "-u", "-m", "held", "FOLDER"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    before, came, arguments, where, collects = json.loads(done.stdout)
-    assert (before, came, arguments) == ([], [1], ["FOLDER"]) and where.startswith(str(code)) and not collects
+    before, came, arguments, where, collects, heard = json.loads(done.stdout)
+    assert (before, came, arguments, heard) == ([], [1], ["FOLDER"], True)
+    assert where.startswith(str(code)) and not collects
 
 
 def test_stop_signals() -> None:

@@ -69,9 +69,17 @@ def longest_off_the_clock(lab: Lab, row: str) -> float:
 
 @pytest.fixture(scope="module")
 def sweep(cluster, texts, tmp_path_factory) -> Iterator[Lab]:
-    """A whole suite, from text to tables. One run reaches its time limit, one fails, one dies without a word."""
+    """A whole suite, from text to tables, Python in something like a container. One run reaches its time limit, one
+    fails, one dies without a word."""
     with new_lab(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as lab:
-        lab.write('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies", slurm="signal_delay_s = 50")
+        lab.write(
+            '{ method = "naive" }',
+            '{ method = "er" }',
+            "limited",
+            "trips",
+            "dies",
+            slurm=f"{lab.runtime()}signal_delay_s = 50",
+        )
         for row, what in {"limited": "slow", "trips": "trip 0", "dies": "die"}.items():
             lab.tell(row, what)
         lab.submit()
@@ -204,8 +212,8 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
 @only_thorough
 def test_preemption_that_cancels_at_once(lab: Lab) -> None:
     """A job without a grace time (PreemptMode=CANCEL, GraceTime=0) has Slurm's KillWait, here five seconds, to save and
-    to queue itself again. Oracle: an undisturbed run, bit for bit."""
-    lab.write("x", slurm='partition = "preemptible"').tell("x", "slow")
+    to queue itself again; Python runs in something like a container. Oracle: an undisturbed run, bit for bit."""
+    lab.write("x", slurm=f'{lab.runtime()}partition = "preemptible"').tell("x", "slow")
     scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL", "GraceTime=0")
     try:
         lab.submit()

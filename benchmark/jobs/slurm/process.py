@@ -17,6 +17,9 @@ PREEMPTION = getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "
 if __name__ == "__main__":
     gc.disable()  # looking for garbage takes a seventh of the time of imports, which leave none; the job enables it
     signal.pthread_sigmask(signal.SIG_BLOCK, [PREEMPTION])
+    for number in (PREEMPTION, signal.SIGTERM):  # ignored where a container's runtime is to live through them
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     # The snapshot this file lies in comes first, before an installed package, and the current folder is not searched.
     sys.path[0] = str(Path(__file__).parents[3])
     from benchmark.jobs.slurm.private import check_private

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 import uuid
 from collections import defaultdict
@@ -27,6 +28,7 @@ from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
+from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.resources import Resources
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
@@ -36,6 +38,9 @@ FEW = 20  # calls that wire single tasks, whatever their number; beyond it one f
 TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
+# Slurm signals all processes of a job. A container's runtime that stays beside Python (bubblewrap with --unshare-pid)
+# would die of what asks Python to save, and take that along: so it begins deaf, and `process.py` lets Python hear again.
+DEAF = f"""sh -c 'trap "" {signal.Signals(PREEMPTION).name[3:]} TERM; exec "$0" "$@"'"""
 # in what sbatch says of too large a submission; of other limits too, which it then names
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification", "MaxJobCount")
 
@@ -238,7 +243,8 @@ class Submission:
 
     def _submit(self, batch: SubmitCall) -> str:
         """The id of a held job or array."""
-        interpreter = self.suite.slurm.python or shlex.quote(sys.executable)
+        own = self.suite.slurm.python
+        interpreter = f"{DEAF} {own}" if own else shlex.quote(sys.executable)
         python = f"{interpreter} -u {shlex.quote(str(self._program))}"
         logs, limit = self.destination.logs, self.suite.slurm.max_num_timeout
         try:
