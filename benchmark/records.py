@@ -238,7 +238,7 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     """The last line of each of these kinds, by kind, as far as there is one; none without a file.
 
     Lines are read from the end on: the last line's kind comes first. Of those that are passed over no more is decoded
-    than their kind: they must be whole. Of lines that have a type its fields are there. Raises as `read` does.
+    than their kind: they must be whole. Of lines that have a type, only its fields are there. Raises as `read` does.
     """
     found: dict[str, Record] = {}
     of_stage = os.path.basename(path) == STAGE_FILE

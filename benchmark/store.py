@@ -114,10 +114,11 @@ def _names(folder: Path) -> set[str]:
 
 def run_line(path: Path) -> RunLine | None:
     """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
-    line = records.last(path, "run")
+    lines = records.read(path) if path.exists() else []  # whole: its settings are more than its type names
+    line = next((one for one in reversed(lines) if one["kind"] == "run"), None)
     if line and (wrong := flaw_of_run(line, path.stem)):
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
-    return cast(RunLine, line)
+    return cast(RunLine | None, line)
 
 
 def recorded_stages(config: NamedRun, store: Store) -> list[str]:
