@@ -83,9 +83,9 @@ def only_files(folder: Path) -> None:
     """
     try:
         if regular(folder).is_dir():
-            for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-                if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
-                    regular(Path(entry.path))
+            for inside in sorted(os.scandir(folder), key=lambda one: one.name):
+                if not inside.is_file(follow_symlinks=False) and not inside.is_dir(follow_symlinks=False):
+                    regular(Path(inside.path))
     except OSError as error:
         raise DamagedFile(f"{error.filename}: {error.strerror}") from None
 

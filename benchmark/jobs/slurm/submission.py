@@ -39,7 +39,7 @@ TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
 # Slurm signals all processes of a job. A container's runtime that stays beside Python (bubblewrap with --unshare-pid)
-# would die of what asks Python to save, and take that along: so it begins deaf, and `process.py` lets Python hear again.
+# would die of what asks Python to save, and take that along: it begins deaf, and `process.py` lets Python hear again.
 DEAF = f"""sh -c 'trap "" {signal.Signals(PREEMPTION).name[3:]} TERM; exec "$0" "$@"'"""
 # in what sbatch says of too large a submission; of other limits too, which it then names
 LIMITS = ("MaxSubmitJob", "job submit limit", "job array specification", "MaxJobCount")
