@@ -216,10 +216,32 @@ def test_another_cluster_has_numbers_of_its_own(lab: Lab, tmp_path: Path, monkey
     lab.submit("--methods", "naive")
     FakeSlurm(tmp_path / "bin2", monkeypatch, ClusterName="blue")
     capsys.readouterr()
-    assert lab.call("status") == 3 and "on cluster red; `status` there tells" in capsys.readouterr().out
+    assert lab.call("status") == 3 and "on cluster red (:); `status` there tells" in capsys.readouterr().out
     assert lab.submit() == 0
     files = {(job.submitted["cluster"], job.id): job.run for job in lab.jobs() if job.run}
     assert files == {("red", "101"): lab.config("Naive").id, ("blue", "100"): lab.config("ER").id}
+    capsys.readouterr()
+    assert lab.call("cancel", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "jobs of another cluster or user go on" in told and "tiny:naive-s0" not in told and "tiny:er-s0" in told
+
+
+def test_clusters_of_one_name_are_told_apart_by_their_controllers(
+    lab: Lab, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """Oracle: both give the number 100 first, and say other ports of theirs; as for clusters of two names."""
+    head = {"SlurmctldHost[0]": "head(10.0.0.1)"}
+    both = [tmp_path / name for name in ("bin", "bin2")]
+    FakeSlurm(both[0], monkeypatch, ClusterName="red", SlurmctldPort="6817").settings.update(head)
+    lab.submit("--methods", "naive")
+    assert lab.call("status") == 0
+    FakeSlurm(both[1], monkeypatch, ClusterName="red", SlurmctldPort="6818").settings.update(head)
+    capsys.readouterr()
+    assert lab.call("status") == 3 and "on cluster red (head:6817); `status` there tells" in capsys.readouterr().out
+    assert lab.submit() == 0
+    files = {(job.submitted["cluster"], job.id): job.run for job in lab.jobs() if job.run}
+    [(other, _)] = {*files} - {("red", "101")}
+    assert files == {("red", "101"): lab.config("Naive").id, (other, "100"): lab.config("ER").id} and other != "red"
     capsys.readouterr()
     assert lab.call("cancel", "--dry-run") == 0
     told = capsys.readouterr().out

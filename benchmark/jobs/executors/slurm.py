@@ -8,6 +8,7 @@ between: the next call finishes what it finds half done, and submits nothing tha
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import time
@@ -17,6 +18,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from benchmark.atomic import whole_file
+from benchmark.hidden import shown
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from benchmark.jobs.slurm.submission import Destination, Submission
 
 LEFT = "held, left so by a submission that died"
+CONTROLLER = "controller"  # the file that says whose jobs a cluster's folder holds
 SHOWN = 20  # ids and jobs in a list
 PARTIAL = 3  # exit status
 
@@ -83,6 +87,7 @@ class SlurmExecutor:
         self._check(plan)
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
+            vars(self).pop("_cluster", None)  # another cluster may have taken the name meanwhile
             known = job_files.read(self.folder)
             queue = self._queue(known)
             self._finish_what_was_begun(known, queue)
@@ -197,9 +202,17 @@ class SlurmExecutor:
         """The controller's."""
         return commands.configuration()
 
+    @cached_property
+    def _cluster(self) -> str:
+        """This cluster's name; with what tells it from another of that name, which has submitted here first."""
+        name, own = commands.cluster(self._settings), commands.controller(self._settings)
+        first = self.folder / name / CONTROLLER
+        known = first.read_text(encoding="utf-8") if first.exists() else own
+        return name if known == own else f"{name}-{hashlib.sha256(own.encode()).hexdigest()[:6]}"
+
     def _is_here(self, job: Job) -> bool:
         """Whether it was submitted to this cluster: elsewhere its id is another's."""
-        return not job.submitted["cluster"] or job.submitted["cluster"] == commands.cluster(self._settings)
+        return not job.submitted["cluster"] or job.submitted["cluster"] == self._cluster
 
     def _is_told(self, job: Job, queue: Mapping[str, Queued]) -> bool:
         """Whether its absence from the queue would say that it has ended."""
@@ -211,7 +224,10 @@ class SlurmExecutor:
     def _destination(self) -> Destination:
         from benchmark.jobs.slurm.submission import Destination
 
-        cluster = commands.cluster(self._settings)
+        cluster = self._cluster
+        if not (first := self.folder / cluster / CONTROLLER).exists():
+            with whole_file(first) as file:
+                file.write(commands.controller(self._settings).encode())
         largest, code = commands.largest_array(self._settings), private_place(self._runs / "code")
         return Destination(cluster, largest, self.folder / cluster, private_place(self.folder) / cluster / "logs", code)
 
@@ -339,7 +355,9 @@ def _unasked(job: Job) -> JobState:
     there = job.submitted["cluster"]
     why = f"user {job.submitted['user']} has submitted it; Slurm does not show others' jobs, and `status` by them tells"
     if job.is_own:
-        why = f"on cluster {there}; `status` there tells"
+        controller = job.file.with_name(CONTROLLER)
+        of = f" ({shown(controller.read_text(encoding='utf-8'))})" if controller.exists() else ""
+        why = f"on cluster {there}{of}; `status` there tells"
     state = _state(job, "unknown", why)
     return dataclasses.replace(state, history=dataclasses.replace(state.history, whose="elsewhere"))
 

@@ -122,7 +122,7 @@ def version() -> str:
 
 def configuration() -> dict[str, str]:
     """The controller's settings as text, such as MaxArraySize."""
-    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
+    return dict(re.findall(r"^(\w+(?:\[0\])?)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
 
 
 def submit_limits(account: str | None, cluster: str) -> dict[str, int]:
@@ -145,6 +145,12 @@ def largest_array(settings: Mapping[str, str]) -> int:
 def cluster(settings: Mapping[str, str]) -> str:
     """The cluster's name by the controller's settings, as a name of a folder; empty where it has none."""
     return re.sub(r"[^\w-]", "_", settings.get("ClusterName", ""))
+
+
+def controller(settings: Mapping[str, str]) -> str:
+    """The machine and port of the first controller, which tell clusters of one name apart."""
+    host = settings.get("SlurmctldHost[0]", "").partition("(")[0]
+    return f"{host}:{settings.get('SlurmctldPort', '')}"
 
 
 def restarts(job: str) -> int:
