@@ -55,12 +55,11 @@ class LifelongTable(TableExhibit):
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
         curves = study.curves(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
-        unigram = study.unigram(suite)
         runs = {(run.row, run.seed): run for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
-            own = {domain["name"]: unigram[domain["name"]] for domain in run.domains}
+            own = {domain["name"]: run.line["unigram"].get(domain["name"], np.nan) for domain in run.domains}
             values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])

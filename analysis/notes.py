@@ -1,4 +1,4 @@
-"""Footnotes that a table needs so that nobody is misled: unequal budgets or hardware, missing cells, failures."""
+"""Footnotes that a table needs so that nobody is misled: what is unequal between rows, missing cells, failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, of_text
+from analysis.study import Study, of_text, other_texts
 from analysis.tables import Block
 from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
@@ -24,7 +24,7 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
         if rows is not None:
             stages = stages[stages["row"].isin(rows)]
         titles = study.stage_titles(suite)
-        found += [*unequal_budgets(stages, titles), *unequal_hardware(stages)]
+        found += [*unequal_budgets(stages, titles), *unequal_texts(study, suite, rows), *unequal_hardware(stages)]
         found += [*contended(stages, titles), *failures(study, suite, rows, titles)]
         found += tuned(study.of(suite))
     return found
@@ -110,6 +110,20 @@ def _some(parts: Sequence[str], between: str, what: str) -> str:
     """The first NAMED of them, and how many others there are."""
     others = len(parts) - NAMED
     return between.join(parts[:NAMED]) + (f" and {others} other {what}" if others > 0 else "")
+
+
+def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[str]:
+    """Rows whose text, tokens or masks are not those of most rows, and in which domains and probes."""
+    shared = study.on_most_texts(suite)
+    found: dict[tuple[str, ...], list[str]] = {}
+    for run in study.of(suite) if shared else ():
+        if run.line["unigram"] and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
+            found.setdefault(tuple(titles), []).append(run.row)
+    return [
+        f"Texts differ in {_some(titles, ', ', 'texts')}: {_some(list(dict.fromkeys(who)), ', ', 'rows')}. Their text, "
+        f"tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities may not compare."
+        for titles, who in found.items()
+    ]
 
 
 def unequal_hardware(stages: pd.DataFrame) -> list[str]:

@@ -114,6 +114,7 @@ def _audit(study: Study) -> list[tuple[bool, str, str]]:
                 notes.unequal_budgets(stages, titles),
                 f"All rows spent the same budget in every stage, within {notes.TOLERANCE:.0%}.",
             ),
+            (notes.unequal_texts(study, suite), "All rows had the same texts, tokenizer and masks."),
             (notes.unequal_hardware(stages), "All rows ran on the same hardware."),
             (notes.contended(stages, titles), "No stage is known to have lacked cores."),
             (_unequal_code(study.of(suite)), "All rows ran the same code and packages."),

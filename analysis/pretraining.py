@@ -115,11 +115,8 @@ def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRo
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
-    by_seed = {
-        run.seed: [run.line["unigram"][d["name"]] for d in run.domains]
-        for run in study.of(suite)
-        if run.line["unigram"]
-    }
+    runs = study.on_most_texts(suite)
+    by_seed = {run.seed: [run.line["unigram"][d["name"]] for d in run.domains] for run in runs}
     return _not_competing("Unigram perplexity of the domain", list(by_seed.values()), columns)
 
 

@@ -6,6 +6,7 @@ is charged counts from the start of the run, in the budget's unit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -183,9 +184,34 @@ class Study:
             return {START: [*next(iter(found.values())).values()]}
         return {f"{START} {name}": [*runs.values()] for name, runs in found.items()}
 
-    def unigram(self, suite: str) -> dict[str, float]:
-        """The unigram perplexity of each domain; empty before a run of the suite has started."""
-        return next((run.line["unigram"] for run in self.of(suite) if run.line["unigram"]), {})
+    def on_most_texts(self, suite: str) -> list[RunRecords]:
+        """The runs on the texts that most rows of a suite have, the first such; none before a run has started."""
+        kinds: list[list[RunRecords]] = []
+        for run in self.of(suite):
+            if run.line["unigram"]:
+                kind = next((kind for kind in kinds if not other_texts(run, kind[0])), None)
+                if kind is None:
+                    kinds.append([run])
+                else:
+                    kind.append(run)
+        return max(kinds, key=lambda kind: len({run.row for run in kind}), default=[])
+
+
+def other_texts(run: RunRecords, reference: RunRecords) -> list[str]:
+    """The titles of domains and probes that are another text in `run`, or other tokens or masks.
+
+    A domain that the reference lacks is one, unless one of the two streams just goes on where the other ends.
+    """
+    line, other = run.line, reference.line
+    mine, theirs = ({domain["name"] for domain in one["domains"]} for one in (line, other))
+    apart = mine - theirs if theirs - mine else set()
+    titles = {one["name"]: one["title"] for one in (*line["domains"], *line["probes"])}
+    if line["texts"] and other["texts"]:  # whose hashes also change with the tokenizer
+        apart |= {name for name, text in line["texts"].items() if other["texts"].get(name, text) != text}
+    else:  # older records; sums may differ in their last digits
+        both = line["unigram"].keys() & other["unigram"].keys()
+        apart |= {name for name in both if not math.isclose(line["unigram"][name], other["unigram"][name])}
+    return [title for name, title in titles.items() if name in apart]
 
 
 START = "Start model"

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any
 
-from analysis.notes import contended, unequal_budgets
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.notes import contended, unequal_budgets, unequal_texts
+from analysis.study import Study
+from tests.support import synthetic
+
+TABLES = ["main_pretraining", "units", "lifelong_metrics", "tuning", "architectures", "forgetting_cost_table"]
+ROWS: list[tuple[str, str, dict[str, Any]]] = [
+    (name, method, {}) for name, method in (("Naive", "naive"), ("EWC", "ewc"), ("ER", "er"), ("ELLE", "elle"))
+]
 
 
 def test_a_note_on_budgets_names_six_rows_in_their_unit():
@@ -35,3 +46,89 @@ def test_a_note_on_cores_names_the_six_worst_stages():
     worst = "; ".join(f"ER, seed {seed}, in stage WB ({90 - seed}%)" for seed in (7, 6, 5, 4, 3, 2))
     note = f"Other programs took cores, so wall times do not compare: {worst} and 2 other stages."
     assert contended(stages, ["WB"]) == [note]
+
+
+def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
+    """Two domains and a probe, each of its own text; of rows in `changed` some are another."""
+    found = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    for run in found.runs:
+        run.line["probes"] = [{"name": "p", "title": "Probe"}]
+        run.line["texts"] = {"wb": "0", "ns": "1", "p": "2"} | changed.get(run.row, {})
+        run.line["unigram"] = {name: 100.0 + len(text) for name, text in run.line["texts"].items() if name != "p"}
+    return found
+
+
+def differ(where: str, reference: str = "Naive") -> str:
+    return (
+        f"Texts differ in {where}. Their text, tokens or masks are not those of {reference} and of a unigram row, so "
+        "perplexities may not compare."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, []),
+        ({"ER": {"ns": "other"}}, [differ("Ns: ER")]),
+        (
+            {"ER": {"wb": "other", "p": "other"}, "EWC": {"ns": "other"}},
+            [differ("Ns: EWC"), differ("WB, Probe: ER")],
+        ),
+        ({"Naive": {"wb": "other"}}, [differ("WB: Naive", "EWC")]),
+        ({"ER": {"wb": "other"}, "ELLE": {"wb": "other"}}, [differ("WB: ER, ELLE")]),
+    ],
+)
+def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
+    """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of equally many the first
+    row's."""
+    assert unequal_texts(with_texts(tmp_path, changed), "demo") == expected
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_perplexities_say_which_rows_are_on_other_texts(name, tmp_path):
+    """Oracle: a row whose second domain is another text, and one where nothing is."""
+    notes = [
+        [*synthetic.load(name).build(with_texts(tmp_path / str(i), changed)).notes]
+        for i, changed in enumerate([{}, {"ER": {"ns": "other"}}])
+    ]
+    assert [differ("Ns: ER") in found for found in notes] == [False, True]
+
+
+@pytest.mark.parametrize(("unigram", "expected"), [(100.0 + 1e-12, []), (101.0, [differ("WB: ER")])])
+def test_records_without_hashes_tell_texts_by_their_unigrams(unigram, expected, tmp_path):
+    """Oracle: by hand; sums in another order differ in their last digits and are of the same text."""
+    found = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    for run in found.runs:
+        run.line["unigram"] = {"wb": unigram if run.row == "ER" else 100.0, "ns": 100.0}
+    assert unequal_texts(found, "demo") == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(["wb"], []), (["a", "b"], [differ("WB, Ns: ER")]), (["wb", "b"], [differ("Ns: ER")])]
+)
+def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
+    """Oracle: by hand; a stream that just ends earlier has the texts of the others."""
+    found = with_texts(tmp_path, {})
+    for run in found.runs:
+        if run.row == "ER":
+            run.line["domains"] = [{**one, "name": name} for one, name in zip(run.line["domains"], names, strict=False)]
+            run.line["texts"], run.line["unigram"] = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
+    assert unequal_texts(found, "demo") == expected
+
+
+@pytest.mark.parametrize("odd", ["Naive", "ELLE"])
+def test_unigrams_are_those_of_most_rows_and_transfer_takes_a_runs_own(odd, tmp_path):
+    """Oracle: the first or the last row is on text whose unigram perplexity is e times the others': the unigram row is
+    that of the three others, and the odd row predicts its second domain one nat better against its own."""
+    plain, changed = (with_texts(tmp_path / str(i), {odd: {"ns": "other"}} if i else {}) for i in range(2))
+    for run in changed.runs:
+        run.line["unigram"]["ns"] = 101.0 * (np.e if run.row == odd else 1)
+    (block,) = synthetic.load("main_pretraining").build(changed).blocks
+    unigram = {cell.values for cell in block.rows[-1].cells if cell.values}
+    assert unigram == {(101.0,)}
+    table = synthetic.load("lifelong_metrics").build(changed)
+    (place,) = (i for i, column in enumerate(table.columns) if column.name == "Forward transfer")
+    before = synthetic.load("lifelong_metrics").build(plain).blocks[0].rows
+    for row, other in zip(table.blocks[0].rows, before, strict=True):
+        gained = np.subtract(row.cells[place].values, other.cells[place].values)
+        assert gained == pytest.approx(1.0 if row.stub[0] == odd else 0.0)

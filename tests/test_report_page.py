@@ -93,6 +93,7 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert "8 runs (4 rows, 2 seeds), 6 done, 1 failed." in text
     assert "python run_all.py run demo" in text
     assert "All rows ran on the same hardware." in text and "within 2%" in text
+    assert "All rows had the same texts, tokenizer and masks." in text
     for once in ("failed in stage Rev: ", "Budgets differ in stage ", "Other programs took cores"):
         assert text.count(once) == (once[0] == "f"), "in the audit, which tables name"
     assert text.count("Audit, below, says") == 5, "two tables, each beside the paper's numbers too, and the scorecard"
