@@ -35,6 +35,7 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from methods.naive import Naive
 from tests.support.manual_clock import Watch
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +121,15 @@ def lab_of(method: type[LifelongMethod], folder: Path, **options: Any) -> Lab:
 
 def lines_of(run: Any, stage: int = 0) -> list[Any]:
     return records.read(run.store.stage(run.keys[stage]) / "records.jsonl")
+
+
+def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
+    """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no number."""
+    lab = lab_of(Naive, folder)
+    run = lab.run(lab.config(learning_rate=100.0), "blown-up")
+    with pytest.raises(NonFiniteLoss, match=r"perplexity of \w+ is more than a number holds in stage 0.*clip"):
+        run.train()
+    assert not run.store.stage_done(run.keys[0])
 
 
 def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:

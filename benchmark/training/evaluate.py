@@ -37,7 +37,8 @@ def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
 def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> float:
     """The exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
 
-    BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
+    BERT: at masked positions, the same for every model, method and seed. GPT: at every text token. Infinite where no
+    float holds it.
     """
     loss = count = 0.0
     rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
@@ -49,7 +50,8 @@ def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, 
             loss += F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum").item()
             count += batch.targets.numel()
     loss, count = world.total(loss, count)
-    return math.exp(min(loss / count, 700.0))  # e^700 is about the largest a float holds
+    mean = loss / count
+    return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds
 
 
 @contextmanager

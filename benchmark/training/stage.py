@@ -277,6 +277,12 @@ class StageRun:
         inputs, charged = self.inputs, self.clock.charged()
         self._refuse_own_code()
         perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.training.precision)
+        if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
+            raise NonFiniteLoss(
+                f"the perplexity of {gone[0]} is more than a number holds in stage {self.stage.index} "
+                f"({self.stage.domains[self.stage.index]}) after step {self.position.step}: lower "
+                "training.learning_rate, lengthen training.warmup, or set training.clip"
+            )
         self.record(
             "evaluation",
             phase=phase,
