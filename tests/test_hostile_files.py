@@ -82,8 +82,9 @@ def test_the_files_are_malicious(plant: Callable[[Path, Path], None], tmp_path: 
 def test_a_checkpoint_runs_nothing(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
     """`checkpoint.pt` and `method.pt` are read by this function alone."""
     plant(tmp_path / "checkpoint.pt", tmp_path / "made")
-    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be read"):
+    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be read") as told:
         checkpoint.load(tmp_path / "checkpoint.pt")
+    assert "weights_only" not in str(told.value)  # torch advises to set it to False
     assert not (tmp_path / "made").exists()
 
 
@@ -343,8 +344,29 @@ SECRETS = {
         "API_KEY",
         "apikey",
     ),
-    *("GITHUB_PAT", "PGPASSWORD", "PGPASS", "DB_PWD", "DBPWD", "MYSQL_PASSWD", "DB_PASS_2", "PASSPHRASE", "CREDS"),
-    *("GOOGLE_CREDENTIALS", "BASIC_AUTH", "AUTHORIZATION", "PRIVATE", "SESSIONCOOKIE", "SSH_AUTH_SOCK"),
+    *(
+        "GITHUB_PAT",
+        "PGPASSWORD",
+        "PGPASS",
+        "DB_PWD",
+        "DBPWD",
+        "SLACK_WEBHOOK",
+        "SENTRY_DSN",
+        "MYSQL_PASSWD",
+        "DB_PASS_2",
+        "PASSPHRASE",
+        "CREDS",
+    ),
+    *(
+        "GOOGLE_CREDENTIALS",
+        "BASIC_AUTH",
+        "AUTHORIZATION",
+        "PRIVATE",
+        "SESSIONCOOKIE",
+        "SSH_AUTH_SOCK",
+        "SLACK_WEBHOOK",
+        "SENTRY_DSN",
+    ),
 }
 
 

@@ -37,7 +37,7 @@ else:
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 LONGEST_NAME = 60  # characters of a folder that is named after `--set`, before the hash
 SECRET = re.compile(  # parts of the name of a variable
-    r"passw|passphrase|pass(_|$)|(?!^pwd$)pwd|secret|token(?!iz)|keys?(_|$)|cred|private|cookie|auth(?!ors?(_|$))|(^|_)pat(_|$)",
+    r"passw|passphrase|pass(_|$)|(?!^pwd$)pwd|secret|token(?!iz)|keys?(_|$)|cred|private|cookie|auth(?!ors?(_|$))|(^|_)pat(_|$)|webhook|dsn",
     re.IGNORECASE,
 )
 PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")  # in an address

@@ -6,6 +6,7 @@ are functions of the step and need no state.
 
 from __future__ import annotations
 
+import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -113,8 +114,10 @@ def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it
                 raise zipfile.BadZipFile("it is compressed, as torch writes none, and may expand without end")
             damaged = archive.testzip()
         content = torch.load(path, map_location=device, weights_only=True) if damaged is None else None
+    except pickle.UnpicklingError:  # torch's own words advise to load it all the same
+        raise DamagedFile(f"{path} cannot be read: it is damaged, or holds more than plain data: {cure}") from None
     except Exception as error:  # neither library says what a damaged file may raise
-        raise DamagedFile(f"{path} cannot be read ({type(error).__name__}: {error}): {cure}") from error
+        raise DamagedFile(f"{path} cannot be read ({type(error).__name__}: {error!s:.200}): {cure}") from error
     if damaged is not None:
         raise DamagedFile(f"{path} is damaged (in {damaged}): {cure}")
     if not isinstance(content, dict):
