@@ -24,6 +24,7 @@ class _Line(msgspec.Struct):
 
     time: float
     kind: str
+    stage_key: str | None = None
     task: str = ""
     prompt: str = ""
     seed: int = -1
@@ -67,8 +68,11 @@ def scored(
 
 
 def _of_model(key: str, wanted: Wanted, store: Store, last: Callable[[str], Mapping[str, records.Record]]) -> Scored:
-    """The scores of one model that are wanted."""
-    lines = [one for one in _lines(store.scores_of_stage(key)) if (one.task, one.prompt, one.seed) in wanted]
+    """The scores of one model that are wanted. Raises RecordsError for a file with those of another."""
+    every = _lines(path := store.scores_of_stage(key))
+    if other := {one.stage_key for one in every} - {key, None}:
+        raise records.RecordsError(f"{path}: a line about stage {min(map(str, other))}, not {key}; {records.CURE}")
+    lines = [one for one in every if (one.task, one.prompt, one.seed) in wanted]
     there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
     missing = len(wanted) - len(there)
     if missing and "evaluation" not in last(key):

@@ -321,6 +321,10 @@ def scored() -> Iterator[Case]:
             name = f"{command}: a config of a finished model {content[:9]!r}"
             yield Case(name, (*READERS[command], *tasks), ("config.json",), make)
 
+    other = both(_runs, write(f"runs/scores/{stage_folder().name}.jsonl", lines({**SCORE, "stage_key": "0" * 16})))
+    for command in ("status", "dry run"):
+        yield Case(f"{command}: scores of another stage", (*READERS[command], *tasks), ("about stage 000",), other)
+
 
 def _led_out(content: bytes) -> bytes:
     changed: bytes = _field("run", "stages", ["../../x"] * 2)(content)
