@@ -83,7 +83,7 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
-from benchmark.regular import NO_FILE, content
+from benchmark.regular import NO_FILE, content, jsonl_files
 from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
@@ -288,7 +288,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     files = [runs / "scores" / name for name in ("references.jsonl", "baselines.jsonl")]
     baselines = _last([line for file in files for line in _if_there(file, read)], "task", "task_key", "name")
     loaded = []
-    for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
+    for path in jsonl_files(runs / "suites" / suite):
         run, failure = _head(path)
         if run is None:
             continue

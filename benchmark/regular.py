@@ -39,6 +39,12 @@ def content(path: Path | str) -> bytes:
         os.close(descriptor)
 
 
+def jsonl_files(folder: Path) -> list[Path]:
+    """The JSON Lines files in a folder, sorted; none without one. Raises OSError where a glob would find nothing."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(folder / name for name in names if name.endswith(".jsonl"))
+
+
 def _refuse(path: Path | str) -> NoReturn:
     raise OSError(
         errno.EINVAL, "no file but a pipe, a socket or a device; put a file in its place, or remove it", str(path)

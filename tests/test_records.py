@@ -117,6 +117,23 @@ def test_a_byte_that_is_wrong_is_seen_in_a_line_that_is_passed_over(tmp_path, da
         records.last_of_each(path, "stage", "evaluation")
 
 
+def test_runs_that_cannot_be_read_are_not_none(tmp_path, monkeypatch) -> None:
+    """Oracle: the system's refusal, which a glob takes for an empty folder."""
+    folder = tmp_path / "suites" / "s"
+    folder.mkdir(parents=True)
+    listed = os.listdir
+
+    def listing(path):
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", listing)
+    monkeypatch.setattr(os, "scandir", listing)
+    with pytest.raises(PermissionError):
+        records.load_runs(tmp_path, "s")
+
+
 def test_an_unknown_kind_and_a_missing_field_are_refused(tmp_path):
     """Oracle: the message names the kind, the field and the choices; nothing is written."""
     path = tmp_path / "records.jsonl"
