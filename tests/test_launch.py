@@ -174,6 +174,8 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, one: str
     assert asked.gpus == gpus and asked.processes == max(1, gpus)
     assert asked.for_one_process("score").get("gpus_per_node") == one
     assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
+    assert (gpus_in("gpu:3090:2"), gpus_in("nvme:1,gres:gpu:2"), gpus_in("gpu:a:2,gpu:b:1")) == (2, 2, 3)
+    assert Slurm(gres="gpu:3090:2").for_one_process("score")["gpus_per_node"] == "3090:1"
 
 
 def row_with(lab: Lab, what: str, slurm: str = "") -> RunConfig:

@@ -20,7 +20,7 @@ from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug, same_labels
 from benchmark.settings.base import PATH, OnCommandLine, Settings, digest_of_encoded, encoded
 from benchmark.settings.base import digest as digest
-from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Moment, Rate, Seeds, ShareOfPhase
+from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Backend, Moment, Rate, Seeds, ShareOfPhase
 from benchmark.settings.model_settings import Model, Start
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
@@ -169,7 +169,7 @@ class Training(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
     )
-    compile: bool | str = Field(False, description="torch.compile; a string names its backend")
+    compile: Backend = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(
         600, gt=0, le=BILLION, description="a killed run loses at most this much train time"
     )

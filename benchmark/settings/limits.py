@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -21,5 +22,15 @@ def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
+def _known_backend(name: bool | str) -> bool | str:
+    known = BACKENDS | {one.name for one in entry_points(group="torch_dynamo_backends")}
+    if isinstance(name, str) and name not in known:
+        raise ValueError(f"torch.compile knows no {name!r}: one of {', '.join(sorted(known))}")
+    return name
+
+
+# Those of torch for training, which is not asked here: that would take seconds. A package may bring more.
+BACKENDS = {"inductor", "cudagraphs", "eager", "aot_eager", "openxla", "tvm", "onnxrt"}
+Backend = Annotated[bool | str, AfterValidator(_known_backend)]
 Seed = Annotated[int, Field(ge=0, le=2**53)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_all_differ)]

@@ -135,8 +135,8 @@ class Slurm(Settings):
     @property
     def _one_gpu(self) -> Gpus:
         """A single GPU of the type that training jobs ask for, if they name one."""
-        named = re.search(r"(?:^|,)gpu:([^,:(]*[^,:(\d][^,:(]*)", self.gres or "")
-        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[1] if named else "")
+        named = [kind for kind, _ in _gpus(self.gres) if kind]
+        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[0] if named else "")
         return f"{kind}:1" if kind else 1
 
     @property
@@ -244,8 +244,18 @@ def _of_kind(settings: Slurm, kind: str) -> Slurm:
 
 def gpus_in(gres: str | None) -> int:
     """How many GPUs other resources of a node hold: 4 of "gpu:a100:4,nvme:1", 1 of "gpu"."""
-    found = re.findall(r"(?:^|,)gpu(?::[^,:]*[^,:\d][^,:]*)?(?::(\d+))?(?=,|\(|$)", gres or "")
-    return sum(int(count or 1) for count in found)
+    return sum(count for _, count in _gpus(gres))
+
+
+def _gpus(gres: str | None) -> list[tuple[str, int]]:
+    """Type, which may be digits alone, and number of the GPUs in other resources; an empty type where none is named."""
+    found = []
+    for part in re.sub(r"\([^)]*\)", "", gres or "").split(","):
+        name, *of = part.removeprefix("gres:").split(":")
+        if name == "gpu":
+            count = int(of.pop()) if of and of[-1].isdigit() else 1
+            found.append((":".join(of), count))
+    return found
 
 
 def asks_for_gpus(parameters: Mapping[str, Any]) -> bool:

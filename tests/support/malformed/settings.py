@@ -130,6 +130,7 @@ def rules() -> Iterator[Case]:
         "an amount of nothing": ("budget.amount=0", "amount"),
         "betas": ("training.betas=[0.9, 1.0]", "betas"),
         "three betas": ("training.betas=[0.9, 0.9, 0.9]", "betas"),
+        "a backend": ("training.compile='nosuch'", "compile"),
         "unit": ("budget.unit='hours'", "unit"),
         "a table for no unit": ("budget.reference='x.json'", "reference"),
         "no table": ("budget.unit='reference'", "reference"),
