@@ -26,6 +26,14 @@ def test_a_job_that_is_let_go_is_not_held(lab: Lab, monkeypatch) -> None:
     assert lab.states()["Naive"].state == "waiting"
 
 
+def test_a_command_with_broken_lines_is_one_job(monkeypatch) -> None:
+    """Oracle: squeue prints the arguments of a job's command as they are, line breaks and all."""
+    answer = "7|PENDING|Priority|n1|/x/job.sh a\nb|c\n\n8_1|RUNNING|None|n2|/y.sh\n"
+    monkeypatch.setattr(commands, "_ask", lambda command: answer)
+    found = commands.queue()
+    assert [*found] == ["7", "8_1"] and (found["7"].node, found["8_1"].state) == ("n1", "RUNNING")
+
+
 def test_a_job_that_ends_between_two_questions(lab: Lab, monkeypatch) -> None:
     """Oracle: what its file says once squeue has answered; it was read before that."""
     write_job(lab, "Naive", STARTED)

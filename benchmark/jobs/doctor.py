@@ -261,7 +261,8 @@ def _no_answer(job: str, folder: Path, ended: bool) -> Finding:
     log = folder / "log"
     said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
     if ended:
-        why = f"it said {said[0]!r}" if said else "no log: do nodes see this folder?"
+        silent = "it said nothing" if log.exists() else "no log: do nodes see this folder?"
+        why = f"it said {said[0]!r}" if said else silent
         return Finding(f"job {job} ended without an answer", f"{why}; see slurm.setup and slurm.python")
     waits = commands.queue().get(job)
     state = f" ({waits.reason or waits.state})" if waits else ""

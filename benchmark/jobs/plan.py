@@ -152,7 +152,9 @@ class Plan:
         new = [job for job in planned if job.key not in under_way]
         if not new and not self._lacks_report(known):
             return []
-        before = (key for key in (*under_way, *(job.key for job in new)) if key.partition("-")[0] not in AT_THE_ENDS)
+        runs = {config.id for config in self.configs} | {job.run for job in known}  # a row may be called `data`
+        every = (*under_way, *(job.key for job in new))
+        before = (key for key in every if key in runs or key.partition("-")[0] not in AT_THE_ENDS)
         payload = WriteReport(
             self.tables.render, self.suite, self.configs, self.store.root.absolute(), self.tables.out.absolute()
         )

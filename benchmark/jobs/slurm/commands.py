@@ -29,6 +29,7 @@ OUTER_NAMES = {
     *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
 }
+WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 LEFT_HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue, which else say it in their reason
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", *LEFT_HELD)
 T = TypeVar("T")
@@ -69,7 +70,12 @@ def queue(*others: int) -> dict[str, Queued]:
     """
     users = ",".join(map(str, (os.getuid(), *others)))
     command = ["squeue", "--noheader", "--array", f"--user={users}", "--format=%i|%T|%r|%N|%o"]
-    rows = (line.split("|", 4) for line in _ask(command).splitlines())
+    rows: list[list[str]] = []
+    for line in _ask(command).split("\n"):
+        if re.match(r"\d+[^|]*(\|[^|]*){3}\|", line):
+            rows.append(line.split("|", 4))
+        elif rows:  # a command's arguments may break lines
+            rows[-1][-1] += f"\n{line}"
     return {
         job: Queued(state, reason if reason != "None" else "", node, script)
         for job, state, reason, node, script in rows
@@ -287,7 +293,7 @@ def _environment() -> dict[str, str]:
 
     Nor does it hold what changes Slurm's answers.
     """
-    own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - {"SLURM_CONF"}
+    own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - WHERE
     own |= {"TMPDIR"} if "SLURM_JOB_ID" in os.environ else set()  # a folder that ends with its job
     kept = {key: value for key, value in os.environ.items() if key not in own}
     return {**kept, "SLURM_BITSTR_LEN": "0"}  # or sacct writes the first tasks of an array alone
