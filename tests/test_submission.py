@@ -324,9 +324,8 @@ def test_a_report_waits_for_rows_of_any_name(lab: Lab, tmp_path, monkeypatch) ->
     FakeSlurm(tmp_path / "bin", monkeypatch)
     lab.write('{ name = "data", method = "er" }', '{ name = "report", method = "naive" }')
     assert lab.submit() == 0
-    [report] = [job for job in lab.jobs() if job.name == "tiny:report"]
-    [line] = [line for line in records.read(report.file) if line["kind"] == "job"]
-    assert {job.id for job in lab.jobs() if job.run} <= set(line["after"])
+    [report] = [job.file for job in lab.jobs() if job.name == "tiny:report"]
+    assert {job.id for job in lab.jobs() if job.run} <= set(records.read(report)[0]["after"])
 
 
 def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:
@@ -353,18 +352,8 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     is a user's own, whose names only begin as torchrun's do."""
     own = {"SLURM_JOB_ID", "SBATCH_PARTITION", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SUBMITIT_EXECUTOR"}
     own |= {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "OMPI_COMM_WORLD_RANK", "GROUP_RANK"}
-    stay = {
-        "SLURM_CONF",
-        "SLURM_CONF_SERVER",
-        "SLURM_JWT",
-        "HOME",
-        "CUDA_HOME",
-        "LOCAL_SCRATCH",
-        "RANKING",
-        "GROUP_FOLDER",
-        "ROLES",
-        "MASTER_KEY",
-    }
+    stay = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "HOME", "CUDA_HOME", "LOCAL_SCRATCH", "MASTER_KEY"}
+    stay |= {"RANKING", "GROUP_FOLDER", "ROLES"}
     for name in own | stay:
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("TMPDIR", "/tmp/job-7")
