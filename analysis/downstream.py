@@ -13,7 +13,7 @@ from analysis.printed import PrintedValue, corrections
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
-from benchmark.run_description import slug
+from benchmark.run_description import BASELINE, slug
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
@@ -179,8 +179,7 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     scores = scores[scores["headline"]]
     found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
     return [
-        (f"Baseline: {name}", "", by_domain(lines, ["seed"]), "", "")
-        for name, lines in found.groupby("name", sort=False)
+        (BASELINE + name, "", by_domain(lines, ["seed"]), "", "") for name, lines in found.groupby("name", sort=False)
     ]
 
 

@@ -12,6 +12,7 @@ from analysis.exhibits import TableExhibit, View
 from analysis.study import Curve, Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.record_lines import Measured
+from benchmark.run_description import UNTOUCHED
 
 TARGET = "ER"
 SINCE_START = "Nats above the start model"
@@ -106,7 +107,7 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
         known += [np.nan] * (len(columns) - len(known))
         pairs = zip(known, columns, strict=True)
         cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
-        yield TableRow((f"{name}, untouched",), tuple(cells), competes=False)
+        yield TableRow((name + UNTOUCHED,), tuple(cells), competes=False)
 
 
 def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -> TableRow:

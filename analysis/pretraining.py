@@ -13,7 +13,7 @@ from analysis.exhibits import TableExhibit, View
 from analysis.printed import corrections
 from analysis.study import Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
-from benchmark.run_description import slug
+from benchmark.run_description import UNIGRAM, UNTOUCHED, slug
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 
@@ -111,13 +111,13 @@ def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRo
         for run in runs:
             values = [of_text(run.start, domain["name"]) for domain in run.domains]
             found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
-        yield _not_competing(f"{name}, untouched", found, columns)
+        yield _not_competing(name + UNTOUCHED, found, columns)
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
     runs = study.on_most_texts(suite)
     by_seed = {run.seed: [run.line["unigram"][d["name"]] for d in run.domains] for run in runs}
-    return _not_competing("Unigram perplexity of the domain", list(by_seed.values()), columns)
+    return _not_competing(UNIGRAM, list(by_seed.values()), columns)
 
 
 def _not_competing(label: str, orders: list[list[float]], columns: list[Column]) -> TableRow:

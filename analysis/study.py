@@ -21,6 +21,7 @@ import pandas as pd
 from analysis import metrics
 from benchmark.record_lines import DoneLine, LineOfStage, Measured, Provenance, RecordedScore, Spent, StageLine
 from benchmark.records import RunRecords
+from benchmark.run_description import START
 from benchmark.settings.units import recorded
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
@@ -214,7 +215,6 @@ def other_texts(run: RunRecords, reference: RunRecords) -> list[str]:
     return [title for name, title in titles.items() if name in apart]
 
 
-START = "Start model"
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]
 _PROMPT = _SCORE.index("prompt")
 _of_score = itemgetter(*_SCORE)

@@ -34,6 +34,19 @@ def same_labels(labels: Iterable[str]) -> list[str]:
     return sorted({label for label in known if counts[slug(label)] > 1}) if len(counts) < len(known) else []
 
 
+# What tables call lines of their own
+UNIGRAM = "Unigram perplexity of the domain"
+START, UNTOUCHED = "Start model", ", untouched"
+BASELINE = "Baseline: "
+
+
+def is_of_tables(label: str) -> bool:
+    """Whether a table may have a line of its own by this name, which a row of the suite could not be told from."""
+    found = slug(label)
+    is_start = found.startswith(slug(START)) and found.endswith(slug(UNTOUCHED))
+    return found == slug(UNIGRAM) or is_start or found.startswith(slug(BASELINE))
+
+
 class Titled(TypedDict):
     """A domain or a probe."""
 

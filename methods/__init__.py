@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.run_description import same_labels
+from benchmark.run_description import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
 from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
 from benchmark.settings.suite_files import expand
@@ -129,6 +129,11 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         raise ConfigError(
             f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them names that differ in "
             "more than spaces, hyphens and letter case"
+        )
+    if own := [row.name for row in resolved if is_of_tables(row.name)]:
+        raise ConfigError(
+            f"suite {suite.name!r} has rows named {', '.join(own)}, as tables call lines of their own: give them names "
+            f"other than {UNIGRAM!r} and {START + UNTOUCHED!r}, which do not begin with {BASELINE!r}"
         )
     for name in only:
         if name not in [row.method for row in resolved]:
