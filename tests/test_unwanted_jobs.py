@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
 
 from benchmark.jobs.slurm import commands
@@ -78,3 +81,23 @@ def test_runs_of_other_settings_are_not_stale(lab: Lab, tmp_path, monkeypatch, c
     assert "2 jobs are for runs with other settings" in told
     ids = [job.id for job in lab.jobs() if "naive" in job.name]
     assert f"2 jobs are for runs that the suite no longer has: `scancel {' '.join(commands.shortened(ids))}`" in told
+
+
+def test_what_runs_of_today_share_with_those_of_before_is_not_stale(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: the plan of the suite as it is: it submits no stage that is under way, and its runs wait for that one."""
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    assert lab.submit() == 0
+    before = lab.jobs()
+    [shared] = [job.id for job in before if job.key.startswith("stage-")]
+    lab.file.write_text(lab.file.read_text().replace("[1, 1]", "[1, 2]"))
+    gone = [job.id for job in before if job.run or job.key.startswith("score-")]
+    for submitted in (False, True):
+        capsys.readouterr()
+        assert lab.call("status") == 0
+        told = capsys.readouterr().out
+        ends = re.findall(r"jobs are for runs that the suite no longer has: `(.*?)`", told)
+        assert [shlex.split(one) for one in ends] == [["scancel", *commands.shortened(gone)]]
+        assert submitted or lab.submit() == 0
+    lab._configs = []
+    of_today = [job for job in lab.jobs() if job.run in {config.id for config in lab.configs()}]
+    assert len(of_today) == 2 and all(shared in job.submitted["after"] for job in of_today)

@@ -14,7 +14,7 @@ from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.garbage import no_collections
 from benchmark.jobs import executors
-from benchmark.jobs.plan import data_key
+from benchmark.jobs.plan import data_key, plan_keys
 from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.jobs.wanted import is_wanted
@@ -105,7 +105,8 @@ class Survey:
         """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
 
         Apart from them are those that were submitted with other `--set` or `--options`: their runs are others. Seeds
-        that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are.
+        that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are. What trains,
+        scores or measures a stage that runs of today share is none: they wait for it.
         """
         ids = {config.label: config.id for config in self.configs}
         rows = {without_seed(config.label) for config in self.configs} | self.other_rows
@@ -116,6 +117,9 @@ class Survey:
 
         known = [job for job in self.jobs.values() if job.under_way and not job.history.elsewhere]
         wanted = {job.id for job in known if not (job.serves and all(map(is_stale, job.serves)))}
+        if any(job.id not in wanted and not job.run for job in known):
+            of_stages = {key for config in self.configs for key in plan_keys(config, self._method, self._ask_method)}
+            wanted |= {job.id for job in known if not of_stages.isdisjoint(job.key.split("-"))}
         found, here = [job for job in known if job.id not in wanted], settings_in(self.suite.called)
         others = {called for called in {job.history.called for job in found} if called and settings_in(called) != here}
         return [job for job in found if job.history.called not in others], [
