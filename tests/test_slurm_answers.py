@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
 
 import pytest
 
 from benchmark import records
+from benchmark.jobs.executors.slurm import SlurmExecutor
+from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands
+from benchmark.store import Store
 from tests.support import processes
 from tests.support.job_lines import STARTED, ask, write_job
-from tests.support.slurm_lab import Lab, write_texts
+from tests.support.slurm_lab import Lab, write_task, write_texts
 
 
 @pytest.fixture
@@ -70,6 +75,46 @@ def test_a_silent_sacct_is_not_believed(lab: Lab, monkeypatch, error: str, state
     found = lab.states()
     assert (found["Naive"].state, found["ER"].state) == (state, "failed")
     assert ("sacct does not answer how; started on n1 20" in found["Naive"].detail) == (state == "unknown")
+
+
+@pytest.mark.parametrize("ending", ["FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED"])
+def test_a_bundle_that_died_before_its_first_run_has_failed_for_all(lab: Lab, monkeypatch, ending: str) -> None:
+    """Oracle: the rule for a job of one run: its own fault is one, and waits until it is asked for."""
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, ending))
+    for row in ("Naive", "ER"):
+        write_job(lab, row, bundled=True)
+    own = ending in ("FAILED", "OUT_OF_MEMORY")
+    found = lab.states()
+    assert {row: one.state for row, one in found.items()} == dict.fromkeys(found, "failed" if own else "interrupted")
+    assert len(to_train(found.values(), retry_failed=False)) == (0 if own else 2)
+    assert len(to_train(found.values(), retry_failed=True)) == 2
+
+
+def test_a_score_that_died_before_its_first_word_waits_until_it_is_asked_for(lab: Lab, monkeypatch) -> None:
+    """Oracle: the order in time, by hand. Submitted with what trains its model, it cannot have begun before that had
+    ended; the failure is no more about a model that was trained since."""
+    lab.write('{ method = "naive" }', tasks=write_task(lab.folder))
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
+    train = "run", "--set", "tasks=[]", "--set", "tables=[]", "--parallel", "1", "--retry-failed"
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, "FAILED"))
+    [score] = [job for job in lab.plan().jobs() if job.kind == "score"]
+    write_job(lab, "Naive", STARTED)
+    write_job(lab, "Naive", id="8", key=score.key, run=None, needs=["7"])
+
+    def planned(retry: bool = False) -> list[str]:
+        known = SlurmExecutor(lab.plan().suite, Store(lab.runs)).jobs()
+        assert {job.state for job in known if job.id == "8"} == {"failed"}
+        plan = dataclasses.replace(lab.plan(), options=LaunchOptions(retry_failed=retry))
+        return [job.kind for job in plan.jobs(known)]
+
+    assert lab.call(*train) == 0
+    records.append(lab.jobs()[0].file, {"kind": "ended", "state": "done"})
+    assert (planned(), planned(retry=True)) == ([], ["score", "report"])
+    shutil.rmtree(lab.runs / "stages")
+    assert lab.call(*train) == 0
+    assert planned() == ["score", "report"]
 
 
 def test_a_full_cluster_is_not_waited_for(tmp_path, monkeypatch) -> None:

@@ -20,7 +20,7 @@ class History:
     submitted: float
     nodes: tuple[str, ...] = ()  # where it started, once for each start
     ended: float | None = None
-    started: float | None = None  # the last time
+    started: float | None = None  # the last time; of one that failed before it could say, not before this
     called: str = ""  # the suite, by the command line that submitted it
     # "elsewhere": on another cluster, or of another user and not shown, so that nobody here can ask
     whose: Literal["mine", "another user's", "elsewhere"] = "mine"

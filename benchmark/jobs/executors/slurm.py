@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.atomic import whole_file
@@ -300,7 +301,21 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
         why = "ended without a word, and sacct does not answer how"
         found = [_unanswered(job, why) for job in known if job.id in gone]
         return [*found, *states_of([job for job in known if job.id not in gone], queue)]
-    return [_state_of(job, queue.get(job.id), endings) for job in known]
+    begun = {job.file for job in known if job.begun}
+    ends: dict[tuple[Path, str], float] = {}
+    for job in known:
+        if job.end:  # those of a bundle end one by one
+            ends[job.file.parent, job.id] = max(job.end["time"], ends.get((job.file.parent, job.id), 0.0))
+    states = [_state_of(job, queue.get(job.id), endings, job.file in begun) for job in known]
+    return [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
+
+
+def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], float]) -> JobState:
+    """A job that failed before its first word began when those had ended that it needed; by their folders and ids."""
+    needed = [ends[job.file.parent, id] for id in job.submitted["needs"] if (job.file.parent, id) in ends]
+    if state.state != "failed" or job.starts or not needed:
+        return state
+    return dataclasses.replace(state, history=dataclasses.replace(state.history, started=max(needed)))
 
 
 def _read_again(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:
@@ -310,7 +325,8 @@ def _read_again(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:
     return [found.get((job.id, job.key), job) for job in known]
 
 
-def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None) -> JobState:
+def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None, begun: bool) -> JobState:
+    """`begun`: whether any job of its bundle was, since its last start."""
     if job.end and (job.is_over or not queued):
         return _ended(job, job.end)
     if queued and queued.is_held:
@@ -327,7 +343,8 @@ def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None
     ending = (endings or {}).get(job.id, silent)
     if ending in ("nothing", *GOING):
         return _unanswered(job, f"gone from the queue, and sacct still says {ending}")
-    failed = ending in FAILURES and (job.begun or not job.bundled)
+    # what a bundle had in hand is at fault; all of it where it died before the first
+    failed = ending in FAILURES and (job.begun or not begun)
     return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
 
 
