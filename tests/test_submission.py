@@ -377,7 +377,7 @@ def test_what_cannot_be_started_or_read_is_no_answer(tmp_path, monkeypatch) -> N
 
 def test_slurm_is_asked_without_a_users_filters(tmp_path, monkeypatch) -> None:
     """Oracle: what squeue would see: no filter of squeue(1), no question of scancel(1), and nothing to read."""
-    (tmp_path / "squeue").write_text('#!/bin/sh\necho "$SQUEUE_PARTITION$SCANCEL_INTERACTIVE|$(cat)|r|n|s"\n')
+    (tmp_path / "squeue").write_text('#!/bin/sh\necho "7$SQUEUE_PARTITION$SCANCEL_INTERACTIVE|$(cat)|r|n|s"\n')
     (tmp_path / "squeue").chmod(0o755)
     (tmp_path / "typed").write_text("PENDING")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -387,7 +387,7 @@ def test_slurm_is_asked_without_a_users_filters(tmp_path, monkeypatch) -> None:
     with (tmp_path / "typed").open() as typed:
         os.dup2(typed.fileno(), 0)
         try:
-            assert commands.queue() == {"": commands.Queued("", "r", "n", "s")}
+            assert commands.queue() == {"7": commands.Queued("", "r", "n", "s")}
         finally:
             os.dup2(before, 0)
             os.close(before)

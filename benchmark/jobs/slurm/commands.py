@@ -71,7 +71,7 @@ def queue(*others: int) -> dict[str, Queued]:
     users = ",".join(map(str, (os.getuid(), *others)))
     command = ["squeue", "--noheader", "--array", f"--user={users}", "--format=%i|%T|%r|%N|%o"]
     rows: list[list[str]] = []
-    for line in _ask(command).split("\n"):
+    for line in _ask(command).removesuffix("\n").split("\n"):
         if re.match(r"\d+[^|]*(\|[^|]*){3}\|", line):
             rows.append(line.split("|", 4))
         elif rows:  # a command's arguments may break lines
