@@ -198,12 +198,12 @@ class Study:
         return max(kinds, key=lambda kind: len({run.row for run in kind}), default=[])
 
 
-def other_texts(run: RunRecords, reference: RunRecords) -> list[str]:
+def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     """The titles of domains and probes that are another text in `run`, or other tokens or masks.
 
-    A domain that the reference lacks is one, unless one of the two streams just goes on where the other ends.
+    A domain that the measure lacks is one, unless one of the two streams just goes on where the other ends.
     """
-    line, other = run.line, reference.line
+    line, other = run.line, measure.line
     mine, theirs = ({domain["name"] for domain in one["domains"]} for one in (line, other))
     apart = mine - theirs if theirs - mine else set()
     titles = {one["name"]: one["title"] for one in (*line["domains"], *line["probes"])}
