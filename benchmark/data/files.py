@@ -157,9 +157,6 @@ def _plain_text(path: Path) -> Iterator[Document]:
         except UnicodeDecodeError as error:
             line += error.object[: error.start].count(b"\n")
             raise DataError(f"{path}:{line}: {_not_utf8(error)}") from None
-        if "\0" in text:
-            line += text[: text.index("\0")].count("\n")
-            raise DataError(f"{path}:{line}: a NUL: the file is damaged or no text; mend or remove it")
         line += text.count("\n")
         *whole, rest = cut(rest + text)
         yield from (Document(piece, str(path)) for piece in whole)

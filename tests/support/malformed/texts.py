@@ -34,7 +34,6 @@ def corpora() -> Iterator[Case]:
         ("a.jsonl", b"", "a"),
         ("a.txt", b"\xff\xfe", "a.txt:1"),
         ("a.txt", b"", "a"),
-        ("a.txt", b"words\nof a text\n" + b"\0" * 100_000, "a.txt:3"),
         ("a.csv", b"x", "a.csv"),
         ("a.jsonl.gz", packed[: len(packed) // 2], "a.jsonl.gz"),
         ("a.jsonl.gz", packed[:20] + b"\0" + packed[21:], "a.jsonl.gz"),
