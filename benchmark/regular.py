@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import NoReturn
 
 NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
@@ -14,7 +14,11 @@ _ENOUGH = 2**16  # bytes, which most files of records do not reach: one call rea
 
 def regular(path: Path) -> Path:
     """The path of a file. Raises OSError for that of a pipe; whoever opens it tells of what is missing, or a folder."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    try:
+        mode = path.stat().st_mode  # asked once: between two questions somebody may remove the file
+    except (OSError, ValueError):
+        return path
+    if not (S_ISREG(mode) or S_ISDIR(mode)):
         _refuse(path)
     return path
 
