@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -247,6 +247,12 @@ def flaw_of_key(line: Line, key: str) -> str:
     if line["key"] != key:
         return f"these are the records of stage {line['key']}, not of {key}: a file was moved here"
     return ""
+
+
+def flaw_of_owners(keys: Iterable[str | None], key: str) -> str:
+    """What is wrong with lines about models of the stages `keys` (None: an older one), in a file about that of one."""
+    other = set(keys) - {key, None}
+    return f"a line about stage {min(map(str, other))}, not {key}" if other else ""
 
 
 def flaw_of_stage(lines: Sequence[Line], key: str, learned: Sequence[str]) -> str:

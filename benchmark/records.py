@@ -72,7 +72,7 @@ from typing import Any, cast
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.record_checks import FIELDS as FIELDS
-from benchmark.record_checks import decode, flaw, flaw_of_run, flaw_of_stage, kinds_of, typed_line
+from benchmark.record_checks import decode, flaw, flaw_of_owners, flaw_of_run, flaw_of_stage, kinds_of, typed_line
 from benchmark.record_lines import (
     AttentionLine,
     Baseline,
@@ -326,9 +326,8 @@ def _check(run: RunLine, stages: Sequence[Sequence[Any]], runs: Path) -> None:
 def _of_stage(path: Path, key: str) -> list[Any]:
     """What was found out of the model of a stage. Raises RecordsError for lines of another."""
     lines = _if_there(path, read)
-    for line in lines:
-        if line.get("stage_key", key) != key:
-            raise RecordsError(f"{path}: a line about stage {line['stage_key']}, not {key}; {CURE}")
+    if wrong := flaw_of_owners((line.get("stage_key") for line in lines), key):
+        raise RecordsError(f"{path}: {wrong}; {CURE}")
     return [line for line in lines if line["kind"] != "unscored"]
 
 

@@ -1,4 +1,4 @@
-"""Files that a user names, opened only where they are files: a pipe waits for ever."""
+"""Files, opened only where they are files, for a pipe waits for ever; folders, listed only where they can be read."""
 
 from __future__ import annotations
 

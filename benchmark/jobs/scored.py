@@ -13,6 +13,7 @@ from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
 from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
+from benchmark.record_checks import flaw_of_owners
 from benchmark.regular import content
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
@@ -70,8 +71,8 @@ def scored(
 def _of_model(key: str, wanted: Wanted, store: Store, last: Callable[[str], Mapping[str, records.Record]]) -> Scored:
     """The scores of one model that are wanted. Raises RecordsError for a file with those of another."""
     every = _lines(path := store.scores_of_stage(key))
-    if other := {one.stage_key for one in every} - {key, None}:
-        raise records.RecordsError(f"{path}: a line about stage {min(map(str, other))}, not {key}; {records.CURE}")
+    if wrong := flaw_of_owners((one.stage_key for one in every), key):
+        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
     lines = [one for one in every if (one.task, one.prompt, one.seed) in wanted]
     there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
     missing = len(wanted) - len(there)
