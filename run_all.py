@@ -111,9 +111,8 @@ def tune(options: argparse.Namespace) -> int:
     from benchmark.jobs.survey import Survey
     from benchmark.training.stage_keys import check_memory_shares
 
-    def check(run: RunConfig) -> None:
-        check_memory_shares(run, methods.build(run.method, run.options))
-
+    check = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
+    tuning.refuse_seeds(options.seeds)
     suite, runs = read_suite(options, options.suite)
     spaces = {run.method: methods.find(run.method).space for run in runs}
     search = tuning.search(suite, runs, spaces, options.configurations, check)

@@ -182,6 +182,7 @@ def test_the_search_can_be_charged(lab: Lab, chosen: Path) -> None:
     ("arguments", "message"),
     [
         (("tune", "--configurations", "6"), "--configurations 6: give 1 to 5"),
+        (("tune", "--seeds", "3,1"), "--seeds 3,1: a search has one seed: choose one of them, as --seeds 3"),
         (("run", "--options", "nowhere.json"), "--options nowhere.json: not a file that `run_all.py tune` wrote"),
         (("run", "--options", "LIST"), "not a file that `run_all.py tune` wrote (TypeError"),
         (("run", "--options", "HALF"), "not a file that `run_all.py tune` wrote (KeyError: 'rate')"),

@@ -20,6 +20,7 @@ from benchmark import records
 from benchmark.atomic import write_json
 from benchmark.regular import regular
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
+from benchmark.settings.suite_files import parse_seeds
 from benchmark.settings.units import UNITS
 
 DOMAINS = 2  # that configurations are tried on
@@ -125,6 +126,12 @@ def _judge(trial: Trial, run: records.RunRecords | None) -> Judged | None:
         if len(finite) == len(values):
             judged["perplexity"] = math.exp(sum(map(math.log, finite)) / len(finite))
     return judged
+
+
+def refuse_seeds(text: str | None) -> None:
+    """Raise ConfigError where `--seeds` names several: a configuration is tried with one."""
+    if len(seeds := parse_seeds(text)) > 1:
+        raise ConfigError(f"--seeds {text}: a search has one seed: choose one of them, as --seeds {seeds[0]}")
 
 
 def search(suite: Suite, runs: Sequence[RunConfig], spaces: Mapping[str, Space], count: int, check: Check) -> Search:
