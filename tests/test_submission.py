@@ -149,8 +149,8 @@ def test_rows_ask_for_their_own(lab: Lab, tmp_path, monkeypatch, capsys, cap: in
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
     assert lab.submit("--dry-run") == 0
     told = capsys.readouterr().out
-    assert "  jobs: partition main, nodes 1, time 1440" in told and "  jobs to train first, alone: mem 9GB\n" in told
-    assert "  jobs to train big, bigger: partition large, nodes 2\n" in told
+    assert "  jobs to prepare, train, score, report: partition main, nodes 1, time 1440" in told
+    assert " train first, alone: mem 9GB\n" in told and " train big, bigger: partition large, nodes 2\n" in told
     assert "  jobs to score big, bigger: partition large, mem 64GB\n" in told
     assert lab.submit() == 0
     jobs = {job.name.partition(":")[2]: job for job in lab.jobs()}

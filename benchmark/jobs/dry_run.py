@@ -23,7 +23,8 @@ def describe(plan: Plan, executor: Executor) -> str:
         stages = f"{one.trained.stages} of {len(amounts)} stages done"
         budget = UNITS[one.config.budget.unit].text(sum(amounts))
         lines.append(f"  {one.config.row}, seed {one.config.seed}: {budget}; {one.state}, {stages}")
-    lines += executor.describe(plan)
+    does = executor.describe(plan)
+    lines += does
     apart, shared, saved = _amounts(plan, executor.gpus)
     lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {apart}")
     if saved:
@@ -35,8 +36,12 @@ def describe(plan: Plan, executor: Executor) -> str:
     lines += start_notes(plan.suite, [one.config for one in plan.states])
     if plan.wanted:
         lines.append("next: the same command without --dry-run trains them, then renders the report")
-    else:
+    elif does:
+        lines.append("next: the same command without --dry-run does that")
+    elif all(one.state == "done" and not any(model.missing for model in one.trained.scored) for one in plan.states):
         lines.append(f"next: `python run_all.py report {plan.suite.called}` renders tables and figures")
+    else:
+        lines.append(f"next: `python run_all.py status {plan.suite.called}` says how they do")
     return "\n".join(lines)
 
 

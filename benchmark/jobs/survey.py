@@ -168,8 +168,9 @@ class Survey:
         if job and job.state == "running":
             return self._running(config, trained, so_far if job.detail else "starting", job)
         if job and job.under_way:
-            progress = self._running(config, trained, so_far).detail if job.state == "unknown" else so_far
-            return RunState(config, job.state, _join(job.detail, progress), trained, job)
+            if job.state == "unknown":
+                trained, so_far = self._last_known(config, trained, so_far, job)
+            return RunState(config, job.state, _join(job.detail, so_far), trained, job)
         if failed and not (job and job.history.submitted > failed["time"]):
             return RunState(config, "failed", failed["error"].strip().rpartition("\n")[2], trained, job)
         if job:  # one that is done has trained what the run was then
@@ -180,13 +181,19 @@ class Survey:
         return RunState(config, "interrupted", so_far, trained) if lines else RunState(config, "todo", "", trained)
 
     def _running(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState | None = None) -> RunState:
-        last, said = _heartbeat(self.store, config), job.detail if job else ""
+        last, said = _heartbeat(self.store, config, FRESH), job.detail if job else ""
         if not last:
             otherwise = _join(said, otherwise, self._waits_for(trained, job))
             return RunState(config, "running", otherwise, trained, job)
-        fraction = last["fraction"] if last["stage"] == trained.stages else 0.0
-        trained = dataclasses.replace(trained, fraction=fraction)
-        return RunState(config, "running", _join(said, _progress(last, config)), trained, job)
+        return RunState(config, "running", _join(said, _progress(last, config)), _with_a_part(trained, last), job)
+
+    def _last_known(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState) -> tuple[Trained, str]:
+        """How far a run is of whose job nobody says anything: by its last sign of life, however long ago; in words."""
+        last = _heartbeat(self.store, config, math.inf)
+        if not last or last["stage"] != trained.stages:
+            return trained, _join(otherwise, self._waits_for(trained, job))
+        when = "" if _heartbeat(self.store, config, FRESH) else "last known: "
+        return _with_a_part(trained, last), f"{when}{_progress(last, config)}"
 
     def _waits_for(self, trained: Trained, job: JobState | None) -> str:
         """Who has the next stage of a run, such as a job of another suite, and what ends that."""
@@ -214,10 +221,15 @@ class Survey:
         return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines)  # type: ignore[arg-type]
 
 
-def _heartbeat(store: Store, config: RunConfig) -> Heartbeat | None:
-    """What a run in progress said last, unless that is long ago, or to come: then a clock was set back."""
+def _heartbeat(store: Store, config: RunConfig, most: float) -> Heartbeat | None:
+    """What a run said last, unless that is more seconds ago than `most`, or to come: then a clock was set back."""
     last = read_heartbeat(store.heartbeat(config))
-    return last if last and 0 <= time.time() - last["time"] <= FRESH else None
+    return last if last and 0 <= time.time() - last["time"] <= most else None
+
+
+def _with_a_part(trained: Trained, last: Heartbeat) -> Trained:
+    """What is trained, with what of the stage in progress is."""
+    return dataclasses.replace(trained, fraction=last["fraction"] if last["stage"] == trained.stages else 0.0)
 
 
 def _progress(last: Heartbeat, config: RunConfig) -> str:

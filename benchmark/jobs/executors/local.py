@@ -24,7 +24,11 @@ class LocalExecutor:
 
     def describe(self, plan: Plan) -> list[str]:
         slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
-        return [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 else []
+        lines = (
+            [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 and plan.wanted else []
+        )
+        missing = {model.model: model.missing for state in plan.states for model in state.trained.scored}
+        return [*lines, *([f"  {sum(missing.values()):,} scores to compute"] if any(missing.values()) else [])]
 
     def execute(self, plan: Plan) -> int:
         from benchmark.jobs.local.work import work_through  # torch, which `describe` and `jobs` need not wait for

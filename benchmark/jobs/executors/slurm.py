@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -25,6 +24,7 @@ from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.jobs.slurm.commands import Queued, SlurmError
+from benchmark.jobs.slurm.description import job_lines
 from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.resources import Resources, asked_by
@@ -55,33 +55,20 @@ class SlurmExecutor:
         return asked_by(runs, self.suite).of("train").gpus_of_a_run
 
     def describe(self, plan: Plan) -> list[str]:
-        """How many jobs `execute` would submit, what training asks for, and each job with what it waits for."""
+        """How many jobs `execute` would submit, what they ask for, and each with what it waits for."""
         self._check(plan)
         known = job_files.read(self.folder)
         queue = self._queue(known) if self.asks else {}
         held = list(dict.fromkeys(job.id for job in known if self._is_begun(job, queue)))
         lost = [] if self._is_submitting() else [job.id for job in self._unnoted(known, queue)]
         jobs = self._jobs(plan, known, queue)
-        if not jobs and not held and not lost:
-            return []
-        kinds = Counter(job.kind for job in jobs)
-        counts = ", ".join(f"{count} to {kind}" for kind, count in kinds.items())
-        train = self.suite.slurm.of("train")
-        if train.runs_per_job > 1 and "train" in kinds:
-            counts += f"; {train.runs_per_job} runs a job, {train.processes} at a time"
-        lines = [f"  {len(jobs)} jobs to submit: {counts}"] if jobs else []
+        lines = []
         if held:
             lines.append(f"  {len(held)} held jobs of a submission that died to let go: {', '.join(held[:SHOWN])}")
         if lost:
             count = sum(len(commands.each_task(ids)) for ids in lost)
             lines.append(f"  {count} held jobs that nobody noted, to be ended: {', '.join(lost[:SHOWN])}")
-        lines += Resources(plan).told(jobs)
-        names = {one.key: job.name for job in jobs for one in job.each}
-        for job in jobs:
-            last = [names[key] for key in (*job.after, *job.needs) if key in names][-1:]
-            after = " after all of these" if job.kind == "report" else f" after {last[0]}" if last else ""
-            lines.append(f"    {job.name}{after}")
-        return lines
+        return lines + job_lines(plan, jobs, self._under_way(known, queue))
 
     def execute(self, plan: Plan) -> int:
         """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
@@ -92,11 +79,14 @@ class SlurmExecutor:
             known = job_files.read(self.folder)
             queue = self._queue(known)
             self._finish_what_was_begun(known, queue)
-            under_way = [job for job in known if job.id in queue and self._is_here(job) and not job.is_over]
-            ids = {job.key: job.id for job in under_way}
+            ids = {job.key: job.id for job in self._under_way(known, queue)}
             jobs = self._jobs(plan, known, queue)
             done = self._submit(jobs, plan, ids) if jobs else None
         return self._told(jobs, done)
+
+    def _under_way(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:
+        """The jobs that Slurm can be told to wait for."""
+        return [job for job in known if job.id in queue and self._is_here(job) and not job.is_over]
 
     def _jobs(self, plan: Plan, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[PlannedJob]:
         """The jobs to submit; several runs in one where the suite says so."""

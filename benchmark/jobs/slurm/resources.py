@@ -44,9 +44,12 @@ class Resources:
         return [(group, self._parameters(kind, asked)) for (kind, asked), group in ordered]
 
     def told(self, jobs: Sequence[PlannedJob]) -> list[str]:
-        """What training asks for; and a line for each kind of job of rows that ask for something else, with that."""
+        """What each kind of job asks for, those together that ask for the same.
+
+        And a line for each kind of job of rows that ask for something else, with that.
+        """
         suite = self._plan.suite.slurm
-        own = {kind: self._shown(kind, suite) for kind in {job.kind for job in jobs}}
+        own = {kind: self._shown(kind, suite) for kind in dict.fromkeys(job.kind for job in jobs)}
         lines: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         for job in jobs if any(config.slurm for config in self._plan.configs) else []:
             asked = self._shown(job.kind, self.of(job))
@@ -54,7 +57,12 @@ class Resources:
             if told := _listed({key: value for key, value in more.items() if value != own[job.kind].get(key)}):
                 lines[job.kind, told] |= dict.fromkeys(self._runs[key].row for key in job.serves)
         found = [f"  jobs to {kind} {', '.join(rows)}: {told}" for (kind, told), rows in lines.items()]
-        return [*([f"  jobs: {_listed(own['train'])}"] if "train" in own else []), *found]
+        alike: list[tuple[dict[str, Any], list[str]]] = []
+        for kind, asked in own.items():
+            same = next((kinds for given, kinds in alike if given == asked), None)
+            alike += [] if same else [(asked, [])]
+            (same or alike[-1][1]).append(kind)
+        return [*(f"  jobs to {', '.join(kinds)}: {_listed(given)}" for given, kinds in alike), *found]
 
     @cached_property
     def _runs(self) -> dict[str, RunConfig]:
