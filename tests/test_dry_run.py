@@ -65,7 +65,7 @@ def test_jobs_wait_for_what_is_under_way(lab: Lab, tmp_path, monkeypatch, capsys
     for line in expected[:-1]:
         job, _, other = line.split()[:3]
         assert other in {names[id] for id in new[job]}
-    count = int(re.search(r"(\d+) jobs under way", expected[-1])[1])  # type: ignore[index]
+    count = int(re.search(r"(\d+) jobs under way", expected[-1])[1])
     assert len(new["tiny:report"] & before - {"100"}) == count, "the report waits for no text"
 
 
