@@ -23,10 +23,10 @@ import methods
 import paper_tables
 import run_all
 from benchmark import records
-from benchmark.jobs.executors.slurm import GOING
 from benchmark.jobs.local.work import train_here
 from benchmark.jobs.plan import Plan, Tables
 from benchmark.jobs.slurm import commands, job_files, snapshot
+from benchmark.jobs.slurm.job_states import GOING
 from benchmark.jobs.states import RunState
 from benchmark.jobs.survey import Survey
 from benchmark.settings.config import RunConfig

@@ -11,26 +11,23 @@ import dataclasses
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.atomic import whole_file
-from benchmark.hidden import shown
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.description import job_lines
 from benchmark.jobs.slurm.job_files import Job
+from benchmark.jobs.slurm.job_states import CONTROLLER, states_of, unanswered, unasked
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.resources import Resources, asked_by
-from benchmark.jobs.states import History, JobState, StateName
+from benchmark.jobs.states import History, JobState
 from benchmark.lease import Lease
-from benchmark.record_lines import Ended
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from benchmark.jobs.slurm.submission import Destination, Submission
 
 LEFT = "held, left so by a submission that died"
-CONTROLLER = "controller"  # the file that says whose jobs a cluster's folder holds
 SHOWN = 20  # ids and jobs in a list
 PARTIAL = 3  # exit status
 
@@ -162,13 +158,13 @@ class SlurmExecutor:
     def _states(self, known: Sequence[Job], queue: Mapping[str, Queued] | None) -> list[JobState]:
         """The state of each job, by Slurm's queue; None where it does not answer."""
         if queue is None:
-            return [_unanswered(job) for job in known]
+            return [unanswered(job) for job in known]
         held = set() if self._is_submitting() else {job.id for job in known if self._is_begun(job, queue)}
         states = [
             dataclasses.replace(state, state="held", detail=f"{LEFT}: `run` lets it go") if state.id in held else state
             for state in states_of([job for job in known if self._is_told(job, queue)], queue)
         ]
-        states += [_unasked(job) for job in known if not self._is_told(job, queue)]
+        states += [unasked(job) for job in known if not self._is_told(job, queue)]
         return states if self._is_submitting() else [*states, *self._unnoted(known, queue)]
 
     def _unnoted(self, known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
@@ -270,108 +266,6 @@ class SlurmExecutor:
         """Let go what a call that died left held, and end what it had not noted: nobody knows what that does."""
         self._let_go([job for job in known if self._is_begun(job, queue)])
         commands.cancel([job.id for job in self._unnoted(known, queue)])
-
-
-FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
-# what sacct says of a job that has not ended, for a while also of one that has: its accounts come after the queue
-GOING = (
-    *("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "COMPLETING"),
-    *("STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"),
-)
-
-
-def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobState]:
-    """The jobs as Slurm and they themselves say; where neither does, as sacct remembers; unknown while it is silent."""
-    known = _read_again(known, queue)
-    gone = {job.id for job in known if job.id not in queue and not job.end}
-    try:
-        endings = commands.endings(gone)
-    except SlurmError as error:
-        logging.warning("%s: how %d jobs ended is not known", error, len(gone))
-        why = "ended without a word, and sacct does not answer how"
-        found = [_unanswered(job, why) for job in known if job.id in gone]
-        return [*found, *states_of([job for job in known if job.id not in gone], queue)]
-    begun = {job.file for job in known if job.begun}
-    ends: dict[tuple[Path, str], float] = {}
-    for job in known:
-        if job.end:  # those of a bundle end one by one
-            ends[job.file.parent, job.id] = max(job.end["time"], ends.get((job.file.parent, job.id), 0.0))
-    states = [_state_of(job, queue.get(job.id), endings, job.file in begun) for job in known]
-    return [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
-
-
-def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], float]) -> JobState:
-    """A job that failed before its first word began when those had ended that it needed; by their folders and ids."""
-    needed = [ends[job.file.parent, id] for id in job.submitted["needs"] if (job.file.parent, id) in ends]
-    if state.state != "failed" or job.starts or not needed:
-        return state
-    return dataclasses.replace(state, history=dataclasses.replace(state.history, started=max(needed)))
-
-
-def _read_again(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:
-    """The jobs, read again where they are gone from the queue: they may have ended between the two questions."""
-    files = {job.file for job in known if job.id not in queue and not job.end}
-    found = {(job.id, job.key): job for file in files for job in job_files.read_one(file)}
-    return [found.get((job.id, job.key), job) for job in known]
-
-
-def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None, begun: bool) -> JobState:
-    """`begun`: whether any job of its bundle was, since its last start."""
-    if job.end and (job.is_over or not queued):
-        return _ended(job, job.end)
-    if queued and queued.is_held:
-        return _state(job, "held", f"{queued.reason or queued.state}: `scontrol release {job.id}` lets it go")
-    if queued and queued.waits:
-        return _state(job, "waiting", queued.reason)
-    if queued:
-        still = queued.state.lower() if queued.stands_still else ""
-        if job.bundled and not job.begun:
-            return _state(job, "waiting", f"its job {f'is {still}' if still else 'trains others first'}")
-        return _state(job, "running", still)
-    # tasks of an array that were cancelled before they began have no accounts
-    silent = "nothing" if endings is not None and job.starts else "sacct does not say how"
-    ending = (endings or {}).get(job.id, silent)
-    if ending in ("nothing", *GOING):
-        return _unanswered(job, f"gone from the queue, and sacct still says {ending}")
-    # what a bundle had in hand is at fault; all of it where it died before the first
-    failed = ending in FAILURES and (job.begun or not begun)
-    return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
-
-
-def _ended(job: Job, end: Ended) -> JobState:
-    """The state of a job that has said how it ended."""
-    detail = end.get("error", "").strip().rpartition("\n")[2]
-    return _state(job, "interrupted" if end["state"] == "stopped" else end["state"], detail, end["time"])
-
-
-def _unanswered(job: Job, why: str = "Slurm does not answer") -> JobState:
-    """The state of a job while nobody answers: what it has said itself, or unknown.
-
-    One that stopped may be in the queue again: Slurm itself queues those of a lost node.
-    """
-    if job.end and job.end["state"] != "stopped":
-        return _ended(job, job.end)
-    begun = job.starts[-1] if job.starts else None
-    seen = f"started on {begun['node']}" if begun else "submitted"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(begun["time"] if begun else job.submitted["time"]))
-    return _state(job, "unknown", f"{why}; {seen} {when}")
-
-
-def _unasked(job: Job) -> JobState:
-    """The state of a job of another cluster, or of a user whose jobs Slurm does not show, before its end."""
-    there = job.submitted["cluster"]
-    why = f"user {job.submitted['user']} has submitted it; Slurm does not show others' jobs, and `status` by them tells"
-    if job.is_own:
-        controller = job.file.with_name(CONTROLLER)
-        of = f" ({shown(controller.read_text(encoding='utf-8'))})" if controller.exists() else ""
-        why = f"on cluster {there}{of}; `status` there tells"
-    state = _state(job, "unknown", why)
-    return dataclasses.replace(state, history=dataclasses.replace(state.history, whose="elsewhere"))
-
-
-def _state(job: Job, state: StateName, detail: str, ended: float | None = None) -> JobState:
-    serves = tuple(job.submitted["serves"])
-    return JobState(job.id, job.key, job.name, state, detail, job.history(ended), serves)
 
 
 EXECUTOR = SlurmExecutor
