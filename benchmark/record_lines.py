@@ -324,6 +324,7 @@ class Submitted(TypedDict):
     cluster: NotRequired[str]  # where; empty in older files
     bundled: NotRequired[bool]  # whether it is in a bundle
     called: NotRequired[str]  # the suite, by the command line that submitted it; empty in older files
+    page: NotRequired[str]  # of a report: the file that it writes last; none in older files
     time: float
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from typing import Any
 
 import pytest
 
@@ -127,3 +128,41 @@ def test_a_full_cluster_is_not_waited_for(tmp_path, monkeypatch) -> None:
     with pytest.raises(commands.SlurmError, match=r"unable to accept job, .* as many jobs as MaxJobCount lets it"):
         commands.submit(tmp_path / "job.sh")
     assert not processes.has_variable(int(later.read_text()), f"PATH={os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize(("ending", "state"), [("FAILED", "failed"), ("CANCELLED", "interrupted")])
+def test_a_report_that_was_rendered_by_hand_since_is_done(
+    lab: Lab, monkeypatch, capsys, begun: bool, ending: str, state: str
+) -> None:
+    """Oracle: the order in time, by hand: a page of before the job began, as it said or sacct does, may lack runs."""
+    starts: dict[str, float] = {}
+    ask(monkeypatch, {})
+    monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, ending))
+    monkeypatch.setattr(commands, "began", lambda ids: starts)
+    page = lab.folder / "report" / "tiny" / "index.html"
+    own: dict[str, Any] = {"key": "report", "run": None, "serves": [], "page": str(page)}
+    write_job(lab, "Naive", *[STARTED] * begun, **own)
+
+    def told() -> bool:
+        capsys.readouterr()
+        lab.call("status")
+        return f"other jobs: 1 {state}" in capsys.readouterr().out
+
+    assert told() and lab.call("report") == 0
+    assert told() == (not begun), "nobody says when it began"
+    start = starts["7"] = lab.jobs()[0].submitted["time"] + 100
+    assert told() == (not begun)
+    os.utime(page, (0, start + 1))
+    assert not told()
+    os.utime(page, (0, start - 200))
+    assert told()
+
+
+def test_accounts_say_when_a_job_began(monkeypatch) -> None:
+    """Oracle: sacct's own words, of a job, of tasks that never began, and of a cluster that keeps no accounts."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(commands, "_ask", lambda command: "7|1700000000\n8_[0-1]|Unknown\n9|None\n")
+    assert commands.began(["7", "8_0", "9"]) == {"7": 1.7e9}
+    monkeypatch.setattr(commands, "_ask", lambda command: (_ for _ in ()).throw(commands.SlurmError("silent")))
+    assert commands.began(["7"]) == {}

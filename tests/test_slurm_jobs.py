@@ -40,7 +40,8 @@ def kill(job: str) -> None:
 
 def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
     """A score, a measure and a report are killed, before a teardown that succeeds. Oracle: the rule for runs: each is
-    told with its log and counted, and is tried again when that is asked for, and only then."""
+    told with its log and counted, and is tried again when that is asked for, and only then; but `report` does what the
+    last was to do."""
     lab.write('{ method = "naive" }', tasks=write_task(lab.folder), slurm='teardown = ["true"]')
     text = lab.file.read_text().replace("main_pretraining", "representational_similarity")
     lab.file.write_text(text.replace("[40, 200]", "[1, 1]"))
@@ -59,6 +60,9 @@ def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
         assert said in told.splitlines()
     lab.submit()
     assert "nothing to submit" in capsys.readouterr().out and lab.jobs() == killed
+    assert lab.call("report") == 0
+    capsys.readouterr()
+    assert lab.call("status") == 1 and "other jobs: 2 failed" in capsys.readouterr().out
     lab.submit("--retry-failed")
     assert [job.key for job in lab.jobs()[3:]] == [job.key for job in killed]
     assert lab.call("status") == 0, "they are under way"

@@ -144,6 +144,11 @@ class WriteReport:
     out: Path
     polls: ClassVar[bool] = False
 
+    @property
+    def page(self) -> Path:
+        """What is written last, by `report` of the suite with the same --out too."""
+        return self.out / self.suite.name / "index.html"
+
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         self.render([(self.suite, self.configs)], self.runs, self.out)
 

@@ -87,19 +87,32 @@ def endings(jobs: Iterable[str]) -> dict[str, str] | None:
 
     Raises SlurmError where accounts are kept and there is no answer.
     """
-    wanted = set(jobs)
+    found = _accounts(set(jobs), "State")
+    return None if found is None else {job: state.split()[0] for job, state in found.items()}
+
+
+def began(jobs: Iterable[str]) -> dict[str, float]:
+    """When jobs were started the last time, in seconds since 1970, as far as sacct knows."""
+    try:
+        found = _accounts(set(jobs), "Start") or {}
+    except SlurmError:
+        return {}
+    return {job: float(start) for job, start in found.items() if start.isdigit()}
+
+
+def _accounts(wanted: set[str], field: str) -> dict[str, str] | None:
     if wanted and not shutil.which("sacct"):
         return None
     found: dict[str, str] = {}
     for arrays in pieces(sorted({job.partition("_")[0] for job in wanted})):
         command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}"]
         try:
-            rows = [line.split("|") for line in _ask([*command, "--format=JobID,State"]).splitlines()]
+            rows = [line.split("|") for line in _ask([*command, f"--format=JobID,{field}"]).splitlines()]
         except SlurmError as error:
             if NO_ACCOUNTS in str(error):
                 return None
             raise
-        found |= {job: state.split()[0] for ids, state in rows for job in each_task(ids) if job in wanted}
+        found |= {job: value for ids, value in rows for job in each_task(ids) if job in wanted}
     return found
 
 
@@ -296,4 +309,5 @@ def _environment() -> dict[str, str]:
     own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - WHERE
     own |= {"TMPDIR"} if "SLURM_JOB_ID" in os.environ else set()  # a folder that ends with its job
     kept = {key: value for key, value in os.environ.items() if key not in own}
-    return {**kept, "SLURM_BITSTR_LEN": "0"}  # or sacct writes the first tasks of an array alone
+    # or sacct writes the first tasks of an array alone, and times as people read them
+    return {**kept, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +44,8 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
         if job.end:  # those of a bundle end one by one
             ends[job.file.parent, job.id] = max(job.end["time"], ends.get((job.file.parent, job.id), 0.0))
     states = [_state_of(job, queue.get(job.id), endings, job.file in begun) for job in known]
-    return [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
+    found = [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
+    return [_if_rendered_since(state, job) for state, job in zip(found, known, strict=True)]
 
 
 def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], float]) -> JobState:
@@ -50,6 +54,19 @@ def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], flo
     if state.state != "failed" or job.starts or not needed:
         return state
     return dataclasses.replace(state, history=dataclasses.replace(state.history, started=max(needed)))
+
+
+def _if_rendered_since(state: JobState, job: Job) -> JobState:
+    """A report that its job did not render is done where `report` has since, into the same folder."""
+    page = job.submitted.get("page")
+    if page and state.state in ("failed", "interrupted"):
+        with contextlib.suppress(OSError):  # it is not there, or another user's
+            written = os.stat(page).st_mtime
+            # one that has said nothing may have waited for others that the page does not show
+            since = state.history.last_seen if job.starts else commands.began([job.id]).get(job.id, math.inf)
+            if written > since:
+                return dataclasses.replace(state, state="done", detail="`report` has rendered it since")
+    return state
 
 
 def _read_again(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[Job]:

@@ -22,7 +22,7 @@ import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 
 from benchmark.atomic import naming
-from benchmark.jobs.payloads import Wait
+from benchmark.jobs.payloads import Wait, WriteReport
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
@@ -228,6 +228,7 @@ class Submission:
                 after += [id for id in _arrays(batch.dependency) if id not in after]
             waits = {"after": after, "needs": [self.ids[key] for key in job.needs], "wired": wired}
             how = {"log": str(self._paths(id).stdout), "exclusive": batch.parameters.get("exclusive", False)}
+            how |= {"page": str(job.payload.page)} if isinstance(job.payload, WriteReport) else {}
             where = {"user": os.getuid(), "cluster": self.destination.cluster, "called": self.suite.called}
             lines[self.file(id)] = [
                 {"kind": "job", "id": id, "key": one.key, "name": one.name, "run": one.run, "serves": one.serves}
