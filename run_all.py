@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return COMMANDS[options.command](options)
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
         return stop_printing()
-    except (UserError, ModuleNotFoundError, OSError) as error:
+    except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise
         print(f"error: {told(error)}", file=sys.stderr)

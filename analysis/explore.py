@@ -22,6 +22,7 @@ from analysis.study import Study
 from analysis.styles import styles
 from analysis.tables import number, rounded
 from benchmark.records import RunRecords
+from benchmark.regular import read_bytes
 from benchmark.settings.units import UNITS, recorded
 
 _FOLDER = Path(__file__).parent
@@ -35,7 +36,7 @@ def scripts() -> tuple[str, Markup]:
 
     Packed it is 0.4 MB, else 0.9 MB of each page.
     """
-    library, own = ((_FOLDER / name).read_bytes() for name in ("vega_lite_bundle.js", "explore.js"))
+    library, own = (read_bytes(_FOLDER / name) for name in ("vega_lite_bundle.js", "explore.js"))
     assert b"</script" not in own
     return base64.b64encode(gzip.compress(library, mtime=0)).decode(), Markup(own.decode())
 

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 
 from benchmark.atomic import write_json
 from benchmark.errors import UserError
-from benchmark.regular import regular
+from benchmark.regular import WHOLE, bounded, read_bytes, read_text, regular
 
 FILE = "checksums.json"
 NOT_READ = {FILE, "README.md"}  # people edit the latter, and nothing is computed from it
@@ -79,13 +79,16 @@ def check(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Col
 def only_files(folder: Path) -> None:
     """Raise DamagedFile for what is neither a file nor a folder in a folder, not deeper, or in its place.
 
-    Libraries open what a model's folder holds by names of their own, and a pipe waits for ever.
+    Likewise for a file that is too large to be read whole, as its name says that it will be. Libraries open what a
+    model's folder holds by names of their own, and a pipe waits for ever.
     """
     try:
         if regular(folder).is_dir():
             for inside in sorted(os.scandir(folder), key=lambda one: one.name):
                 if not inside.is_file(follow_symlinks=False) and not inside.is_dir(follow_symlinks=False):
                     regular(Path(inside.path))
+                if inside.name.endswith(WHOLE):
+                    bounded(Path(inside.path))
     except OSError as error:
         raise DamagedFile(f"{error.filename}: {error.strerror}") from None
 
@@ -95,7 +98,7 @@ def _read(path: Path, cure: str) -> dict[str, FileChecksum]:
     import msgspec  # here, for --help has no packages
 
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=dict[str, FileChecksum])
+        known = msgspec.json.decode(read_bytes(path), type=dict[str, FileChecksum])
     except (msgspec.DecodeError, ValueError, RecursionError):
         known = {}
     if not known or not all(one["bytes"] >= 0 and re.fullmatch("[0-9a-f]{8}", one["crc32"]) for one in known.values()):
@@ -134,15 +137,14 @@ def seal(content: dict[str, Any]) -> dict[str, Any]:
 
 def unseal(path: Path, cure: str) -> dict[str, Any]:
     """What `seal` was given, from a JSON file; one of an earlier version has no seal. Raises DamagedFile."""
-    regular(path)
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        seal = content.pop(SEAL, None)
+        found: dict[str, Any] = json.loads(read_text(path))
+        seal = found.pop(SEAL, None)
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise DamagedFile(f"{path} is damaged: {cure}") from None
-    if seal is not None and seal != _seal_of(content):
+    if seal is not None and seal != _seal_of(found):
         raise DamagedFile(f"{path} is damaged (its checksum is another): {cure}")
-    return content
+    return found
 
 
 def _seal_of(content: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 from benchmark.hidden import shown
 
@@ -15,7 +16,7 @@ class UserError(ValueError):
     """Base of errors in a suite, on the command line, or in somebody's data."""
 
 
-def told(error: UserError | ModuleNotFoundError | OSError) -> str:
+def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     """What the command line says, in one line: names of files and of fields in them may hold anything.
 
     A package that is missing is most often that of another Python's installation.
@@ -25,6 +26,8 @@ def told(error: UserError | ModuleNotFoundError | OSError) -> str:
         text = f"{error.filename2 or error.filename}: {error.strerror}"
     elif isinstance(error, ModuleNotFoundError):
         text = _without_package(error)
+    elif isinstance(error, MemoryError):
+        text = _without_memory(error)
     text = shown(" ".join(text.splitlines()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - END]} ... {text[-END:]}"
 
@@ -33,6 +36,15 @@ def _without_package(error: ModuleNotFoundError) -> str:
     return (
         f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; begin commands with "
         "`.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"
+    )
+
+
+def _without_memory(error: MemoryError) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({one.filename}:{one.lineno})" for one in place)
+    return (
+        f"no memory is left for what was read or computed{where}: free some, or let this process have more "
+        "(`ulimit -v`, a job's or a container's limit)"
     )
 
 

@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.hidden import shown
-from benchmark.regular import regular
+from benchmark.regular import read_text, regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 BEAT = 10.0  # seconds between two signs of life
+LONGEST = 2**16  # bytes that are read of what an owner says of itself
 EXPIRES = 90.0  # seconds of watching without one: more than a network file system shows old times for, 60
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 PIDS = 2**22  # Linux' greatest number of a process
@@ -337,7 +338,7 @@ def _content(path: Path) -> tuple[int, bytes] | None:
     try:
         # to open a file is to ask the server of a network file system for its times
         with regular(path).open("rb") as file:
-            return os.fstat(file.fileno()).st_mtime_ns, file.read()
+            return os.fstat(file.fileno()).st_mtime_ns, file.read(LONGEST)
     except OSError as error:
         if error.errno in GONE:
             return None
@@ -366,7 +367,7 @@ def _user() -> str:
 def _kernel() -> str:
     """What tells machines apart, and containers with numbers of processes of their own."""
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = read_text("/proc/sys/kernel/random/boot_id").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
@@ -385,7 +386,7 @@ def _lives(pid: int, started: int | None) -> bool:
 def _started(pid: int) -> int | None:
     """When a process started, in the kernel's ticks; -1 if it is dead and only waits for its parent to see it."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        fields = read_text(f"/proc/{pid}/stat", "replace").rpartition(") ")[2].split()
     except OSError:
         return None
     return -1 if fields[0] in "ZX" else int(fields[19])

@@ -83,7 +83,7 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
-from benchmark.regular import NO_FILE, content, jsonl_files
+from benchmark.regular import LARGEST_RECORDS, NO_FILE, jsonl_files, read_bytes
 from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
@@ -222,7 +222,7 @@ def _record(path: Path | str, lines: Sequence[bytes], index: int, of_stage: bool
 
 def _bytes(path: Path | str) -> bytes:
     try:
-        return content(path)
+        return read_bytes(path, LARGEST_RECORDS)
     except OSError as error:
         if error.errno not in NO_FILE:
             raise

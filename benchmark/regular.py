@@ -1,4 +1,7 @@
-"""Files, opened only where they are files, for a pipe waits for ever; folders, listed only where they can be read."""
+"""Files, opened only where they are files, for a pipe waits for ever; folders, listed only where they can be read.
+
+Nothing else reads a file whole: here what is larger than it can mean to be is refused before memory is full of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from stat import S_ISDIR, S_ISREG
 from typing import NoReturn
 
 NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
+LARGEST = 2**28  # bytes of JSON, TOML or text that is read whole; the largest tokenizers have a tenth of it
+LARGEST_RECORDS = 2**30  # bytes of a file of records: a line of an evaluation has a few thousand
+WHOLE = (".json", ".txt", ".model", ".jinja")  # how files end that libraries read whole in a model's folder
 _ENOUGH = 2**16  # bytes, which most files of records do not reach: one call reads them
 
 
@@ -23,18 +29,25 @@ def regular(path: Path) -> Path:
     return path
 
 
-def content(path: Path | str) -> bytes:
+def read_bytes(path: Path | str, largest: int = LARGEST) -> bytes:
     """A file's bytes, for who reads a hundred thousand small ones: `Path.read_bytes` takes half as long again.
 
-    Raises OSError, and for what is no file one whose `errno` is in NO_FILE; waits for no pipe.
+    Raises OSError, for what is no file one whose `errno` is in NO_FILE, for more than `largest` bytes one of EFBIG;
+    waits for no pipe.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         parts = [os.read(descriptor, _ENOUGH)]
-        if not 0 < len(parts[0]) < _ENOUGH and not S_ISREG(os.fstat(descriptor).st_mode):  # nothing, or without end
-            _refuse(path)
+        if not 0 < len(parts[0]) < _ENOUGH:  # nothing, or perhaps without end
+            status = os.fstat(descriptor)
+            if not S_ISREG(status.st_mode):
+                _refuse(path)
+            _check_size(path, status.st_size, largest)
+        size = len(parts[0])
         while parts[-1]:
             parts.append(os.read(descriptor, _ENOUGH))
+            size += len(parts[-1])
+            _check_size(path, size, largest)  # of one that grows, too
         return b"".join(parts)
     except OSError as error:
         error.filename = str(path)
@@ -43,10 +56,31 @@ def content(path: Path | str) -> bytes:
         os.close(descriptor)
 
 
+def read_text(path: Path | str, errors: str = "strict") -> str:
+    """A file's text in UTF-8, with the line ends of Unix. Raises as `read_bytes` does, and UnicodeDecodeError."""
+    return read_bytes(path).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def bounded(path: Path, largest: int = LARGEST) -> Path:
+    """The path of a file that a library reads whole. Raises OSError as `regular` and `read_bytes` do."""
+    if (place := regular(path)).is_file():
+        _check_size(path, place.stat().st_size, largest)
+    return path
+
+
 def jsonl_files(folder: Path) -> list[Path]:
     """The JSON Lines files in a folder, sorted; none without one. Raises OSError where a glob would find nothing."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(folder / name for name in names if name.endswith(".jsonl"))
+
+
+def _check_size(path: Path | str, size: int, largest: int) -> None:
+    if size > largest:
+        raise OSError(
+            errno.EFBIG,
+            f"has {size:,} bytes, and such a file at most {largest:,}: restore it from a copy, or remove it",
+            str(path),
+        )
 
 
 def _refuse(path: Path | str) -> NoReturn:

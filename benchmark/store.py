@@ -11,7 +11,7 @@ from typing import Protocol, TypedDict, cast
 from benchmark import records
 from benchmark.hidden import all_shown
 from benchmark.record_checks import flaw_of_key, flaw_of_run
-from benchmark.regular import regular
+from benchmark.regular import read_bytes
 from benchmark.run_description import RunLine
 
 
@@ -45,7 +45,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
     import msgspec  # here, for --help has no packages
 
     try:
-        return all_shown(msgspec.json.decode(regular(path).read_bytes(), type=Heartbeat))
+        return all_shown(msgspec.json.decode(read_bytes(path), type=Heartbeat))
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from analysis.printed import read_printed
 from benchmark.garbage import no_collections
 from benchmark.records import RunRecords, load_runs, not_started
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
 from benchmark.store import Store
 
@@ -92,7 +93,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tun
     written = render(study, [load(table) for table in tables], catalogue(), out / study.name, view)
     for path in written:
         if path.suffix == ".md":
-            show(path.read_text(encoding="utf-8"))
+            show(read_text(path))
     pages = [path for path in written if path.suffix == ".html"]
     opened = f"; open {pages[0]} in a browser" if pages else ""
     print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")

@@ -153,7 +153,7 @@ def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_pa
     for place, message in ((f"{a}@nowhere", "no such folder in that commit"), (str(tmp_path), "no records; give")):
         with pytest.raises(ResultsError, match=message), results.opened(place):
             pass
-    monkeypatch.setattr(results, "LARGEST_COMMIT", 1000)
+    monkeypatch.setattr(results, "LARGEST", 1000)
     with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), results.opened(f"{a}@HEAD"):
         pass
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):

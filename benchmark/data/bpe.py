@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Special
-from benchmark.regular import regular
+from benchmark.regular import read_text
 from benchmark.settings.config import digest
 
 
@@ -56,8 +56,8 @@ def load_bpe(folder: Path) -> Tokenizer:
     So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
     """
     try:
-        published = json.loads(regular(folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = regular(folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+        published = json.loads(read_text(folder / "vocab.json"))
+        lines = read_text(folder / "merges.txt").split("\n")
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if not isinstance(published, dict) or not all(isinstance(number, int) for number in published.values()):

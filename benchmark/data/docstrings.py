@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmark.data.documents import DataError, Document, cut
 from benchmark.data.files import refuse
 from benchmark.garbage import no_collections
+from benchmark.regular import read_bytes
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once
@@ -55,7 +56,7 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
-                tree = ast.parse(path.read_bytes())
+                tree = ast.parse(read_bytes(path))
         except (SyntaxError, ValueError, RecursionError):
             skipped["module that does not parse"] += 1
             continue

@@ -10,6 +10,7 @@ from benchmark import checksums
 from benchmark.data.bpe import TextTokenizer, plainly
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
+from benchmark.regular import read_text
 from benchmark.settings.config import digest
 
 
@@ -30,7 +31,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise DataError(f"{folder}: no tokenizer ({told}): copy the one that the model was trained with") from None
     if not wrapped.is_fast:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
-    rows = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
+    rows = json.loads(read_text(folder / "config.json")).get("vocab_size")
     if not isinstance(rows, int):
         raise DataError(f"{folder}: its config.json does not say vocab_size, the rows of its vocabulary: add it")
     bpe = wrapped.backend_tokenizer

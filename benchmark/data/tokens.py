@@ -42,6 +42,7 @@ from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
 from benchmark.lease import Lease
+from benchmark.regular import read_text
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
@@ -326,7 +327,7 @@ def _cure(folder: Path) -> str:
 def _read(folder: Path, dtype: np.dtype[Any]) -> tuple[Any, Ids, Ids]:
     """What info.json says, and the ids, as many as it says: without checksums no more is known. Raises DamagedFile."""
     try:
-        info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
+        info = json.loads(read_text(folder / "info.json"))
         train, valid = (_open(folder / f"{split}.bin", dtype) for split in ("train", "valid"))
         if len(train) + len(valid) == info["tokens"]:
             return info, train, valid

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from benchmark.atomic import write_json
 from benchmark.errors import UserError
 from benchmark.records import RunRecords, load_runs
-from benchmark.regular import regular
+from benchmark.regular import read_bytes
 
 SECONDS = 10.0  # between two looks at records
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
@@ -139,9 +139,8 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
 
 def _sent(file: Path) -> dict[str, SentPlace]:
     """What the last call wrote down, by run."""
-    regular(file)
     try:
-        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
+        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(read_bytes(file)).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise TrackerError(f"{file} is damaged: remove it, and all that records say is sent again") from None
 

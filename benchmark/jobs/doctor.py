@@ -26,6 +26,7 @@ from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.private import private_place
+from benchmark.regular import read_text
 from benchmark.sharing import check_sharing, for_the_user_alone
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
@@ -163,7 +164,7 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
             if not (folder / "answer.json").exists():
                 yield _no_answer(job, folder, answered)
                 return
-            answer = json.loads((folder / "answer.json").read_text())
+            answer = json.loads(read_text(folder / "answer.json"))
             yield from of_answer(answer, began, seen, bool(slurm.of("train").gpus))
             yield from of_bundles(slurm.of("train"), answer)
             yield _requeued(job, folder, answer["node"])
@@ -250,7 +251,7 @@ def _requeued(job: str, folder: Path, node: str) -> Finding:
     _wait(lambda: commands.restarts(job) > 0 or (folder / "refusal.txt").exists(), 60.0)
     if commands.restarts(job) > 0:
         return Finding(f"{node}: jobs can queue themselves again")
-    why = (folder / "refusal.txt").read_text() if (folder / "refusal.txt").exists() else "no answer"
+    why = read_text(folder / "refusal.txt") if (folder / "refusal.txt").exists() else "no answer"
     return Finding(
         f"{node}: a job cannot queue itself again ({why})",
         "after a time limit call `run` again, or give slurm.time enough; scontrol must be there on the nodes",
@@ -259,7 +260,7 @@ def _requeued(job: str, folder: Path, node: str) -> Finding:
 
 def _no_answer(job: str, folder: Path, ended: bool) -> Finding:
     log = folder / "log"
-    said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+    said = read_text(log, "replace").strip().splitlines()[-1:] if log.exists() else []
     if ended:
         silent = "it said nothing" if log.exists() else "no log: do nodes see this folder?"
         why = f"it said {said[0]!r}" if said else silent

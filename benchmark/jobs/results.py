@@ -34,13 +34,13 @@ from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
-from benchmark.regular import regular
+from benchmark.regular import LARGEST_RECORDS, read_bytes, read_text
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
-LARGEST_COMMIT = 2**31  # bytes that a folder of records may have in a commit
+LARGEST = 2**31  # bytes of records in an archive, or in a folder of a commit
 BLOCK = 4096  # bytes that a file takes at least, so that no endless number of empty ones is written
 LINK = "120000"  # git's mode of a link
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
@@ -61,7 +61,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Pa
                 for path in _files(config, store):
                     name = path.relative_to(store.root).as_posix()
                     _refuse_other_weights(name, held, path)
-                    found.setdefault(name, path.read_bytes())
+                    found.setdefault(name, read_bytes(path, LARGEST_RECORDS))
         if found != held:
             _write(archive, found)
 
@@ -157,7 +157,7 @@ def _of_report(place: Opened) -> Opened:
 
 def _read_page(page: Path) -> tuple[str, list[str]] | None:
     """The folder of a report's records, and the files in it of the runs that it shows; None for another page."""
-    text = page.read_text("utf-8", errors="replace")
+    text = read_text(page, "replace")
     folder = re.search(r'<meta name="records" content="([^"]+)">', text)
     content = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', text, re.DOTALL)
     if not folder or not content:
@@ -210,11 +210,11 @@ def _git(folder: str, said: IO[bytes], *command: str) -> subprocess.Popen[bytes]
 def _write_files(files: subprocess.Popen[bytes], blobs: subprocess.Popen[bytes], into: Path, place: str) -> None:
     """Write the files that `git ls-tree` lists, which `git cat-file --batch` gives.
 
-    Raises OverflowError for more bytes than LARGEST_COMMIT, or another thing than a file; LookupError for one that is
+    Raises OverflowError for more bytes than LARGEST, or another thing than a file; LookupError for one that is
     not there.
     """
     listed, asked, given = cast(IO[bytes], files.stdout), cast(IO[bytes], blobs.stdin), cast(IO[bytes], blobs.stdout)
-    room = LARGEST_COMMIT
+    room = LARGEST
     for line in listed:
         about, _, name = line.decode(errors="replace").rstrip("\n").partition("\t")
         mode, kind, key = about.split()
@@ -228,7 +228,7 @@ def _write_files(files: subprocess.Popen[bytes], blobs: subprocess.Popen[bytes],
             raise LookupError(f"{name!r:.80} is missing")
         room -= int(found[2]) + BLOCK
         if room < 0:
-            raise OverflowError(f"more than {LARGEST_COMMIT:,} bytes")
+            raise OverflowError(f"more than {LARGEST:,} bytes")
         _put(into, name, given.read(int(found[2])), place)
         given.read(1)  # the end of a line
 
@@ -305,7 +305,7 @@ def _files(config: RunConfig, store: Store) -> Iterator[Path]:
 
 def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None:
     if name in held and name.startswith("stages/"):
-        before, now = (_weights(content) for content in (held[name], path.read_bytes()))
+        before, now = (_weights(content) for content in (held[name], read_bytes(path, LARGEST_RECORDS)))
         if before != now:
             raise ResultsError(
                 f"{path}: the stage came to weights {now}, the study holds a record with {before}"
@@ -330,7 +330,7 @@ def _compare(committed: Path, rendered: Path) -> int:
                 "the records give no such table: remove it" if name in ours else "is missing: render the report again"
             )
             raise ResultsError(f"{committed / name}: {what}")
-        if regular(ours[name]).read_bytes() != theirs[name].read_bytes():
+        if read_bytes(ours[name]) != read_bytes(theirs[name]):
             raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
     return len(ours)
 
@@ -355,10 +355,15 @@ def _trained_on(store: Store, key: str) -> str:
 
 def _members(archive: Path) -> dict[str, bytes]:
     try:
-        plain = b"".join(chunks(archive))  # held against its checksum, and against what would expand without end
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+        plain = io.BytesIO()
+        for chunk in chunks(archive):  # held against its checksum, and against what would expand without end
+            if plain.write(chunk) and plain.tell() > LARGEST:
+                raise tarfile.TarError(f"it holds more than {LARGEST:,} bytes")
+        size = plain.tell()
+        plain.seek(0)
+        with tarfile.open(fileobj=plain, mode="r:") as tar:
             files = [one for one in tar.getmembers() if one.isreg()]
-            if sum(one.size for one in files) > len(plain):  # of holes, which take no room in an archive
+            if sum(one.size for one in files) > size:  # of holes, which take no room in an archive
                 raise tarfile.TarError("its files are larger than itself")
             return {one.name: cast(IO[bytes], tar.extractfile(one)).read() for one in files}
     except DataError as error:

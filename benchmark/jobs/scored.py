@@ -14,7 +14,7 @@ from benchmark.downstream.tasks import scored_stages
 from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.record_checks import flaw_of_owners
-from benchmark.regular import content
+from benchmark.regular import LARGEST_RECORDS, read_bytes
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
 from benchmark.store import Store
@@ -102,7 +102,7 @@ def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
 def _lines(path: str) -> list[_Line]:
     """The lines of a file of scores, none without one. Raises RecordsError as `records.read` does."""
     try:
-        return _LINE.decode_lines(content(path))
+        return _LINE.decode_lines(read_bytes(path, LARGEST_RECORDS))
     except FileNotFoundError:
         return []
     except (msgspec.MsgspecError, OSError, ValueError, RecursionError):  # a half line, damage, a pipe: `read` knows
@@ -115,7 +115,7 @@ def _has_prompts(keys: Sequence[str], store: Store) -> bool:
         return False
     path = store.stage(keys[-1]) / "model" / "config.json"
     try:
-        return _CONFIG.decode(content(path)).prompts
+        return _CONFIG.decode(read_bytes(path)).prompts
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (msgspec.MsgspecError, OSError, ValueError, RecursionError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.units import UNITS
 
@@ -104,7 +105,7 @@ def physical_cores() -> list[tuple[int, ...]]:
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
-        groups.setdefault(siblings.read_text() if siblings.exists() else str(core), []).append(core)
+        groups.setdefault(read_text(siblings) if siblings.exists() else str(core), []).append(core)
     return [tuple(group) for group in groups.values()]
 
 
@@ -154,7 +155,7 @@ def needed_bytes(run: RunConfig) -> float:
 def available_bytes() -> float:
     """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
     if MEMORY.exists():
-        for line in MEMORY.read_text().splitlines():
+        for line in read_text(MEMORY).splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024.0 * int(line.split()[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from benchmark.errors import UserError
 from benchmark.record_lines import DoneLine, Hardware, Provenance, StageLine
 from benchmark.records import RunRecords, crowded
+from benchmark.regular import read_bytes
 from benchmark.settings.config import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.training.method import Build
@@ -73,7 +74,7 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
         for index, stage in enumerate(ended[run.id]):
             _check_step_times(wanted[run.id], index, stage)
     for table in sorted(tables):
-        digest = hashlib.sha256(table.read_bytes()).hexdigest()
+        digest = hashlib.sha256(read_bytes(table)).hexdigest()
         measured = f"{table.name} (sha256 {digest[:12]}), measured on {_named(machine_of(table))}"
         yield f"{suite.name}: its reference seconds are those of {measured}"
 

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from benchmark import records
 from benchmark.atomic import write_json
-from benchmark.regular import regular
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
 from benchmark.settings.suite_files import parse_seeds
 from benchmark.settings.units import UNITS
@@ -188,7 +188,7 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
     ConfigError for a file that is none of a search, lacks a row, or cost more than there is.
     """
     try:
-        content: Options = json.loads(regular(file).read_text(encoding="utf-8"))
+        content: Options = json.loads(read_text(file))
         count, unit = content["configurations"], content["unit"]
         cost = count * sum(content["amounts"])
         choices = [(row, float(one["rate"]), dict(one["options"])) for row, one in content["rows"].items()]

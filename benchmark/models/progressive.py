@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
+from benchmark.regular import read_text
 
 FILE = "progressive.json"  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"
@@ -198,7 +199,7 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     """The model that `ProgressiveModel.save` wrote, or its first `columns` columns; in evaluation mode."""
     folder = Path(folder)
     transformer.check_files(folder)
-    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    content = json.loads(read_text(folder / FILE))
     count = content["columns"] if columns is None else columns
     models = [transformer.load(folder / f"column_{index}") for index in range(count)]
     hidden_size, layers = models[0].hidden_size, models[0].layers
@@ -227,11 +228,11 @@ class ColumnEncoder(nn.Module):
 
 def load_column(folder: Path | str, domain: str) -> ColumnEncoder:
     """The column of `domain`, the newest for a domain that has none."""
-    columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
+    columns = json.loads(read_text(Path(folder) / FILE))["columns"]
     return ColumnEncoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
 
 
 def domain_index(folder: Path, domain: str) -> int:
     """Where in the stream `domain` comes, counted from 0; the newest's place for one that the model has not met."""
-    domains = json.loads((folder / "config.json").read_text(encoding="utf-8"))["domains"]
+    domains = json.loads(read_text(folder / "config.json"))["domains"]
     return domains.index(domain) if domain in domains else len(domains) - 1

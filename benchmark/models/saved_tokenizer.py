@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmark.data.bpe import plainly
 from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.regular import bounded
 from benchmark.settings.config import ConfigError
 
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
@@ -20,7 +21,7 @@ def read(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is missing or damaged."""
     path = folder / "tokenizer.json"
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(bounded(path)))
         if missing := plainly(tokenizer):
             raise ValueError(f"it lacks {missing} of the 256 bytes")
         ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]

@@ -22,6 +22,7 @@ from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
 from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
+from benchmark.regular import read_bytes
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -170,7 +171,7 @@ def _check_weights(folder: Path) -> None:
     files = set(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
     with naming_damage(index):
-        named = set(json.loads(index.read_bytes())["weight_map"].values()) if index.exists() else set()
+        named = set(json.loads(read_bytes(index))["weight_map"].values()) if index.exists() else set()
     for path in sorted(files | {folder / name for name in named}):
         with naming_damage(path), safe_open(path, framework="pt"):
             pass

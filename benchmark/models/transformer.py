@@ -31,6 +31,7 @@ from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -341,7 +342,7 @@ def configuration(folder: Path) -> dict[str, Any]:
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
+        content = json.loads(read_text(path), parse_float=_finite, parse_constant=_finite)
         wrong = _flaw(content)
     except (ValueError, RecursionError) as error:
         wrong = f"{type(error).__name__}: {error!s:.100}"

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from benchmark.hidden import BREAKS, HIDDEN, first
-from benchmark.regular import regular
+from benchmark.regular import read_text
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
@@ -283,7 +283,7 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
             "NAME.toml, which `run_all.py new-suite` writes"
         )
     try:
-        content: dict[str, Any] = tomllib.loads(regular(path).read_text(encoding="utf-8"))
+        content: dict[str, Any] = tomllib.loads(read_text(path))
     except OSError as error:
         raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except ValueError as error:

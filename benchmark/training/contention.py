@@ -16,6 +16,7 @@ import torch
 
 from benchmark.lease import Lock
 from benchmark.record_lines import CoreShare
+from benchmark.regular import read_text
 from benchmark.training.processes import World, node
 
 _log = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ def _time_of_day_ahead() -> float:
 def _busy(numbers: Sequence[int]) -> float:
     """Seconds that these cores have been busy since the machine started, stolen time included."""
     wanted, ticks = {f"cpu{number}" for number in numbers}, 0
-    for line in STAT.read_text(encoding="ascii").splitlines():
+    for line in read_text(STAT).splitlines():
         name, *fields = line.split()
         if name in wanted:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
@@ -143,7 +144,7 @@ def _held_back() -> float:
     """Core-seconds that a CPU quota has kept from the processes of this container, since it started."""
     for file, (key, seconds) in QUOTAS.items():
         if file.exists():
-            counters = dict(line.split() for line in file.read_text(encoding="ascii").splitlines())
+            counters = dict(line.split() for line in read_text(file).splitlines())
             return int(counters.get(key, 0)) * seconds
     return 0.0
 

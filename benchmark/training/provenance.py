@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmark.record_lines import Provenance
+from benchmark.regular import read_bytes, read_text
 from benchmark.training.processes import World
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for package in ("benchmark", "methods"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + read_bytes(path))
     sources = f"sources-{digest.hexdigest()[:12]}"
     return f"{known}+{sources}" if (known := commit()) else sources
 
@@ -43,7 +44,7 @@ def code_version() -> str:
 def commit() -> str:
     """The commit of the code, or nothing."""
     if (ROOT / COMMIT_FILE).exists():
-        return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
+        return read_text(ROOT / COMMIT_FILE)
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.atomic import write_json
-from benchmark.regular import regular
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def table_of(config: RunConfig) -> Path | None:
 
 def machine_of(path: Path) -> Hardware:
     """What a table was measured on. Raises ConfigError for one that does not say."""
-    machine = json.loads(regular(path).read_text(encoding="utf-8")).get("machine") or {}
+    machine = json.loads(read_text(path)).get("machine") or {}
     if not {"device", "cpu"} <= machine.keys():
         raise ConfigError(
             f"{path} does not say what machine it was measured on: measure it again with `run_all.py speed`"
@@ -74,7 +74,7 @@ def machine_of(path: Path) -> Hardware:
 @lru_cache(maxsize=4)
 def _rows(path: Path, changed: int) -> list[RowTimes]:
     """The rows of a table, which was last changed then: thousands of runs ask for the same."""
-    return [_row(row) for row in json.loads(regular(path).read_text(encoding="utf-8"))["rows"]]
+    return [_row(row) for row in json.loads(read_text(path))["rows"]]
 
 
 def stage_times(config: RunConfig, stage: int) -> StageTimes | None:

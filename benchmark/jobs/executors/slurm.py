@@ -28,6 +28,7 @@ from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState
 from benchmark.lease import Lease
+from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
@@ -194,7 +195,7 @@ class SlurmExecutor:
         """This cluster's name; with what tells it from another of that name, which has submitted here first."""
         name, own = commands.cluster(self._settings), commands.controller(self._settings)
         first = self.folder / name / CONTROLLER
-        known = first.read_text(encoding="utf-8") if first.exists() else own
+        known = read_text(first) if first.exists() else own
         return name if known == own else f"{name}-{hashlib.sha256(own.encode()).hexdigest()[:6]}"
 
     def _is_here(self, job: Job) -> bool:

@@ -17,6 +17,7 @@ from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.states import JobState, StateName
 from benchmark.record_lines import Ended
+from benchmark.regular import read_text
 
 CONTROLLER = "controller"  # the file that says whose jobs a cluster's folder holds
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
@@ -124,7 +125,7 @@ def unasked(job: Job) -> JobState:
     why = f"user {job.submitted['user']} has submitted it; Slurm does not show others' jobs, and `status` by them tells"
     if job.is_own:
         controller = job.file.with_name(CONTROLLER)
-        of = f" ({shown(controller.read_text(encoding='utf-8'))})" if controller.exists() else ""
+        of = f" ({shown(read_text(controller))})" if controller.exists() else ""
         why = f"on cluster {there}{of}; `status` there tells"
     state = _state(job, "unknown", why)
     return dataclasses.replace(state, history=dataclasses.replace(state.history, whose="elsewhere"))

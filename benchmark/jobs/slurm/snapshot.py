@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.jobs.slurm.private import make_private
+from benchmark.regular import read_bytes
 from benchmark.sharing import for_the_user_alone
 from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
 
@@ -53,7 +54,7 @@ def digest(root: Path) -> str:
     """A hash of all files that a snapshot of `root` holds."""
     content = hashlib.sha256()
     for path in _files(root):
-        content.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        content.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(read_bytes(path)).digest())
     return content.hexdigest()[:12]
 
 

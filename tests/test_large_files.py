@@ -1,0 +1,202 @@
+"""Files that are larger than they can mean to be. Oracle: their size and the limit in the error, which the docs state;
+the files have holes, so that they take no room on a disk, and all of their bytes would be read into memory."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import run_all
+from benchmark import checksums, records
+from benchmark.data import tokens
+from benchmark.data.bpe import load_bpe
+from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.downstream.classifier import SavedModel
+from benchmark.errors import UserError, told
+from benchmark.instruments import track
+from benchmark.instruments.evaluate_text import open_folder
+from benchmark.jobs import results, tuning
+from benchmark.lease import Lease
+from benchmark.models import load
+from benchmark.models.transformer import load_network
+from benchmark.regular import LARGEST, LARGEST_RECORDS, read_bytes, read_text
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import read_heartbeat
+from benchmark.training import step_times
+from tests.support import tiny_suite
+from tests.support.disk_scenarios import Models
+from tests.support.source_tree import ROOT, TREES
+
+
+def hole(path: Path, size: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+def says(error: BaseException, path: Path, size: int, largest: int) -> bool:
+    assert isinstance(error, UserError | OSError)
+    line = told(error)
+    return path.name in line and f"has {size:,} bytes, and such a file at most {largest:,}: restore" in line
+
+
+def of_search(path: Path) -> object:
+    suite = load_suite(str(tiny_suite.write(path.parent / "suite")))
+    return tuning.tuned(suite, [], path, charge_search=False)
+
+
+ONE_FILE: list[Callable[[Path], object]] = [
+    *(read_bytes, read_text, step_times.machine_of, track._sent, results._read_page, of_search),
+    *(lambda path: load_suite(str(path)), lambda path: checksums.unseal(path, "cure")),
+    lambda path: step_times._rows(path, 0),
+]
+
+
+@pytest.mark.parametrize("read", ONE_FILE)
+def test_what_is_read_whole_has_a_limit(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """They are JSON, TOML, tables of step times, notes and pages of reports."""
+    path = hole(tmp_path / "large.toml", LARGEST + 1)
+    (tmp_path / "suite").mkdir()
+    with pytest.raises((UserError, OSError)) as raised:
+        read(path)
+    assert says(raised.value, path, LARGEST + 1, LARGEST)
+
+
+@pytest.mark.parametrize("read", [records.read, lambda path: records.last(path, "done")])
+def test_a_file_of_records_has_a_limit(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = hole(tmp_path / "records.jsonl", LARGEST_RECORDS + 1)
+    with pytest.raises((UserError, OSError)) as raised:
+        read(path)
+    assert says(raised.value, path, LARGEST_RECORDS + 1, LARGEST_RECORDS)
+
+
+def test_a_file_that_grows_while_it_is_read_has_a_limit(tmp_path: Path) -> None:
+    """Oracle: no size is told of what the kernel makes as it is read, such as this file of pages."""
+    with pytest.raises(OSError, match="such a file at most 100,000"):
+        read_bytes("/proc/self/pagemap" if Path("/proc/self/pagemap").exists() else "/dev/zero", 100_000)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "added.txt", "x.model"])
+@pytest.mark.parametrize("read", [load, load_network, open_folder, load_tokenizer, SavedModel])
+def test_a_models_files_have_a_limit(read: Callable[[Path], object], name: str, tmp_path: Path) -> None:
+    """Libraries read these whole, by names of their own. Oracle: as above, for every reader of models."""
+    Models().first(tmp_path)
+    folder = tmp_path / "model"
+    (folder / checksums.FILE).unlink()
+    path = hole(folder / name, LARGEST + 1)
+    with pytest.raises((UserError, OSError)) as raised:
+        read(folder)
+    assert says(raised.value, path, LARGEST + 1, LARGEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        (checksums.FILE, lambda folder: checksums.check(folder, "cure")),
+        ("vocab.json", load_bpe),
+        ("info.json", lambda folder: tokens._read(folder, np.dtype("<u2"))),
+    ],
+)
+def test_files_in_a_folder_have_a_limit(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = hole(tmp_path / name, LARGEST + 1)
+    with pytest.raises((UserError, OSError)) as raised:
+        read(tmp_path)
+    assert f"has {LARGEST + 1:,} bytes, and such a file at most {LARGEST:,}" in str(raised.value)
+    assert path.name in str(raised.value) or name == "vocab.json"
+
+
+def test_signs_of_life_have_a_limit(tmp_path: Path) -> None:
+    """Oracle: what is longer than anybody writes says nothing, as what was left half written."""
+    assert read_heartbeat(hole(tmp_path / "run.json", LARGEST + 1)) is None
+    hole(tmp_path / "lease.7", LARGEST + 1)
+    assert Lease(tmp_path / "lease").owner() is None
+
+
+def test_an_archive_of_records_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be packed, so what counts is what it holds. Oracle: the same archive under a limit that it keeps."""
+    results._write(tmp_path / "a.tar.gz", {"suites/x": bytes(50_000)})
+    assert results._members(tmp_path / "a.tar.gz")["suites/x"] == bytes(50_000)
+    monkeypatch.setattr(results, "LARGEST", 50_000)
+    with pytest.raises(UserError, match="it holds more than 50,000 bytes"):
+        results._members(tmp_path / "a.tar.gz")
+
+
+def test_a_command_that_is_given_a_large_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: exit code 2 and one line."""
+    hole(tmp_path / "large.toml", 9 * 2**30)
+    assert run_all.main(["status", str(tmp_path / "large.toml")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and "9,663,676,416 bytes" in said
+
+
+def test_a_command_without_memory_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: no machine has 2^60 bytes; the line where they were asked for."""
+
+    def greedy(_: object) -> int:
+        return len(bytearray(2**60))
+
+    monkeypatch.setitem(run_all.COMMANDS, "status", greedy)
+    assert run_all.main(["status", "demo"]) == 2
+    said = capsys.readouterr().err
+    assert re.match(r"error: no memory is left .*test_large_files\.py:\d+\): free some", said) and said.count("\n") == 1
+
+
+WHOLE = {"read_text", "read_bytes", "readlines", "fromfile", "loadtxt", "genfromtxt"}  # methods, of whatever they are
+LOADERS = {"json.load", "tomllib.load", "tomli.load", "pickle.load", "np.load"}
+
+
+def reads_whole(tree: ast.AST) -> set[str]:
+    """The calls of a file that read a file to its end, whatever its size."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            has_limit = bool(node.args or node.keywords)
+            if node.func.attr == "fromfile" and len(node.args) > 2:  # so many numbers
+                continue
+            if node.func.attr in WHOLE or (node.func.attr == "read" and not has_limit):
+                found.add(node.func.attr)
+            elif ast.unparse(node.func) in LOADERS:
+                found.add(ast.unparse(node.func))
+    return found
+
+
+READ_WHOLE = {
+    "benchmark.models.growth_width": {"read"},  # a place in a network, no file
+    "benchmark.jobs.results": {"read"},  # of an archive in memory, which has a limit; and what git says of an error
+}
+
+
+def test_one_file_reads_files_whole() -> None:
+    """All others ask benchmark/regular.py, which has a limit. Oracle: the table above, which says what for."""
+    found = {module: calls for module, tree in TREES.items() if (calls := reads_whole(tree))}
+    assert found == READ_WHOLE
+
+
+@pytest.mark.parametrize(
+    "code", ["path.read_text()", "open(x).read()", "json.load(file)", "file.readlines()", "np.fromfile(file, dtype)"]
+)
+def test_reading_whole_is_found(code: str) -> None:
+    """Oracle: each reads to the end of a file."""
+    assert reads_whole(ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "code", ["file.read(7)", "np.fromfile(file, dtype, 9)", "read_text(path)", "records.read(path)"]
+)
+def test_reading_so_much_is_let_be(code: str) -> None:
+    """Oracle: each has a limit."""
+    assert not reads_whole(ast.parse(code))
+
+
+def test_the_limits_are_told() -> None:
+    """Oracle: the numbers of the code, in the page that promises them."""
+    page = " ".join((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").split())
+    small, large, archive = LARGEST / 2**20, LARGEST_RECORDS / 2**30, results.LARGEST / 2**30
+    assert (
+        f"pages {small:.0f} MB, a file of records {large:.0f} GB" in page and f"in a commit, {archive:.0f} GB" in page
+    )
