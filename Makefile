@@ -4,8 +4,8 @@
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make slurm-chaos    docs/slurm.md: a real Slurm cluster on this machine
-# make chaos   docs/reliability.md: two hundred kills at random, two hundred runs side by side, a disk that fails at
-#              each of its operations, goodput, and slurm-chaos
+# make chaos   docs/reliability.md: kills at random in each kind of work of each method, two hundred runs side by side, a
+#              disk that fails at each of its operations, goodput, and slurm-chaos
 PYTHON ?= python3
 VENV := .venv
 # what is imported is compiled then: to compile all of it takes pip as long as all else that it does

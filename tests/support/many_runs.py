@@ -23,7 +23,6 @@ from benchmark.jobs.side_by_side import WorkerShare
 from tests.support import tiny_suite
 
 METHODS = ("naive", "er")  # which share the first of their two stages
-SIDE_BY_SIDE = 8
 COMPARED = 5  # seeds
 MOMENT = 0.3  # seconds from the beginning of a stage in which it is killed, about what one takes
 
@@ -43,8 +42,8 @@ class Found(TypedDict):
 class ManyRuns:
     """So many runs, of which a share is killed. What is in the folder already is gone on with."""
 
-    def __init__(self, folder: Path, runs: int, share: float, seed: int) -> None:
-        self.folder, self.runs = folder, folder / "runs"
+    def __init__(self, folder: Path, runs: int, share: float, seed: int, at_once: int = 8) -> None:
+        self.folder, self.runs, self.at_once = folder, folder / "runs", at_once
         self.seeds = runs // len(METHODS)
         folder.mkdir(parents=True, exist_ok=True)
         suite = tiny_suite.write(folder)
@@ -129,7 +128,7 @@ class ManyRuns:
             shares: Any = work
             shares.WorkerShare = functools.partial(WorkerShare, start="fork")
             places = ["--runs", str(runs), "--out", str(self.folder / "report")]
-            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(SIDE_BY_SIDE), "--retry-failed"]
+            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(self.at_once), "--retry-failed"]
             status = run_all.main(["run", str(self.suite), *places, *more])
         finally:
             os._exit(status)

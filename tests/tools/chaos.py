@@ -1,14 +1,16 @@
 """Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted: `make chaos`.
 
-    python -m tests.tools.chaos kills [--kills 200] [--seed 0] [--methods A,B] [--seconds S] [--tally FILE]
-    python -m tests.tools.chaos many [--runs 200] [--seed 0] [--seconds S] [--folder F]
+    python -m tests.tools.chaos kills [--kills N] [--kills-per-run 7] [--seed 0] [--methods A,B] [--seconds S]
+        [--tally FILE] [--list-missing]
+    python -m tests.tools.chaos many [--runs 200] [--at-once 8] [--seed 0] [--seconds S] [--folder F]
     python -m tests.tools.chaos disk [--scenarios A,B]
 
-`kills` goes through all methods in turn, seven kills and a comparison each (tests/support/kills.py), until there were
-as many or the seconds are over: 200 hit each of 29 methods. With a tally it writes down each run there, a line of JSON,
-and goes on where it ended. `many` trains short runs side by side and kills their processes
-(tests/support/many_runs.py), 30 for 100 runs; in a folder that it is given it goes on where it ended. `disk` lets each
-operation of each scenario go wrong (tests/support/faulty_disk.py).
+`kills` kills runs of the methods in turn, seven times each before a comparison (tests/support/kills.py), until there
+were as many kills, or, if no number is given, until each pair of a method and a kind of its work was hit: of a method
+what was not hit yet is drawn first. With a tally it writes down each run there, a line of JSON, and goes on where it
+ended; `--list-missing` says what that tally comes to, and kills nothing. `many` trains short runs side by side and
+kills their processes (tests/support/many_runs.py), 30 for 100 runs; in a folder that it is given it goes on where it
+ended. `disk` lets each operation of each scenario go wrong (tests/support/faulty_disk.py).
 """
 
 from __future__ import annotations
@@ -29,29 +31,44 @@ from typing import Any
 import methods
 from tests.support import faulty_disk
 
-TOGETHER = 7  # kills of a run before it may come to an end
 KILLED = 0.3  # of `many` runs
 Tally = list[dict[str, Any]]  # of each run: method, kills by kind of work, all kinds, steps, and which files differ
 
 
-def kills(count: int, seed: int, names: list[str], seconds: float, file: Path | None) -> int:
+def kills(count: int | None, together: int, seed: int, names: list[str], seconds: float, file: Path | None) -> int:
     from tests.support.kills import Kills
 
     began = time.monotonic()
-    tally: Tally = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+    tally = _read(file)
     with tempfile.TemporaryDirectory() as folder:
-        while _kills(tally) < count and time.monotonic() - began < seconds:
-            name = min(names, key=lambda one: sum(run["method"] == one for run in tally))
-            method = Kills(Path(folder) / f"{name}-{len(tally)}", name)
-            known = _by_kind([run for run in tally if run["method"] == name])
-            chosen = random.Random(f"{seed} {name} {len(tally)}")
-            found = method.disturb(min(TOGETHER, count - _kills(tally)), chosen, known, _by_kind(tally))
-            tally.append({"commit": _commit(), "seed": seed, "method": name, **found})
+        while (turn := _turn(tally, names, count)) and time.monotonic() - began < seconds:
+            method = Kills(Path(folder) / f"{turn}-{len(tally)}", turn)
+            known = _by_kind([run for run in tally if run["method"] == turn])
+            chosen = random.Random(f"{seed} {turn} {len(tally)}")
+            at_most = together if count is None else min(together, count - _kills(tally))
+            found = method.disturb(at_most, chosen, known, _by_kind(tally))
+            tally.append({"commit": _commit(), "seed": seed, "method": turn, **found})
             if file:
                 with file.open("a") as lines:
                     lines.write(json.dumps(tally[-1]) + "\n")
     _say(tally)
-    return int(any(run["different"] for run in tally))
+    if turn:
+        print(f"not finished, {turn} was next: " + ("the same command goes on" if file else "more --seconds"))
+    return int(bool(turn) or any(run["different"] for run in tally))
+
+
+def _read(file: Path | None) -> Tally:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+
+
+def _turn(tally: Tally, names: list[str], count: int | None) -> str | None:
+    """Whose turn it is: the method with the fewest runs, of those not hit in all kinds if no `count` is given."""
+    of_method = {name: [run for run in tally if run["method"] == name] for name in names}
+    if count is None:
+        of_method = {name: runs for name, runs in of_method.items() if not runs or _never(runs)}
+    elif _kills(tally) >= count:
+        return None
+    return min(of_method, key=lambda name: len(of_method[name]), default=None)
 
 
 def _say(tally: Tally) -> None:
@@ -68,12 +85,11 @@ def _say(tally: Tally) -> None:
     of_method = {name: [run for run in tally if run["method"] == name] for name in names}
     pairs, hit = (sum(len(kinds(runs)) for runs in of_method.values()) for kinds in (_kinds, _by_kind))
     print(f"{hit} of {pairs} pairs of a method and a kind were hit; never hit: {sorted(_never(tally)) or 'no kind'}")
-    steps = {name: (_steps(_kinds(runs)), _steps(_by_kind(runs))) for name, runs in of_method.items()}
-    missing = [f"{name}: {kind}" for name, (known, hit_too) in steps.items() for kind in sorted(known - hit_too)]
-    of_all = sum(len(known) for known, _ in steps.values())
-    print(f"steps of each phase of each method: {of_all - len(missing)} of {of_all} hit; missing: {missing or 'none'}")
+    known, hit = (sum(len(_steps(kinds(runs))) for runs in of_method.values()) for kinds in (_kinds, _by_kind))
+    print(f"steps of each phase of each method: {hit} of {known} hit")
     for name, runs in of_method.items():
-        print(f"  {name}: hit {sorted(_by_kind(runs))}; not {sorted(_never(runs))}")
+        if _never(runs):
+            print(f"  {name}, missing: {sorted(_never(runs))}")
 
 
 def _kills(tally: Tally) -> int:
@@ -101,11 +117,11 @@ def _commit() -> str:
     return subprocess.run(command, cwd=faulty_disk.ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def many(runs: int, seed: int, seconds: float, folder: Path | None) -> int:
+def many(runs: int, at_once: int, seed: int, seconds: float, folder: Path | None) -> int:
     from tests.support.many_runs import ManyRuns
 
     with tempfile.TemporaryDirectory() as scratch:
-        all_of_them = ManyRuns(folder or Path(scratch) / "many", runs, KILLED, seed)
+        all_of_them = ManyRuns(folder or Path(scratch) / "many", runs, KILLED, seed, at_once)
         finished = all_of_them.disturb(seconds)
         if not finished:
             print("not finished: the same command with --folder goes on" if folder else "not finished: more --seconds")
@@ -129,12 +145,15 @@ def disk(scenarios: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("kills", "many", "disk"))
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int)
+    parser.add_argument("--kills-per-run", type=int, default=7)
+    parser.add_argument("--list-missing", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.names()))
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--tally", type=Path)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--scenarios", default="")
     given = parser.parse_args()
@@ -142,8 +161,12 @@ def main() -> int:
     if given.what == "disk":
         return disk(given.scenarios)
     if given.what == "many":
-        return many(given.runs, given.seed, given.seconds, given.folder)
-    return kills(given.kills, given.seed, given.methods.split(","), given.seconds, given.tally)
+        return many(given.runs, given.at_once, given.seed, given.seconds, given.folder)
+    if given.list_missing:
+        _say(_read(given.tally))
+        return 0
+    names = given.methods.split(",")
+    return kills(given.kills, given.kills_per_run, given.seed, names, given.seconds, given.tally)
 
 
 if __name__ == "__main__":
