@@ -25,8 +25,9 @@ from benchmark.jobs import side_by_side, slots
 from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.slots import slots_for
 from benchmark.jobs.slurm.bundle import own_slots
+from benchmark.jobs.training_graph import Segment
 from benchmark.lease import Lease
-from benchmark.settings.config import ConfigError
+from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
@@ -306,6 +307,19 @@ def test_lines_are_sent_whole() -> None:
 
 
 # How they end
+
+
+def test_a_process_that_dies_between_two_runs_takes_none_with_it(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: as if it lived. What it is given next is done, by the process that takes its place."""
+    monkeypatch.setattr(side_by_side, "TrainRun", lambda *_, **__: lambda *_: None)
+    share = WorkerShare(slots.Slot((), 1), 1, methods.build, tmp_path, start="fork")
+    worker = side_by_side.Worker(share)
+    first = worker.process
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    worker.train(Segment("key", "name", RunConfig.model_construct()))  # type: ignore[call-arg]
+    assert worker.receive() == ("done", "") and worker.process.pid != first.pid
+    worker.close(kill=False)
 
 
 @pytest.fixture

@@ -124,7 +124,13 @@ class Worker:
     def train(self, segment: Segment) -> None:
         """Begin; `receive` says when it has ended."""
         self.segment = segment
-        self.connection.send(segment)
+        try:
+            self.connection.send(segment)
+        except OSError:  # it has died since its last one, when it had nothing in hand
+            self.process.join()
+            self._start()
+            with contextlib.suppress(OSError):  # this one, too: `receive` says so
+                self.connection.send(segment)
 
     def ask_to_stop(self) -> None:
         if not self._asked:
