@@ -1,12 +1,14 @@
 """Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish, each once.
 
 `run_all.py run --parallel` has a process a slot, which trains run after run. Whenever another so many stages have begun
-one of these processes is killed, a moment later; the run that it had has failed then, and the command is called again
-with --retry-failed until all are done. What they came to is held against runs that nobody disturbed.
+one of these processes is killed, a moment later, and more until one had a stage in hand. The run that it had has failed
+then, and the command is called again with --retry-failed until all are done. What they came to is held against runs
+that nobody disturbed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -20,6 +22,7 @@ import run_all
 from benchmark import records
 from benchmark.jobs.local import work
 from benchmark.jobs.side_by_side import WorkerShare
+from benchmark.lease import Lease
 from tests.support import tiny_suite
 
 METHODS = ("naive", "er")  # which share the first of their two stages
@@ -31,7 +34,8 @@ class Found(TypedDict):
     """What has become of all runs."""
 
     runs: int
-    kills: int
+    kills: int  # of processes that had a stage in hand
+    idle: int  # kills of those that had none
     calls: int  # of the command
     done: int  # runs that say so, once
     stages: int  # that were trained to their end, once
@@ -80,7 +84,7 @@ class ManyRuns:
     def found(self) -> Found:
         """Say what has become of all, after some were trained undisturbed."""
         alone = self.folder / "undisturbed"
-        child = self._call(alone, range(COMPARED))
+        child = self._call(alone, range(min(COMPARED, self.seeds)))
         try:
             _, status = os.waitpid(child, 0)
         except KeyboardInterrupt:
@@ -97,6 +101,7 @@ class ManyRuns:
         return {
             "runs": len(runs),
             "kills": self._noted("kill"),
+            "idle": self._noted("idle"),
             "calls": self._noted("call"),
             "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
@@ -111,9 +116,12 @@ class ManyRuns:
         if kills == len(self._at) or begun < self._at[kills]:
             return
         time.sleep(self._chosen.uniform(0, MOMENT))
-        if workers := _children(child):
-            os.kill(self._chosen.choice(workers), signal.SIGKILL)
-            self._note("kill")
+        if workers := _copies(child):
+            worker = self._chosen.choice(workers)
+            owners = [Lease(path / "lock").owner() for path in place.iterdir()]
+            trains = any(owner and owner.pid == worker for owner in owners)
+            os.kill(worker, signal.SIGKILL)
+            self._note("kill" if trains else "idle")
 
     def _call(self, runs: Path, seeds: range) -> int:
         """A copy of this process that calls the command; its own copies train, so that none has to import torch."""
@@ -141,11 +149,19 @@ class ManyRuns:
         return (self.folder / what).stat().st_size if (self.folder / what).exists() else 0
 
 
-def _children(process: int) -> list[int]:
+def _copies(process: int) -> list[int]:
+    """The copies of a process that live: what multiprocessing starts beside them is none, and has another command."""
+
+    def command(number: int | str) -> str:
+        with contextlib.suppress(OSError):  # it has ended
+            return Path(f"/proc/{number}/cmdline").read_text()
+        return ""  # as of one that nobody has waited for
+
     try:
-        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
         return []
+    return [int(child) for child in children if command(child) == command(process) != ""]
 
 
 def _count(lines: list[records.Record]) -> Counter[str]:
