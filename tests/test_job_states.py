@@ -230,7 +230,8 @@ def test_a_local_run_that_waits_for_somebody_else_says_so(lab: Lab, monkeypatch,
 def test_the_runs_of_a_bundle_have_states_of_their_own(lab: Lab, monkeypatch, capsys) -> None:
     """Oracle: what its file says of each: one failed, one is trained; one that was not begun waits for its turn.
 
-    Queued again, what had failed is not done again; killed, only what was begun has failed. Cancelled is all or none.
+    Queued again, what had failed is not done again; killed, only what was begun has failed, or all where it has said no
+    word since sacct saw it start. Cancelled is all or none.
     """
     lab.write(NAIVE, ER, '{ method = "mas" }')
     ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")})
@@ -255,7 +256,11 @@ def test_the_runs_of_a_bundle_have_states_of_their_own(lab: Lab, monkeypatch, ca
     assert lab.call("cancel", "--methods", "er,mas") == 0 and set(ended.pop()) == {"7"}
     ask(monkeypatch, {})
     monkeypatch.setattr(commands, "endings", lambda ids: dict.fromkeys(ids, "OUT_OF_MEMORY"))
+    start = lab.jobs()[0].starts[-1]["time"]
+    monkeypatch.setattr(commands, "began", lambda ids: dict.fromkeys(ids, start - 7))
     assert say() == {"Naive": "failed", "ER": "failed", "MAS": "interrupted"}
+    monkeypatch.setattr(commands, "began", lambda ids: dict.fromkeys(ids, start + 60))
+    assert say() == dict.fromkeys(found, "failed"), "queued again, and dead before its first word"
     ask(monkeypatch, {"7": commands.Queued("PENDING", "BeginTime", "")})
     assert say() == {"Naive": "failed", "ER": "waiting", "MAS": "waiting"}
     ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")})

@@ -71,6 +71,22 @@ def test_killed_jobs_that_train_nothing(lab: Lab, capsys) -> None:
         assert lab.call("status") == 0 and (lab.folder / "report" / "tiny" / "index.html").exists()
 
 
+def test_a_bundle_that_is_queued_again_and_dies_before_its_first_word(lab: Lab) -> None:
+    """Its `setup` fails the second time. Oracle: the rule for a job of one run, which has failed then: so have both
+    runs, of which one had begun before, and nothing is submitted unasked."""
+    broken = lab.folder / "broken"
+    lab.write("x", "y", slurm=f'runs_per_job = 2\nsetup = ["test ! -e {broken}"]').tell("x", "slow")
+    lab.submit()
+    lab.wait_for_mid_stage("x")
+    job = lab.job("x").id
+    assert lab.job("y").id == job and lab.states()["y"].state == "waiting"
+    broken.touch()
+    subprocess.run(["scancel", "--signal=USR2", job], check=True)  # as a time limit does
+    lab.wait_for_endings(job)
+    assert {row: state.state for row, state in lab.states().items()} == {"x": "failed", "y": "failed"}
+    assert lab.states()["y"].restarts == 0 and lab.submit() == 0 and {lab.job(row).id for row in "xy"} == {job}
+
+
 @only_thorough
 def test_a_killed_run_is_unknown_while_accounts_are_silent(lab: Lab, cluster: SlurmCluster, capsys) -> None:
     """A run is killed while slurmdbd stands still. Oracle: the rule that no answer is no end: it is unknown, and `run`

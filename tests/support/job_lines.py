@@ -21,6 +21,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, queue: dict[str, commands.Queued] | Non
 
     monkeypatch.setattr(commands, "queue", answer)
     monkeypatch.setattr(commands, "endings", lambda ids: None)
+    monkeypatch.setattr(commands, "began", lambda ids: {})
 
 
 def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7", released: bool = True, **other: Any) -> None:

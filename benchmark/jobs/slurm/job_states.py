@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from benchmark.hidden import shown
@@ -39,7 +39,7 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
         why = "ended without a word, and sacct does not answer how"
         found = [unanswered(job, why) for job in known if job.id in gone]
         return [*found, *states_of([job for job in known if job.id not in gone], queue)]
-    begun = {job.file for job in known if job.begun}
+    begun = {job.file for job in known if job.begun} - _silent_since(known, gone, endings or {})
     ends: dict[tuple[Path, str], float] = {}
     for job in known:
         if job.end:  # those of a bundle end one by one
@@ -47,6 +47,13 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
     states = [_state_of(job, queue.get(job.id), endings, job.file in begun) for job in known]
     found = [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
     return [_if_rendered_since(state, job) for state, job in zip(found, known, strict=True)]
+
+
+def _silent_since(known: Sequence[Job], gone: Set[str], endings: Mapping[str, str]) -> set[Path]:
+    """The files of bundles that failed before the first word of their last start: queued again, they had none begun."""
+    failed = [job for job in known if job.begun and job.id in gone and endings.get(job.id) in FAILURES]
+    began = commands.began(job.id for job in failed) if failed else {}
+    return {job.file for job in failed if began.get(job.id, 0.0) > job.starts[-1]["time"]}
 
 
 def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], float]) -> JobState:
