@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -32,6 +33,7 @@ from benchmark.checksums import DamagedFile
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.jobs import execution
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, started
@@ -299,3 +301,35 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     again = config_of("elle", Path("me/base"), revision="v1")
     assert fetched == [("me/base", "v1", True), ("me/base", "v1", False)]
     assert first.start == again.start and first.start.key == "c0ffee"
+
+
+def lacking(weights: dict[str, torch.Tensor]) -> None:
+    weights.pop("transformer.h.0.mlp.c_fc.weight")
+
+
+def of_another_shape(weights: dict[str, torch.Tensor]) -> None:
+    weights["transformer.h.0.mlp.c_fc.bias"] = torch.zeros(3)
+
+
+def without_a_number(weights: dict[str, torch.Tensor]) -> None:
+    weights["transformer.h.0.mlp.c_fc.bias"][7] = torch.nan
+
+
+@pytest.mark.parametrize("damage", [lacking, of_another_shape, without_a_number])
+def test_a_dry_run_refuses_the_start_model_that_a_run_refuses(
+    damage: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: what `run` says. Nothing else could know: the folder has no checksums."""
+    folder = published(tmp_path / "start", "gpt")
+    weights = load_file(folder / "model.safetensors")
+    damage(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    words = [str(tiny_suite.write(tmp_path)), "--set", f'model.start="{folder}"', "--set", "model.ladder=[]"]
+    words += ["--runs", str(tmp_path / "runs")]
+    said = []
+    for options in ([], ["--dry-run"]):
+        assert run_all.main(["run", *words, *options]) == 2
+        said.append(capsys.readouterr().err.splitlines()[-1])
+    assert said[0] == said[1] and said[0].startswith(f"error: {folder}: ")
+    monkeypatch.setattr(execution, "LOADED", 100)  # bytes, beyond which a dry run leaves the weights to `run`
+    assert run_all.main(["run", *words, "--dry-run"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from benchmark.jobs import executors
 from benchmark.jobs.dry_run import describe
@@ -12,6 +13,8 @@ from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.settings.config import ConfigError
 from benchmark.settings.units import UNITS
+
+LOADED = 2**32  # bytes of weights, which a dry run reads in seconds
 
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
@@ -28,6 +31,7 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     plan = Plan(survey.suite, states, survey.build, survey.store, tables, how, lambda: survey.states(lately=True))
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
+        _load_starts(plan)
         print(describe(plan, executor))
         return 0
     if plan.left_out:
@@ -38,3 +42,12 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         )
     code = executor.execute(plan)
     return (watch(survey) or code) if options.wait else code
+
+
+def _load_starts(plan: Plan) -> None:
+    """Raise what a run would over the published models that it would begin with, unless they are large."""
+    for folder in sorted(plan.start_folders):
+        if sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")) <= LOADED:
+            from benchmark.models.transformer import load_network  # torch, which other dry runs need not wait for
+
+            load_network(folder)

@@ -103,6 +103,11 @@ class Plan:
         return to_train(self.states, self.options.retry_failed)
 
     @property
+    def start_folders(self) -> set[str]:
+        """Where the published models lie that runs to train are still to begin with."""
+        return {one.config.start.folder for one in self.wanted if one.config.start and not one.trained.stages}
+
+    @property
     def left_out(self) -> int:
         """How many failed runs are left as they are."""
         return 0 if self.options.retry_failed else sum(state.state == "failed" for state in self.states)

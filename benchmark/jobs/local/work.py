@@ -48,7 +48,7 @@ def work_through(plan: Plan) -> int:
     slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
     if leads:
         load_tasks(suite, store)  # what is wrong with them is said now, not after days of training
-        for folder in {one.config.start.folder for one in plan.wanted if one.config.start and not one.trained.stages}:
+        for folder in plan.start_folders:
             load_network(folder)
         print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
