@@ -230,6 +230,8 @@ def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
         load_suite(str(lab.file), {"slurm.partitoin": "gpu"})
     with pytest.raises(ConfigError, match="signal_delay_s 120 leaves nothing of a time limit of 2 minutes"):
         load_suite(str(lab.file), {"slurm.time": 2})
+    with pytest.raises(ConfigError, match="scratch 'disk': no path from / on, ~ or a variable; give a folder"):
+        load_suite(str(lab.file), {"slurm.scratch": "disk"})
 
 
 def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:

@@ -299,8 +299,12 @@ def test_tokens_are_copied_to_a_disk_of_the_node(lab: Lab, tmp_path: Path, monke
     before = [path.stat().st_ino for path in sorted(copies.data.rglob("*.bin"))]
     assert staged(config, shared, "$NODE_DISK/x") == copies
     assert before == [path.stat().st_ino for path in sorted(copies.data.rglob("*.bin"))] and len(before) == 4
-    with pytest.raises(ConfigError, match="jobs have no such variable"):
-        staged(config, shared, "$NO_SUCH_DISK")
+    for nowhere in ("$NO_SUCH_DISK", "~no_such_user/x", "$EMPTY"):
+        monkeypatch.setenv("EMPTY", "")
+        with pytest.raises(ConfigError, match="jobs have no such variable or home"):
+            staged(config, shared, nowhere)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert staged(config, shared, "~/x").data.is_relative_to(tmp_path / "home" / "x")
     (copies.data.parent).chmod(0o777)
     with pytest.raises(UserError, match="may be written by others"):
         staged(config, shared, "$NODE_DISK/x")

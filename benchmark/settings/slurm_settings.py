@@ -95,7 +95,8 @@ class Slurm(Settings):
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv x.sif python3'"
     )
     scratch: str | None = Field(
-        None, description='folder of a node\'s own disk that training reads copies of tokens from, e.g. "$TMPDIR"'
+        None,
+        description='folder of a node\'s own disk for copies of tokens, e.g. "$TMPDIR"; ~ and variables as in a job',
     )
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
@@ -111,6 +112,14 @@ class Slurm(Settings):
                     f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {limit} minutes"
                     ": change one of them"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _scratch_is_a_place(self) -> Slurm:
+        if self.scratch is not None and not self.scratch.startswith(("/", "~", "$")):
+            raise ValueError(
+                f"scratch {self.scratch!r}: no path from / on, ~ or a variable; give a folder of the node's own disk"
+            )
         return self
 
     @model_validator(mode="after")

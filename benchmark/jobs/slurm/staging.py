@@ -18,18 +18,19 @@ from benchmark.store import Store
 
 
 def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], None] = lambda: None) -> Store:
-    """The store, with copies of the run's tokens below `scratch`, where variables of the job's environment count.
+    """The store, with copies of the run's tokens below `scratch`, where `~` and variables are those of the job.
 
     They are made once a node, and kept for the next job. A run that finds another at it does not wait: it reads the
     shared folder, as where the disk is too small. `meet` waits for the run's other processes, which have to wait for
     each other anyway.
 
-    Raises ConfigError for a variable that the job does not have, UserError for a folder there that is another user's.
+    Raises ConfigError for a variable or a home that the job does not have, UserError for a folder there that is
+    another user's.
     """
-    place = os.path.expandvars(scratch)
-    if "$" in place:
+    place = os.path.expanduser(os.path.expandvars(scratch))
+    if "$" in place or not os.path.isabs(place):
         raise ConfigError(
-            f"slurm.scratch {scratch!r}: jobs have no such variable; give a folder of the node's own disk"
+            f"slurm.scratch {scratch!r}: jobs have no such variable or home; give a folder of the node's own disk"
         )
     own = Path(place) / f"lifelong-pretraining-{os.getuid()}"
     copies = replace(store, tokens=own / digest(str(store.root.absolute())))
