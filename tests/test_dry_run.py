@@ -122,3 +122,17 @@ def test_what_is_next_is_what_is_left(lab: Lab, tmp_path, monkeypatch, capsys) -
     slurm.cancelled |= set(slurm.jobs)
     assert lab.call("run") == 0
     assert re.fullmatch(r"next: `python run_all.py report .*` renders tables and figures", said(lab, capsys, *here)[-1])
+
+
+def test_waves_are_said(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: counted in what is submitted then: no run of 30 seeds begins before all of their 30 shared stages ended;
+    three seeds wait for their own alone."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    few, many = ("--seeds", "0,1,2"), ("--seeds", ",".join(map(str, range(30))))
+    assert not [line for line in said(lab, capsys, "--executor", "slurm", *few) if "waves" in line]
+    told = said(lab, capsys, "--executor", "slurm", *many)
+    assert "  training goes in 2 waves, each after all of the one before: 30, 60 jobs" in told
+    assert lab.submit(*many) == 0
+    shared = {job.id for job in lab.jobs() if "wood-of" in job.name}
+    runs = [job for job in lab.jobs() if job.run]
+    assert len(shared) == 30 and len(runs) == 60 and all(after(lab, slurm, job.id) >= shared for job in runs)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.slurm.resources import Resources
+from benchmark.jobs.slurm.waves import divided
 
 
 def job_lines(plan: Plan, jobs: Sequence[PlannedJob], under_way: Sequence[Job]) -> list[str]:
@@ -21,7 +22,18 @@ def job_lines(plan: Plan, jobs: Sequence[PlannedJob], under_way: Sequence[Job]) 
         counts += f"; {train.runs_per_job} runs a job, {train.processes} at a time"
     lines = [f"  {len(jobs)} jobs to submit: {counts}", *Resources(plan).told(jobs)]
     waits = _Waits(jobs, under_way)
+    if len(waves := _sizes_of_waves(jobs, under_way)) > 1:
+        lines.append(
+            f"  training goes in {len(waves)} waves, each after all of the one before: {', '.join(waves)} jobs"
+        )
     return [*lines, *(f"    {job.name}{waits.told(job)}" for job in jobs)]
+
+
+def _sizes_of_waves(jobs: Sequence[PlannedJob], under_way: Sequence[Job]) -> list[str]:
+    """How many jobs each wave of training has; none without training."""
+    train = [job for job in jobs if job.kind == "train"]
+    ids = {job.key: "" for job in jobs if job.kind == "prepare"} | {job.key: job.id for job in under_way}
+    return [str(len(wave)) for wave in divided(train, ids).waves] if train else []
 
 
 class _Waits:

@@ -30,12 +30,11 @@ from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.resources import Resources
+from benchmark.jobs.slurm.waves import divided
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
 from benchmark.sharing import for_the_user_alone
 
-FEW = 20  # calls that wire single tasks, whatever their number; beyond it one for every
-TASKS = 200  # tasks, so that with the arrays' own it is one for 100
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended
 # Slurm signals all processes of a job. A container's runtime that stays beside Python (bubblewrap with --unshare-pid)
@@ -85,29 +84,21 @@ class Submission:
     def train(self, jobs: Sequence[PlannedJob]) -> None:
         """Submit training: all at once, with dependencies of single tasks, where these take few calls; else in waves.
 
-        A wave is what needs as many shared stages before it, and waits for all of the wave before. So at most
-        `array_parallelism` of its tasks run at a time however many arrays it takes. Where a call submits one job it
-        says what that waits for.
+        At most `array_parallelism` tasks of a wave run at a time, however many arrays it takes. Where a call submits
+        one job it says what that waits for.
         """
         if self._largest == 1:
             self._in_lanes(jobs, None)
             return
-        new = {job.key for job in jobs}
-        waits = {job.key: frozenset(key for key in job.after if key in new or key in self.ids) for job in jobs}
-        # not tasks under way: an array's own dependency would be on all of theirs
-        common = frozenset(key for key in frozenset.intersection(*waits.values()) - new if "_" not in self.ids[key])
-        if len(set(waits.values()) - {common}) <= max(FEW, len(jobs) // TASKS):
-            unwired = frozenset(job.key for job in jobs if waits[job.key] != common)
-            self._in_lanes(jobs, [self.ids[key] for key in sorted(common)], unwired)
+        found = divided(jobs, self.ids)
+        if len(found.waves) == 1:
+            unwired = frozenset(job.key for job in jobs if found.waits[job.key] != found.common)
+            self._in_lanes(jobs, [self.ids[key] for key in sorted(found.common)], unwired)
             return
-        depth: dict[str, int] = {}
-        waves: dict[int, list[PlannedJob]] = defaultdict(list)
-        for job in jobs:  # those that others wait for come first
-            depth[job.key] = 1 + max((depth[key] for key in waits[job.key] if key in depth), default=-1)
-            waves[depth[job.key]].append(job)
+        new = {job.key for job in jobs}
         before: list[str] = []
-        for _, wave in sorted(waves.items()):
-            earlier = {self.ids[key] for job in wave for key in waits[job.key] if key not in new}
+        for wave in found.waves:
+            earlier = {self.ids[key] for job in wave for key in found.waits[job.key] if key not in new}
             start = len(self.sent)
             self._in_lanes(wave, [*before, *sorted(earlier)])
             before = self.sent[start:]
