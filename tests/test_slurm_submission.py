@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
-import re
 import shlex
 import signal
 import subprocess
@@ -18,7 +17,16 @@ from benchmark.jobs.slurm import commands
 from benchmark.orphans import end_with
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import Lab, needs_slurm, new_lab, processes_of, scontrol, wait_until, write_task
+from tests.support.slurm_lab import (
+    Lab,
+    needs_slurm,
+    new_lab,
+    processes_of,
+    scontrol,
+    wait_until,
+    waits_in_queue,
+    write_task,
+)
 from tests.support.thorough import only_thorough
 
 pytestmark = needs_slurm
@@ -51,19 +59,8 @@ def submit_and_die(lab: Lab, call: int, answered: bool) -> bool:
 
 def waits(lab: Lab) -> dict[str, set[str]]:
     """What each job in Slurm's queue waits for, by the names that they were noted with."""
-    known = lab.jobs()
-    names, found = {job.id: job.name for job in known}, {}
-    told = subprocess.run(
-        ["squeue", "--noheader", "--array", "--format=%i|%E"], capture_output=True, text=True, check=True
-    )
-    for job, text in (line.split("|") for line in told.stdout.splitlines()):
-        ids = set()
-        for kind, array, task in re.findall(r"(\w+):(\d+)(_\*|_\d+)?", text):
-            if kind == "aftercorr":
-                task = job[job.index("_") :]
-            ids |= {f"{array}{task}"} if task != "_*" else {one.id for one in known if one.array == array}
-        found[names[job]] = {names[id] for id in ids}
-    return found
+    names = {job.id: job.name for job in lab.jobs()}
+    return {names[job]: {names[id] for id in ids} for job, ids in waits_in_queue(lab).items()}
 
 
 def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
@@ -73,7 +70,8 @@ def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
 
     def new(name: str) -> Lab:
         one = Lab(lab.folder / name, texts, data=lab.runs / "data")
-        return one.write('{ method = "naive" }', '{ method = "er" }', tasks=write_task(one.folder))
+        rows = '{ method = "naive" }', '{ method = "er" }', '{ method = "naive", name = "same" }'
+        return one.write(*rows, tasks=write_task(one.folder))
 
     try:
         whole = new("whole")
@@ -81,7 +79,7 @@ def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
         expected = waits(whole)
         commands.cancel(list(commands.queue()))
         assert set(expected) == {
-            *("tiny:wood-of-2-s0", "tiny:naive-s0", "tiny:er-s0"),
+            *("tiny:wood-of-3-s0", "tiny:sea-of-2-s0", "tiny:naive-s0", "tiny:same-s0", "tiny:er-s0"),
             *("tiny:score-naive-s0-sea", "tiny:score-er-s0-sea", "tiny:report"),
         }
         for step in itertools.count():
@@ -100,7 +98,7 @@ def test_a_submitter_killed_at_every_step(lab: Lab, texts: Path, capfd) -> None:
             assert not [job for job, known in queue.items() if known.reason.startswith("JobHeld")], (call, answered)
             assert waits(one) == expected, (call, answered)
             commands.cancel(list(queue))
-        assert call == 8, "two questions, three submissions, a dependency, and letting go"
+        assert call == 9, "two questions, three submissions, two dependencies, and letting go"
     finally:
         scontrol("update", "PartitionName=main", "State=UP")
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -266,6 +267,21 @@ def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
 
 def scontrol(*words: str) -> None:
     subprocess.run(["scontrol", *words], check=True)
+
+
+def waits_in_queue(lab: Lab) -> dict[str, set[str]]:
+    """The noted jobs that each job in Slurm's queue waits for, by their ids."""
+    known, found = lab.jobs(), {}
+    told = subprocess.run(
+        ["squeue", "--noheader", "--array", "--format=%i|%E"], capture_output=True, text=True, check=True
+    )
+    for job, text in (line.split("|") for line in told.stdout.splitlines()):
+        found[job] = set[str]()
+        for kind, array, task in re.findall(r"(\w+):(\d+)(_\*|_\d+)?", text):
+            if kind == "aftercorr":
+                task = job[job.index("_") :]
+            found[job] |= {f"{array}{task}"} if task != "_*" else {one.id for one in known if one.array == array}
+    return found
 
 
 def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:

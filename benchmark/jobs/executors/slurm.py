@@ -254,10 +254,17 @@ class SlurmExecutor:
             return
         unwired = [job for job in noted if not job.submitted["wired"]]
 
-        def waits(job: Job) -> tuple[list[str], list[str]]:
-            return job.submitted["after"], job.submitted["needs"]
+        ids = {job.id: job for job in unwired}
 
-        for (after, needs), alike in groupby(sorted(unwired, key=waits), key=waits):
+        def depth(job: Job) -> int:
+            return 1 + max((depth(ids[id]) for id in job.submitted["after"] if id in ids), default=0)
+
+        def waits(job: Job) -> tuple[int, list[str], list[str]]:
+            return -depth(job), job.submitted["after"], job.submitted["needs"]
+
+        # Last things first: Slurm 22.05 sees a circle where a task is to wait for one of the same array that has been
+        # told to wait before.
+        for (_, after, needs), alike in groupby(sorted(unwired, key=waits), key=waits):
             commands.wire([job.id for job in alike], after, needs)
         # not their arrays: these may have tasks that nobody noted and wired
         commands.release([job.id for job in noted])
