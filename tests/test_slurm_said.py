@@ -11,11 +11,14 @@ import pytest
 from benchmark.jobs.slurm import commands
 from tests.support.slurm_lab import (
     Lab,
+    assert_as_if_undisturbed,
     needs_slurm,
     scontrol,
+    wait_until,
     waits_in_queue,
     write_task,
 )
+from tests.support.thorough import only_thorough
 
 pytestmark = needs_slurm
 ROWS = '{ method = "naive" }', '{ method = "er" }'
@@ -113,3 +116,54 @@ def test_a_dry_run_says_what_a_run_then_submits(still: Lab, capsys) -> None:
             expected = {**shown[kind], **shown[own]}
             assert asked(id) == {key: expected[key] for key in asked(id)}, (names[id], own)
         assert lab.call("cancel", "--methods", "er") == 0
+
+
+def test_the_command_for_stale_jobs_ends_them_and_no_other(still: Lab, capsys) -> None:
+    """Oracle: Slurm's queue, by hand: of an edited suite the tasks of the row that it no longer has, out of arrays that
+    hold others; not those that `--set` submitted, another suite's, or a job that is none of ours."""
+    lab = still.write(*ROWS, tasks=write_task(still.folder))
+    subprocess.run(["sbatch", "--wrap=true", f"--output={lab.folder}/none"], check=True, capture_output=True)
+    assert lab.submit("--seeds", "0,1,2") == 0
+    whole = {job.name: job.id for job in lab.jobs()}
+    assert lab.submit("--methods", "er", "--set", "training.learning_rate=7e-3") == 0
+    assert lab.as_suite("second").submit("--methods", "er", "--seeds", "0,1") == 0
+    gone = {f"tiny:{what}" for seed in range(3) for what in (f"er-s{seed}", f"score-er-s{seed}-sea")}
+    lab.write(ROWS[0], tasks=write_task(lab.folder))
+    before = {*commands.queue()}
+    capsys.readouterr()
+    assert lab.call("status", "--seeds", "0,1,2") == 0
+    told = capsys.readouterr().out
+    [command] = re.findall(r"^! 6 jobs are for runs that the suite no longer has: `(.*?)` ends them, ", told, re.M)
+    assert f"`python run_all.py status {lab.file} --runs {lab.runs} --methods er --set training" in told
+    subprocess.run(command, shell=True, check=True)
+    assert {*commands.queue()} == before - {whole[name] for name in gone}
+    assert lab.call("status", "--seeds", "0,1,2") == 0
+    assert "no longer has" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ends", ["it", pytest.param("its job", marks=only_thorough)])
+def test_a_run_waits_for_another_suites_stage(lab: Lab, capsys, ends: str) -> None:
+    """Oracle: an undisturbed run, bit for bit, whose stages are done once each: while one suite's job has a stage the
+    other's says so, with the command that ends it; it goes on when that is done, or from where the command ended it."""
+    lab.write("x").tell("x", "slow")
+    assert lab.submit() == 0
+    lab.wait_for_mid_stage("x")
+    second, job = lab.as_suite("second"), lab.job("x").id
+    assert second.submit() == 0
+    wait_until(lambda: "waits for its next stage" in second.states()["x"].detail)
+    capsys.readouterr()
+    assert second.call("status") == 0
+    told = capsys.readouterr().out
+    [command] = re.findall(rf"waits for its next stage, which process .*, job {job} trains; `(.*?)` ends that", told)
+    assert "waits for its next stage" not in lab.states()["x"].detail
+    if ends == "its job":
+        subprocess.run(command, shell=True, check=True)
+        assert lab.wait_for("x", "interrupted").detail.startswith("saved and ended by SIGTERM")
+    lab.let_go("x")
+    assert second.wait_for("x", "done").restarts == 0
+    if ends == "its job":
+        wait_until(lambda: not commands.queue())
+        assert lab.submit() == 0
+    assert lab.wait_for("x", "done").job.id == lab.job("x").id
+    assert [lab.count("x", "done", stage) for stage in (0, 1)] == [1, 1]
+    assert_as_if_undisturbed(lab, "x", resumed=int(ends == "its job"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
@@ -145,6 +146,13 @@ class Lab:
         )
         return self
 
+    def as_suite(self, name: str) -> Lab:
+        """The same suite by another name, in the same folders."""
+        other = copy.copy(self)
+        other.file, other._configs = self.file.with_stem(name), []
+        other.file.write_text(self.file.read_text())
+        return other
+
     def gate(self, row: str) -> Path:
         return self.folder / f"{row}.gate"
 
@@ -198,7 +206,7 @@ class Lab:
         return {state.config.row: state for state in survey.states()}
 
     def jobs(self) -> list[job_files.Job]:
-        return job_files.read(job_files.folder_of(self.runs, "tiny"))
+        return job_files.read(job_files.folder_of(self.runs, self.file.stem))
 
     def job(self, row: str) -> job_files.Job:
         """The last one of a row."""
