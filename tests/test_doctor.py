@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,12 +147,16 @@ def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
 
 
 class OneNode:
-    """Slurm with one node, which is this machine; `requeue` is the body of its scontrol."""
+    """Slurm with one node, which is this machine; `requeue` is the body of its scontrol, `signals` of its scancel."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, requeue: str) -> None:
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, requeue: str, signals: str = "kill -USR2 $PPID"
+    ) -> None:
         self.ended, self.requeued = False, folder / "requeued"
-        (folder / "scontrol").write_text(f"#!/bin/sh\n{requeue.format(file=self.requeued)}\n")
-        (folder / "scontrol").chmod(0o755)
+        bodies = {"scontrol": requeue.format(file=self.requeued), "scancel": signals, "srun": 'exec "$@"'}
+        for name, body in bodies.items():
+            (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+            (folder / name).chmod(0o755)
         patch.setenv("PATH", str(folder), prepend=":")
         patch.setenv("SLURM_JOB_ID", "7")
         patch.setattr(commands, "submit", self.submit)
@@ -163,11 +168,11 @@ class OneNode:
     def submit(self, script: Path) -> str:
         self.script = script.read_text()
         with (script.parent / "log").open("w") as log:
-            subprocess.run(["bash", str(script)], stdout=log, stderr=log)
+            self.failed = subprocess.run(["bash", str(script)], stdout=log, stderr=log).returncode != 0
         return "7"
 
     def queue(self) -> dict[str, commands.Queued]:
-        there = {} if self.ended or "exit 1" in self.script else {"7": commands.Queued("PENDING", "BeginTime", "")}
+        there = {} if self.ended or self.failed else {"7": commands.Queued("PENDING", "BeginTime", "")}
         return there
 
     def cancel(self, jobs: list[str]) -> None:
@@ -191,6 +196,20 @@ def test_a_node_is_asked(tmp_path: Path, monkeypatch, requeue: str, line: str) -
     assert line in found[-1] and found[-1].startswith("wrong" if "denied" in line else "ok")
     assert node.ended and not list(runs.iterdir())
     assert "#SBATCH --partition=gpu\n" in node.script and "\ntrue\n" in node.script
+
+
+@pytest.mark.parametrize(("requeue", "signals"), [("touch {file}", "kill -BUS $PPID"), ("", "kill -USR2 $PPID")])
+def test_a_container_whose_image_goes_with_the_signal(tmp_path: Path, monkeypatch, requeue: str, signals: str) -> None:
+    """Where what mounts the image dies of the signal that asks to save, Python dies at its next page (SIGBUS), or finds
+    no program. Oracle: apptainer 1.4.5 with its FUSE mount, whose words and ends these are."""
+    (runs := tmp_path / "runs").mkdir()
+    OneNode(tmp_path, monkeypatch, requeue, signals)
+    if "BUS" not in signals:
+        lost = OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), "scontrol")
+        (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho '{lost}' >&2\nexit 1\n")
+    *_, found = doctor.of_node(Slurm(python=sys.executable), runs)
+    assert "a job ends by the signal that asks it to save" in str(found) and found.serious
+    assert "--sandbox" in found.cure
 
 
 def test_what_set_changes_is_asked_of_the_node(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -7,6 +7,7 @@ there, whose clock is off, and may a job queue itself again? Nothing of it stays
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import json
 import os
@@ -180,6 +181,8 @@ def script(slurm: Slurm, folder: Path, *others: Path) -> str:
     """
     from submitit.slurm.slurm import _as_sbatch_flag
 
+    from benchmark.jobs.slurm.submission import DEAF
+
     own = slurm.of("train")
     if own.runs_per_job > 1:
         own = own.as_one_process(bool(own.exclusive))
@@ -187,7 +190,9 @@ def script(slurm: Slurm, folder: Path, *others: Path) -> str:
     given |= {"ntasks": 1, "time": 5, "job-name": "doctor", "output": folder / "log", "open-mode": "append"}
     given |= {"requeue": True, **own.additional_parameters}
     flags = [_as_sbatch_flag(name, value) for name, value in given.items() if value is not False]
-    command = f"{own.python or sys.executable} {shlex.join(map(str, (folder / PROBE.name, folder, *others)))}"
+    python = f"{DEAF} {own.python}" if own.python else shlex.quote(sys.executable)
+    srun = "srun ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
+    command = f"{srun} {python} {shlex.join(map(str, (folder / PROBE.name, folder, *others)))}"
     return "\n".join(["#!/bin/bash", *flags, "set -e", *own.setup, command, ""])
 
 
@@ -247,11 +252,18 @@ def _answered(job: str, folder: Path, began: float) -> tuple[bool, float]:
 
 
 def _requeued(job: str, folder: Path, node: str) -> Finding:
-    """Whether the job could queue itself again; it is ended then, or it would run twice."""
-    _wait(lambda: commands.restarts(job) > 0 or (folder / "refusal.txt").exists(), 60.0)
+    """Whether the job lived through the signal to save, and queued itself again: it is ended, or it would run twice."""
+    refusal = folder / "refusal.txt"
+    _wait(lambda: commands.restarts(job) > 0 or refusal.exists() or job not in commands.queue(), 90.0)
     if commands.restarts(job) > 0:
         return Finding(f"{node}: jobs can queue themselves again")
-    why = read_text(folder / "refusal.txt") if (folder / "refusal.txt").exists() else "no answer"
+    why = read_text(refusal) if refusal.exists() else "no answer"
+    if os.strerror(errno.ENOTCONN) in why or not (refusal.exists() or job in commands.queue()):
+        return Finding(
+            f"{node}: a job ends by the signal that asks it to save",
+            "in a container its image may be mounted by a process that dies of it (apptainer without setuid, by FUSE): "
+            "name an unpacked image in slurm.python (`apptainer build --sandbox FOLDER IMAGE`)",
+        )
     return Finding(
         f"{node}: a job cannot queue itself again ({why})",
         "after a time limit call `run` again, or give slurm.time enough; scontrol must be there on the nodes",

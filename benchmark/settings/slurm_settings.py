@@ -92,7 +92,7 @@ class Slurm(Settings):
         {}, description='other options of sbatch, {"reservation" = "x"}; true: without a value, false: not at all'
     )
     python: str | None = Field(
-        None, description="command that starts Python in a job, e.g. 'apptainer exec --nv x.sif python3'"
+        None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
     )
     scratch: str | None = Field(
         None,

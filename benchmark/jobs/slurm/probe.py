@@ -1,18 +1,22 @@
 """What `run_all.py doctor` lets a compute node try; it imports nothing of the project, which the node may not see.
 
 `python probe.py FOLDER OTHER ...` writes `answer.json` into the first, also which others it does not see, then asks
-Slurm to queue its own job again, which ends it; where Slurm refuses, `refusal.txt` says why.
+Slurm for the signal that jobs get before their end, and to queue its own job again, which ends it; where Slurm refuses,
+`refusal.txt` says why.
 """
 
 import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+PREEMPTION = getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2"))
 
 
 def holds_apart(path: Path) -> bool:
@@ -36,6 +40,17 @@ def of_torch() -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def signalled(job: str) -> None:
+    """Let all processes of the job get the signal that asks to save: those too that a container needs, like the one
+    that mounts its image."""
+    try:
+        asked = subprocess.run(["scancel", f"--signal={PREEMPTION.name[3:]}", job], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return  # an image may lack it, as no job needs it
+    if asked.returncode == 0 and signal.sigtimedwait([PREEMPTION], 30):
+        time.sleep(1)  # for the others to end, if they do
+
+
 def main(folder: Path, *others: str) -> None:
     """Write down what this node finds."""
     try:
@@ -53,7 +68,8 @@ def main(folder: Path, *others: str) -> None:
     }
     (folder / "unfinished").write_text(json.dumps(answer))
     (folder / "unfinished").rename(folder / "answer.json")
-    command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+    signalled(job := os.environ["SLURM_JOB_ID"])
+    command = ["scontrol", "requeue", job]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         refusal = "" if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
@@ -64,4 +80,5 @@ def main(folder: Path, *others: str) -> None:
 
 
 if __name__ == "__main__" and not int(os.environ.get("SLURM_RESTART_COUNT", 0)):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [PREEMPTION])  # before there are threads, which take over what is blocked
     main(Path(sys.argv[1]), *sys.argv[2:])
