@@ -44,6 +44,7 @@ READS_A_CLOCK = {
     "benchmark.instruments.step_parts": "the shares of a step's time",
     "benchmark.instruments.conformance": "how long each check took",
     "benchmark.jobs.slurm.job_states": "when a job was last seen, and whether a report was rendered since",
+    "benchmark.jobs.stop_signals": "how long ago a job was asked to stop, which has so long to be queued again",
     "benchmark.jobs.survey": "how old a sign of life is, and what executors said",
     "benchmark.jobs.side_by_side": "when what another process had is tried again",
     "benchmark.jobs.doctor": "how long a node takes to answer, and whose clock is off",

@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from submitit.slurm.slurm import SlurmJobEnvironment
 
 from benchmark import records
 from benchmark.data import tokens
 from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.errors import UserError
-from benchmark.jobs import side_by_side
+from benchmark.jobs import side_by_side, stop_signals
 from benchmark.jobs.payloads import PrepareData, TrainRun
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import physical_cores
@@ -113,6 +115,7 @@ class Place:
     def __init__(self, folder: Path, monkeypatch) -> None:
         self.folder, self.calls = folder, list[Any]()
         self.fails: Exception | None = None
+        self.requeues = False  # whether the handler does
         code = snapshot.take(folder / "code")
         monkeypatch.setattr(job, "ROOT", code)
         slurm = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
@@ -129,7 +132,7 @@ class Place:
         before = signal.signal(PREEMPTION, self.handler)
         gc.disable()  # as `process.py` does
         try:
-            SlurmJob(work, self.folder, gpus=False, exclusive=True)()
+            SlurmJob(work, self.folder, gpus=False, exclusive=True, grace=20)()
         finally:
             gc.unfreeze()
             signal.signal(PREEMPTION, before)
@@ -137,6 +140,8 @@ class Place:
 
     def handler(self, number: int, frame: object) -> None:
         self.calls.append(number)
+        if self.requeues:
+            SlurmJobEnvironment()._requeue(999)
         if self.fails:
             raise self.fails
 
@@ -175,7 +180,8 @@ def test_a_job_is_queued_again_once_it_has_stopped(place: Place, numbers: list[i
     assert [line["kind"] for line in place.said()] == ["started"]
 
 
-def test_a_cancelled_job_is_not_queued_again(place: Place) -> None:
+def test_a_cancelled_job_is_not_queued_again(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(commands, "_ask", lambda command: "   PreemptTime=None\n")
     with pytest.raises(SystemExit, match="143"):
         place.run(Signalled(place, signal.SIGTERM))
     assert place.calls == [] and place.said()[-1]["state"] == "stopped"
@@ -196,6 +202,42 @@ def test_a_job_that_cannot_be_queued_again_says_so(place: Place) -> None:
     with pytest.raises(FileNotFoundError):
         place.run(Signalled(place, PREEMPTION))
     assert place.said()[-1]["error"] == "saved, but cannot be queued again from n1 (scontrol): `run` goes on"
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "told"),
+    [
+        (["Unable to contact slurm controller", "Socket timed out", ""], 3, ""),
+        (
+            ["Unable to contact slurm controller"] * 9,
+            4,
+            "saved, but cannot be queued again from n1 (`scontrol requeue 7`",
+        ),
+        (["Access/permission denied"], 1, "failed: Access/permission denied; repair what Slurm names"),
+    ],
+)
+def test_a_silent_controller_is_asked_again(
+    place: Place, monkeypatch, capsys, answers: list[str], asked: int, told: str
+) -> None:
+    """Oracle: by hand: in the 20 seconds before a limit there is time for four questions, one each five seconds."""
+    now, calls = [0.0], iter(answers)
+
+    def scontrol(command: list[str]) -> str:
+        if said := next(calls):
+            raise commands.SlurmError(f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again")
+        return ""
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    for module in (job, stop_signals):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(commands, "_ask", scontrol)
+    monkeypatch.setattr(SlurmJobEnvironment, "_requeue", None)  # set by the job, and put back
+    place.requeues = True
+    with pytest.raises(commands.SlurmError) if told else pytest.raises(SystemExit):
+        place.run(Signalled(place, PREEMPTION))
+    error = place.said()[-1].get("error", "")
+    assert len([*calls]) == len(answers) - asked and told in error and bool(told) == bool(error)
+    assert capsys.readouterr().err.count("; asking again in 5 s") == asked - 1
 
 
 def test_a_job_that_ends_says_how(place: Place) -> None:
@@ -296,7 +338,7 @@ def test_nothing_ends_a_job_that_is_queued_again(place: Place) -> None:
     """Slurm sends SIGTERM while scontrol still runs, which would die of it and look like a failure of the job."""
     before = signal.getsignal(signal.SIGTERM)
     try:
-        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False)  # type: ignore[arg-type]
+        job = SlurmJob(Signalled(place), place.folder, gpus=False, exclusive=False, grace=20)  # type: ignore[arg-type]
         assert job.checkpoint().function is job
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:

@@ -23,6 +23,7 @@ import torch
 import run_all
 from benchmark import records
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.submission import Submission
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import (
@@ -32,6 +33,7 @@ from tests.support.slurm_lab import (
     new_lab,
     scontrol,
     silent,
+    tasks_of,
     wait_until,
     write_task,
 )
@@ -323,6 +325,26 @@ def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys)
     lab.let_go("x")
     lab.submit()
     assert lab.wait_for("x", "done").job.id != held.id
+    assert_as_if_undisturbed(lab, "x", resumed=1)
+
+
+@only_thorough
+def test_a_controller_that_is_silent_when_a_job_is_to_be_queued_again(lab: Lab, cluster: SlurmCluster) -> None:
+    """The job gets the signal of its time limit by `kill`, asks twice in vain, and then is heard. Oracle: its log, and
+    an undisturbed run, bit for bit; it is queued again once."""
+    lab.write("x").tell("x", "slow")
+    lab.submit()
+    lab.wait_for_mid_stage("x")
+    job = lab.job("x")
+    log = Path(job.submitted["log"])
+    with silent(cluster):
+        for pid in tasks_of(job.id):
+            os.kill(pid, PREEMPTION)
+        wait_until(lambda: log.read_text().count("asking again in 5 s") == 2)
+    wait_until(lambda: job.id in commands.queue() and commands.queue()[job.id].waits)
+    lab.let_go("x")
+    state = lab.wait_for("x", "done")
+    assert (state.job.id, state.restarts) == (job.id, 1)
     assert_as_if_undisturbed(lab, "x", resumed=1)
 
 

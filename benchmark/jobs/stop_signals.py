@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from types import FrameType
 from typing import Any
 
@@ -18,10 +20,14 @@ class StopSignals:
     def __init__(self, *numbers: int, at_once: bool = False) -> None:
         self.came: list[int] = []
         self.before: dict[int, Any] = {}
-        self._numbers, self._at_once = numbers, at_once
+        self._numbers, self._at_once, self._first = numbers, at_once, math.inf
 
     def __call__(self) -> bool:
         return bool(self.came)
+
+    def seconds(self) -> float:
+        """How long ago the first one came; less than 0 before that."""
+        return time.monotonic() - self._first
 
     def __enter__(self) -> StopSignals:
         self.before = {number: signal.signal(number, self._note) for number in self._numbers}
@@ -34,6 +40,7 @@ class StopSignals:
     def _note(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and number in self.came:
             raise KeyboardInterrupt
+        self._first = min(self._first, time.monotonic())
         self.came.append(number)
         if self._at_once:
             raise Stopped

@@ -178,6 +178,11 @@ def restarts(job: str) -> int:
     return int(found[1]) if found else 0
 
 
+def requeue(job: str) -> None:
+    """Queue a running job again, which ends it here."""
+    _ask(["scontrol", "requeue", job])
+
+
 def is_preempted(job: str) -> bool:
     """Whether Slurm is taking a running job's nodes for another."""
     return bool(re.search(r"\bPreemptTime=\d", _ask(["scontrol", "show", "job", job])))

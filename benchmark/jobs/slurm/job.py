@@ -8,21 +8,24 @@ import gc
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import submitit
 import torch
 from submitit.helpers import DelayedSubmission, TorchDistributedEnvironment
+from submitit.slurm.slurm import SlurmJobEnvironment
 
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.jobs.payloads import Payload
 from benchmark.jobs.slurm import commands, snapshot
 from benchmark.jobs.slurm.bundle import TrainBundle
+from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.models.devices import accelerators
@@ -30,6 +33,10 @@ from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import join, node
 from benchmark.training.provenance import ROOT
 from benchmark.training.stage import Stopped
+
+PAUSE = 5.0  # seconds between two questions to a controller that is silent
+REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class SlurmJob:
     folder: Path  # of the suite's job files
     gpus: bool
     exclusive: bool | str
+    grace: float  # seconds from the signal of a time limit to that
 
     def __call__(self) -> None:
         gc.freeze()  # what is imported stays: collections, those of forks too, need not look at it
@@ -96,7 +104,8 @@ class SlurmJob:
             )
 
     def _leave(self, file: Path, signals: StopSignals, rank: int) -> None:
-        if rank == 0 and (signals.came[:1] == [PREEMPTION] or _is_preempted()):
+        if rank == 0 and (signals.came[:1] == [PREEMPTION] or self._is_preempted(signals)):
+            SlurmJobEnvironment._requeue = self._requeue(signals)  # type: ignore[method-assign, assignment]
             try:
                 with for_the_user_alone():  # it writes the pickle anew
                     signals.before[PREEMPTION](PREEMPTION, None)
@@ -109,12 +118,29 @@ class SlurmJob:
             sys.exit(128 + signal.SIGTERM)
         sys.exit(0)
 
+    def _requeue(self, signals: StopSignals) -> Callable[[SlurmJobEnvironment, int], None]:
+        """What takes the place of what submitit's handler calls last, which would ask Slurm once."""
+        return lambda environment, _: self._patiently(commands.requeue, environment.job_id, signals)
 
-def _is_preempted() -> bool:
-    """Whether Slurm ends this job for another one; not where it cannot be asked."""
-    with contextlib.suppress(UserError):
-        return commands.is_preempted(os.environ["SLURM_JOB_ID"])
-    return False
+    def _is_preempted(self, signals: StopSignals) -> bool:
+        """Whether Slurm ends this job for another one; not where it cannot be asked."""
+        with contextlib.suppress(UserError):
+            return self._patiently(commands.is_preempted, os.environ["SLURM_JOB_ID"], signals)
+        return False
+
+    def _patiently(self, ask: Callable[[str], T], job: str, signals: StopSignals) -> T:
+        """What Slurm answers, asked again and again while it is silent, until the time limit that the signal announced.
+
+        Preemption may leave less: then Slurm's SIGKILL ends it. Raises SlurmError without an answer, or at a refusal.
+        """
+        while True:
+            try:
+                return ask(job)
+            except SlurmError as error:
+                if any(word in str(error) for word in REFUSALS) or signals.seconds() + PAUSE >= self.grace:
+                    raise
+                print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
+            time.sleep(PAUSE)
 
 
 @contextlib.contextmanager

@@ -264,8 +264,9 @@ class Submission:
     def _dump(self, batch: SubmitCall, ids: Sequence[str]) -> None:
         """What the jobs do; they are held until it is there."""
         gpus, exclusive = asks_for_gpus(batch.parameters), batch.parameters.get("exclusive", False)
+        grace = self.suite.slurm.signal_delay_s
         for job, id in zip(batch.jobs, ids, strict=True):
-            delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive))
+            delayed = DelayedSubmission(SlurmJob(job.payload, self.destination.folder, gpus, exclusive, grace))
             delayed.set_timeout(batch.parameters["time"], self.suite.slurm.max_num_timeout)
             path = self._paths(id).submitted_pickle
             with for_the_user_alone(), naming(path):
