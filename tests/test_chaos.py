@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import methods
+from benchmark.instruments.lab import Lab
 from tests.support import goodput, many_runs
 from tests.support.goodput import SAVE, START, STEP, Goodput, measure
 from tests.support.kills import Kills
@@ -85,6 +87,27 @@ def test_a_method_is_run_until_all_of_its_kinds_were_hit(tmp_path: Path, monkeyp
     assert "14 kills of 2 runs of 1 methods, 0 differ" in said and "9 of 9 pairs" in said
     assert chaos.kills(None, 7, 0, ["er", "elle"], 0.0, tmp_path / "tally") == 1  # no time is left
     assert "not finished, elle was next" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the folder of a stage that nobody disturbed, which has none."""
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "checkpoint.pt":
+            raise KeyboardInterrupt  # as good as a kill, as the stage is over but for this
+        unlink(path, missing_ok)
+
+    lab = Lab("naive", methods.build, tmp_path)
+    config = lab.config(checkpoint_seconds=1e-9)  # one after each step
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", killed)
+        lab.run(config, "left").train()
+    run = lab.run(config, "left")
+    left = run.store.stage(run.keys[0]) / "checkpoint.pt"
+    assert run.store.stage_done(run.keys[0]) and left.exists()
+    run.train(last_stage=0)
+    assert not left.exists()
 
 
 def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: Path, monkeypatch) -> None:

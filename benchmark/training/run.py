@@ -47,6 +47,7 @@ from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged
 
+CHECKPOINT = "checkpoint.pt"  # in a stage's folder, while it is trained
 _log = logging.getLogger(__name__)
 
 
@@ -188,6 +189,8 @@ class Run:
             [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
             if todo:
                 self._compute(index, folder, lease)
+            elif self.world.leads:  # whoever was killed once the stage was done, and before it removed this
+                (folder / CHECKPOINT).unlink(missing_ok=True)
             self.world.barrier()
             evaluate_later_texts(folder, self.stream, self.world, self._precision())
         except LeaseLost as error:
@@ -292,8 +295,7 @@ class Run:
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
         inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
-        path = folder / "checkpoint.pt"
-        return StageRun(inputs, path, record, asked_to_stop, self.progress, lease.check, spent)
+        return StageRun(inputs, folder / CHECKPOINT, record, asked_to_stop, self.progress, lease.check, spent)
 
     def _keep(self, training: StageRun, model: LanguageModel, index: int, folder: Path, lease: Lease) -> None:
         """Write what a trained stage leaves, and at the end that it is done. All processes must call this at once."""
