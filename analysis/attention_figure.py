@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.exhibits import Exhibit, View
+from analysis.notes import below
 from analysis.study import Study
 from benchmark.run_description import slug
 
@@ -37,7 +38,11 @@ class AttentionFigure(Exhibit):
         found = found[found["seed"] == found["seed"].min()].sort_values("stage")
         with figures.style():
             shown = found[found["heads"].map(len) > 0]
-            return _nothing(found) if shown.empty else _draw(shown)
+            seed = (
+                f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known" if len(shown) else ""
+            )
+            text = below(study, self.suites(study)[:1], seed, rows=list(shown["row"].unique()))
+            return _nothing(found) if shown.empty else _draw(shown, text)
 
 
 def _nothing(found: pd.DataFrame) -> dict[str, bytes]:
@@ -49,7 +54,7 @@ def _nothing(found: pd.DataFrame) -> dict[str, bytes]:
     return figures.finish(grid)
 
 
-def _draw(models: pd.DataFrame) -> dict[str, bytes]:
+def _draw(models: pd.DataFrame, text: str) -> dict[str, bytes]:
     rows, columns = len(models), max(models["heads"].map(len))
     room = {"left": 0.65, "right": BESIDE + figures.BAR, "between": 0.06, "below": 0.24, "bottom": 0.3}
     grid = figures.panels(rows, columns, PICTURE, PICTURE, **room)
@@ -73,7 +78,7 @@ def _draw(models: pd.DataFrame) -> dict[str, bytes]:
     _beside(grid.axes[0][-1], 0.9, "own ancestor\n(other heads)")
     ticks = {share**0.5: text for share, text in TICKS.items()}
     figures.colour_bar(grid, picture, "Share of maximum\n(square roots)", ticks)
-    return figures.finish(grid, f"Seed {models['seed'].iloc[0]} alone: how much another would differ is not known")
+    return figures.finish(grid, text)
 
 
 def _beside(axis: Axes, height: float, text: str) -> None:

@@ -116,7 +116,7 @@ def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cel
 
 def _difference(value: float) -> str:
     text = number(value, 2)
-    return text if text.startswith("−") or not float(text) else f"+{text}"
+    return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
 
 
 def _percent(logarithm: float) -> str:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from analysis import figures, metrics
 from analysis.exhibits import Exhibit, View
-from analysis.notes import TOLERANCE
+from analysis.notes import TOLERANCE, below
 from analysis.study import Study
 from analysis.styles import Style, styles
 from benchmark.settings.units import UNITS, recorded
@@ -46,7 +46,7 @@ class ForgettingCostFigure(Exhibit):
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left")
             front = "The grey line is the Pareto front: no row is better in both" if len(every) else ""
-            return figures.finish(grid, ". ".join(filter(None, [text, front])))
+            return figures.finish(grid, below(study, suites, text, front))
 
 
 def ends_of(study: Study, suite: str) -> pd.DataFrame:

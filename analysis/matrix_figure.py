@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 
-from analysis import figures
+from analysis import figures, notes
 from analysis.exhibits import Exhibit, View
 from analysis.metrics import Floats
 from analysis.regret_table import ORACLE, loss_matrix
@@ -60,7 +60,8 @@ class MatrixFigure(Exhibit):
             finished = [(run.suite, run.row) for run in study.runs if run.finished]
             seeds = max(map(finished.count, finished))
             over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
-            return figures.finish(grid, f"{what}, {over}; the same colours in all panels, logarithmic")
+            about = f"{what}, {over}; the same colours in all panels, logarithmic"
+            return figures.finish(grid, notes.below(study, self.suites(study), about))
 
     def _matrices(self, study: Study, suite: str) -> Iterator[_Matrix]:
         runs, titles = study.of(suite), study.stage_titles(suite)

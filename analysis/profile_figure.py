@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis import figures, metrics
 from analysis.exhibits import Exhibit, View
+from analysis.notes import below
 from analysis.study import Study
 from analysis.styles import styles
 
@@ -52,4 +53,4 @@ class ProfileFigure(Exhibit):
             figures.end_values(axis, grid.height, ends)
             own = [row for row in rows if len({suite for suite, one in of_suites if one == row}) < len(study.suites)]
             where = f"; of suites that have the row: {', '.join(own)}" if own else ""
-            return figures.finish(grid, f"AP: {text[0].lower()}{text[1:]}{where}")
+            return figures.finish(grid, below(study, study.suites, f"AP: {text[0].lower()}{text[1:]}{where}"))

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from analysis import figures, inference
 from analysis.exhibits import Exhibit, View
 from analysis.metrics import Floats
+from analysis.notes import below
 from analysis.study import Study, end, header
 from analysis.styles import of_method
 from benchmark.records import RunRecords
@@ -84,7 +85,8 @@ class RegimesFigure(Exhibit):
             else:
                 self._draw_ratios(left, found)
                 self._draw_best(right, found)
-                files = figures.finish(grid, self._about(found, len(every)))
+                rows = [run.row for run in study.runs if run.line["method"] in self.contenders]
+                files = figures.finish(grid, below(study, study.suites, self._about(found, len(every)), rows=rows))
         return {**files, "csv": _csv(found, [*self.contenders])}
 
     def _about(self, found: Sequence[MapCell], every: int) -> str:

@@ -113,11 +113,11 @@ def rounded(value: float, digits: int) -> float:
 
 
 def number(value: float, digits: int) -> str:
-    """Fixed decimals, fewer for numbers of a thousand and more; the minus is U+2212."""
+    """Fixed decimals, none and commas for numbers of a thousand and more; the minus is U+2212."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "diverged"
-    text = f"{value:.{0 if abs(value) >= 1000 else digits}f}"
-    return text.replace("-", "−") if float(text) else text.lstrip("-")
+    text = f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
+    return text.replace("-", "−") if text.strip("-0.") else text.lstrip("-")
 
 
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:

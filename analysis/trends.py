@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.exhibits import Exhibit, View
+from analysis.notes import below
 from analysis.study import Study
 from analysis.styles import Style, styles
 from benchmark.run_description import slug
@@ -60,7 +61,7 @@ class TrendFigure(Exhibit):
                         boundaries[suite].draw(axis)
                 if len(suites) > 1:
                     line[0].set_title(self.heading(study, suite), loc="left", pad=72 * boundaries[suite].height + 4)
-            return figures.finish(grid, text)
+            return figures.finish(grid, below(study, suites, text, rows=list(shown["row"].unique())))
 
     def _points(self, study: Study, suite: str) -> pd.DataFrame:
         """The evaluations of the rows that are shown."""
@@ -178,7 +179,7 @@ class ScoreFigure(Exhibit):
                 axis.set_axis_off()
             for line in grid.axes:
                 line[0].set_ylabel("Score (%, linear)")
-            return figures.finish(grid, text)
+            return figures.finish(grid, below(study, [suite], text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,7 @@ class SimilarityFigure(Exhibit):
             without = found[~found["row"].isin(ars.index.get_level_values("row"))]
             for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
                 axis.plot([], [], linestyle="", label=f"{row}: {reason}")
-            return figures.finish(grid, text)
+            return figures.finish(grid, below(study, [suite], text))
 
 
 def _stages(values: pd.Series, count: int) -> range:

@@ -34,7 +34,14 @@ def run(
     line = {
         "id": f"{method}-{row}-{budget}-{last}-{seed}",
         **{"suite": "s", "row": f"{method} {row}", "row_index": row, "title": method.upper(), "method": method},
-        **{"options": {}, "seed": seed, "config": config, "domains": [{"name": "a"}, {"name": "b"}], "probes": []},
+        **{
+            "options": {},
+            "seed": seed,
+            "config": config,
+            "domains": [{"name": "a"}, {"name": "b"}],
+            "probes": [],
+            "unigram": {},
+        },
     }
     stages = []
     for index in range(2):

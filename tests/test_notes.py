@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import figures
 from analysis.notes import contended, unequal_budgets, unequal_texts
 from analysis.study import Study
 from tests.support import synthetic
@@ -92,6 +95,31 @@ def test_tables_of_perplexities_say_which_rows_are_on_other_texts(name, tmp_path
         for i, changed in enumerate([{}, {"ER": {"ns": "other"}}])
     ]
     assert [differ("Ns: ER") in found for found in notes] == [False, True]
+
+
+FIGURES = ["trend_main", "f1_by_stage", "performance_profile", "representational_similarity"]
+FIGURES += ["attention_patterns", "stage_domain_matrix", "forgetting_cost"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
+    """Oracle: the note of tables, in the texts that are drawn below the panels."""
+    row = "ELLE" if name == "attention_patterns" else "ER"  # the one that it shows
+    said = []
+    for i, changed in enumerate([{}, {row: {"ns": "other"}}]):
+        exhibit, found = synthetic.load(name), with_texts(tmp_path / str(i), changed)
+        texts = figures.drawn(partial(exhibit.render, found)).texts
+        said.append(" ".join(" ".join(text.get_text() for text in texts).split()))
+    assert [differ(f"Ns: {row}") in text for text in said] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["trend_main", "attention_patterns"])
+def test_figures_say_nothing_of_rows_that_they_do_not_show(name, tmp_path):
+    """Oracle: by hand: another row's text is another; the curves are asked for one row, the pictures are of ELLE."""
+    exhibit, found = synthetic.load(name), with_texts(tmp_path, {"ER": {"ns": "other"}})
+    exhibit = replace(exhibit, rows=("naive",)) if name == "trend_main" else exhibit
+    texts = figures.drawn(lambda: exhibit.render(found)).texts
+    assert "Texts differ" not in " ".join(" ".join(text.get_text() for text in texts).split())
 
 
 @pytest.mark.parametrize(("unigram", "expected"), [(100.0 + 1e-12, []), (101.0, [differ("WB: ER")])])
