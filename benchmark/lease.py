@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 BEAT = 10.0  # seconds between two signs of life
 LONGEST = 2**16  # bytes that are read of what an owner says of itself
 EXPIRES = 90.0  # seconds of watching without one: more than a network file system shows old times for, 60
+LEFT_BEHIND = 3600.0  # seconds likewise, by two clocks, that are enough to say that a locked one is nobody's
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 PIDS = 2**22  # Linux' greatest number of a process
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
@@ -222,18 +223,20 @@ class Lease(Lock):
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
         if not self.path.exists():  # nobody ever had it; who only asks creates nothing
             return False
+        silence = EXPIRES
         with contextlib.suppress(PermissionError):  # who may only read goes by what the owner has written
             file = self._locked()
             if file is None:
-                return True
-            os.close(file)
+                silence = LEFT_BEHIND
+            else:
+                os.close(file)
         found = self._numbered(max(self._numbers(), default=0))
-        owner = _read(found)
-        if owner is None or owner.is_dead() is not None:
-            return owner is not None and not owner.is_dead()
+        owner, is_locked = _read(found), silence == LEFT_BEHIND
+        if owner is None or owner.is_dead() is not None:  # who has the lock of a dead one is about to be the owner
+            return is_locked or (owner is not None and not owner.is_dead())
         with contextlib.suppress(FileNotFoundError):
-            return time.time() - found.stat().st_mtime < EXPIRES
-        return False
+            return time.time() - found.stat().st_mtime < silence
+        return is_locked
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")

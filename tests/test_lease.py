@@ -210,6 +210,23 @@ def test_a_lease_that_is_removed_meanwhile_is_somebody_elses(module, name: str, 
     mine.release()
 
 
+@pytest.mark.parametrize(("silent", "taken"), [(0, True), (3500, True), (3700, False), (-3700, True)])
+def test_a_lock_that_a_dead_machine_left_behind_is_not_told_of_for_ever(
+    silent: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the rule: an hour without a sign of life by the clocks of two machines, which may be minutes apart. The
+    lock of a process of this machine is told of as long as it lives."""
+    first = Lease(tmp_path / "lock")
+    first.acquire()
+    then = time.time() - silent
+    os.utime(tmp_path / f"lock.{first._number}", (then, then))
+    assert Lease(tmp_path / "lock").is_taken()
+    with monkeypatch.context() as there:
+        elsewhere(there)
+        assert Lease(tmp_path / "lock").is_taken() == taken
+    first.release()
+
+
 def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
     nobody knows."""

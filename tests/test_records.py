@@ -1,5 +1,6 @@
 """The records: what is written is read back, whatever a killed writer left, and a resume counts once."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from analysis.study import end
 from benchmark import records
+from benchmark.instruments.track import points
+from benchmark.jobs import results
+from benchmark.jobs.study_checks import _ended
+from benchmark.models import of_stage
 from benchmark.record_checks import MOST, SHAPES
 from benchmark.records import RecordsError
 from benchmark.run_description import (
@@ -25,6 +31,7 @@ from benchmark.settings.base import Settings
 from benchmark.settings.config import Budget, RunConfig, Training, Tuned
 from benchmark.settings.model_settings import Model, Size
 from benchmark.settings.task_settings import Task
+from benchmark.store import Store
 from tests.support.stage_lines import DONE, OPTIMIZER, STAGE, evaluation
 
 
@@ -291,3 +298,27 @@ def test_types_of_lines_have_what_no_line_lacks(kind: str) -> None:
 def test_every_kind_has_a_type() -> None:
     """Oracle: all kinds that are written; those that are left say nothing but that."""
     assert records.FIELDS.keys() - SHAPES.keys() == {"released", "begun"}
+
+
+def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
+    """A writer that hung may add its own after that of who took over. Oracle: by hand, for what trains on, compares and
+    shows; the steps of one of them are counted."""
+    path = tmp_path / "stages" / "a" / "records.jsonl"
+    last = evaluation("adapt", 1, 8.0)
+    spent = last["charged"]
+    ends = [DONE | {"charged": spent, "weights": weights} for weights in ("first", "last")]
+    write_all(path, [STAGE | {"key": "a"}, last, *ends])
+    write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
+    [run] = records.load_runs(tmp_path, "s")
+    assert [line["weights"] for line in run.stages[0] if line["kind"] == "done"] == ["last"]
+    found = [
+        end(run.stages[0]),
+        next(_ended(run)).done,
+        records.last(path, "done"),
+        Store(tmp_path).last_of_stage("a", "done")["done"],
+        of_stage._done(path.parent),
+    ]
+    assert [line and line.get("weights") for line in found] == ["last"] * 5
+    assert results._weights(path.read_bytes()) == results._hash_of(Store(tmp_path), "a") == "last"
+    after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
+    assert [step for _, step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]
