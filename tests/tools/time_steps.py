@@ -1,6 +1,7 @@
-"""What a step of the loop costs on one core: beside another version of this code, or by operators of torch.
+"""What a step of the loop costs on one core: beside another version of this code, with strict algorithms, by operators.
 
     taskset -c 0 python -m tests.tools.time_steps --against FOLDER    # a checkout of the other version; in turns
+    taskset -c 0 python -m tests.tools.time_steps --strict            # training.deterministic; in turns
     taskset -c 0 python -m tests.tools.time_steps --profile           # the tables of operators in docs/speed.md
 
 Steps on the demo's text: 20 rows of 66 tokens, vocabulary 1,024, one thread, fp32, as the loop takes them, clock
@@ -26,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 import methods
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments import speed
+from benchmark.models.devices import strict_algorithms
 from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.units import Work
@@ -71,20 +73,24 @@ def loop(size: str, method: str, stage: int) -> Callable[[int], None]:
 
 def answer(options: argparse.Namespace) -> None:
     """Take so many steps for each number that is read, and say the CPU seconds of one."""
-    steps = loop(options.sizes[0], options.method, options.stage)
-    for line in sys.stdin:
-        began = time.process_time()
-        steps(int(line))
-        print((time.process_time() - began) / int(line), flush=True)
+    with strict_algorithms(options.strict):
+        steps = loop(options.sizes[0], options.method, options.stage)
+        for line in sys.stdin:
+            began = time.process_time()
+            steps(int(line))
+            print((time.process_time() - began) / int(line), flush=True)
 
 
 def compare(size: str, options: argparse.Namespace) -> str:
-    """The ratio of the two versions' steps: the median over turns, and between which values half of them are."""
+    """The ratio of the two versions' steps: the median over turns, and between which values half of them are.
 
-    def start(code: Path) -> subprocess.Popen[str]:
+    Of one version the second one's steps have strict algorithms.
+    """
+
+    def start(code: Path, *more: str) -> subprocess.Popen[str]:
         arguments = ["--answer", "--sizes", size, "--method", options.method, "--stage", str(options.stage)]
         return subprocess.Popen(
-            [sys.executable, __file__, *arguments],
+            [sys.executable, __file__, *arguments, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,13 +102,16 @@ def compare(size: str, options: argparse.Namespace) -> str:
         print(steps, file=program.stdin, flush=True)
         return float(program.stdout.readline())
 
-    programs = [start(options.against.resolve()), start(ROOT)]
+    programs = [start(ROOT), start(ROOT, "--strict")]
+    if options.against:
+        programs = [start(options.against.resolve()), start(ROOT)]
     turns = [[ask(program, options.steps) for program in programs] for _ in range(1 + options.turns)][1:]
     for program in programs:
         program.communicate()
     there, here = (1000 * statistics.median(times) for times in zip(*turns, strict=True))
     low, middle, high = statistics.quantiles(new / old for old, new in turns)
-    return f"{size}: {there:.2f} ms there, {here:.2f} ms here; ratio {middle:.3f} ({low:.3f} to {high:.3f})"
+    names = ("there", "here") if options.against else ("by default", "strict")
+    return f"{size}: {there:.2f} ms {names[0]}, {here:.2f} ms {names[1]}; ratio {middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def operators(size: str, options: argparse.Namespace) -> str:
@@ -132,15 +141,18 @@ def main() -> None:
     parser.add_argument("--stage", type=int, default=0)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--turns", type=int, default=21)
-    what = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument("--strict", action="store_true")
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--against", type=Path)
     what.add_argument("--profile", action="store_true")
     what.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not (options.against or options.profile or options.answer or options.strict):
+        parser.error("give one of --against, --strict and --profile")
     if options.answer:
         answer(options)
     for size in [] if options.answer else options.sizes:
-        print(compare(size, options) if options.against else operators(size, options), flush=True)
+        print(operators(size, options) if options.profile else compare(size, options), flush=True)
 
 
 if __name__ == "__main__":
