@@ -1,9 +1,9 @@
 """Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish, each once.
 
 `run_all.py run --parallel` has a process a slot, which trains run after run. Whenever another so many stages have begun
-one of these processes is killed, a moment later, and more until one had a stage in hand. The run that it had has failed
-then, and the command is called again with --retry-failed until all are done. What they came to is held against runs
-that nobody disturbed.
+one of these processes is killed a moment later, mostly one that has a stage in hand, and more until one had. The run of
+that has failed then, and the command is called again with --retry-failed until all are done. What they came to is held
+against runs that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.support import tiny_suite
 
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
+TRAINING = 0.8  # of kills are drawn from the processes that have a stage in hand, the others from all
 MOMENT = 0.3  # seconds from the beginning of a stage in which it is killed, about what one takes
 
 
@@ -36,6 +37,7 @@ class Found(TypedDict):
     runs: int
     kills: int  # of processes that had a stage in hand
     idle: int  # kills of those that had none
+    at_once: int  # processes that had a stage in hand when one was killed, at most
     calls: int  # of the command
     done: int  # runs that say so, once
     stages: int  # that were trained to their end, once
@@ -102,6 +104,7 @@ class ManyRuns:
             "runs": len(runs),
             "kills": self._noted("kill"),
             "idle": self._noted("idle"),
+            "at_once": max([0, *map(int, self._notes("at once").split())]),
             "calls": self._noted("call"),
             "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
@@ -117,11 +120,12 @@ class ManyRuns:
             return
         time.sleep(self._chosen.uniform(0, MOMENT))
         if workers := _copies(child):
-            worker = self._chosen.choice(workers)
-            owners = [Lease(path / "lock").owner() for path in place.iterdir()]
-            trains = any(owner and owner.pid == worker for owner in owners)
+            owners = {owner.pid for path in place.iterdir() if (owner := Lease(path / "lock").owner())}
+            train = [worker for worker in workers if worker in owners]
+            worker = self._chosen.choice(train if train and self._chosen.random() < TRAINING else workers)
             os.kill(worker, signal.SIGKILL)
-            self._note("kill" if trains else "idle")
+            self._note("kill" if worker in train else "idle")
+            self._note("at once", f"{len(train)}\n")
 
     def _call(self, runs: Path, seeds: range) -> int:
         """A copy of this process that calls the command; its own copies train, so that none has to import torch."""
@@ -141,12 +145,15 @@ class ManyRuns:
         finally:
             os._exit(status)
 
-    def _note(self, what: str) -> None:
+    def _note(self, what: str, said: str = "x") -> None:
         with (self.folder / what).open("a") as file:
-            file.write("x")
+            file.write(said)
 
     def _noted(self, what: str) -> int:
-        return (self.folder / what).stat().st_size if (self.folder / what).exists() else 0
+        return len(self._notes(what))
+
+    def _notes(self, what: str) -> str:
+        return (self.folder / what).read_text() if (self.folder / what).exists() else ""
 
 
 def _copies(process: int) -> list[int]:
