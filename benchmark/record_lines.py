@@ -344,5 +344,6 @@ class Ended(TypedDict):
     error: NotRequired[str]
     traceback: NotRequired[str]
     rank: NotRequired[int]
+    restarts: NotRequired[int]  # as in Started; of one that failed
     key: NotRequired[str]
     time: float

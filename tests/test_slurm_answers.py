@@ -53,6 +53,17 @@ def test_a_job_that_ends_between_two_questions(lab: Lab, monkeypatch) -> None:
     assert lab.states()["Naive"].state == "failed"
 
 
+@pytest.mark.parametrize(("again", "state"), [(0, "failed"), (1, "running")])
+def test_a_process_fails_before_the_first_has_started(lab: Lab, monkeypatch, again: int, state: str) -> None:
+    """Oracle: the order of lines of a job of several processes, that lack what all of them ask for: why one failed is
+    why the job did, until it is queued again."""
+    ask(monkeypatch, {"7": commands.Queued("RUNNING", "", "n1")} if again else {})
+    why = {"kind": "ended", "state": "failed", "error": "why", "rank": 1, "restarts": 0}
+    write_job(lab, "Naive", why, STARTED | {"restarts": again})
+    found = lab.states()["Naive"]
+    assert found.state == state and ("why" in found.detail) == (state == "failed")
+
+
 @pytest.mark.parametrize(
     ("error", "state"),
     [("Connection refused", "unknown"), ("Slurm accounting storage is disabled", "interrupted")],

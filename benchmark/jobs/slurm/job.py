@@ -80,7 +80,7 @@ class SlurmJob:
             self._leave(file, signals, place.rank)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            _end(file, "failed", error=text, traceback=traceback.format_exc(), rank=place.rank)
+            _end(file, "failed", error=text, traceback=traceback.format_exc(), rank=place.rank, restarts=_restarts())
             raise
         if place.rank == 0:
             _end(file, "done")
@@ -92,8 +92,7 @@ class SlurmJob:
 
     def _start(self, file: Path) -> None:
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        records.append(file, {"kind": "started", "node": node(), "gpus": gpus, "restarts": restarts})
+        records.append(file, {"kind": "started", "node": node(), "gpus": gpus, "restarts": _restarts()})
 
     def _check(self) -> None:
         if snapshot.digest(ROOT) != ROOT.name:
@@ -151,6 +150,11 @@ def _deliver(number: int) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+
+
+def _restarts() -> int:
+    """How often this job was queued again."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", 0))
 
 
 def _end(file: Path, state: str, **values: Any) -> None:

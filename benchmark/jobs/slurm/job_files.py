@@ -133,7 +133,9 @@ def _apply(line: records.Record, job: Job) -> None:
         job.released = True
     elif line["kind"] == "started":
         job.starts.append(cast(Started, _fields(line)))
-        job.end, job.begun = None, False
+        # of its processes another may fail before the first has said that it starts
+        if not job.end or job.end.get("restarts") != line["restarts"]:
+            job.end, job.begun = None, False
     elif line["kind"] == "begun":
         job.begun = True
     # the first process that fails is the cause, the others follow from it
