@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError, stop_printing, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
-from benchmark.jobs.doctor import doctor
 from benchmark.settings.command_line import check_runs, command_line, interrupted, words_again
 from benchmark.store import Store
 
@@ -68,14 +67,6 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
         suite, runs = tuning.tuned(suite, runs, options.options, options.charge_search)
         methods.check(runs, f"--options {options.options}")
     return suite.called_by(words_again(options, name)), runs
-
-
-def suites_of_study(options: argparse.Namespace) -> list[tuple[Suite, list[RunConfig]]]:
-    """All of them as they are written, whichever runs the command line is about."""
-    import methods
-    from benchmark.settings.suite_files import load_study
-
-    return [(suite, methods.runs(suite)) for suite in load_study(options.study)]
 
 
 def say(lines: Iterable[str]) -> int:
@@ -180,11 +171,20 @@ def check(options: argparse.Namespace) -> int:
     return 0 if run_checks(options.method, methods.build, print) else 1
 
 
+def doctor(options: argparse.Namespace) -> int:
+    import methods
+    import paper_tables
+    from benchmark.jobs.doctor import doctor as look
+
+    return look(options, methods.rows, paper_tables.measures)
+
+
 def collect(options: argparse.Namespace) -> int:
+    import methods
     from benchmark.jobs import results
     from paper_tables import write_report
 
-    suites = suites_of_study(options)
+    suites = methods.of_study(options.study)
     results.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
     return say(results.render(options.study, suites, write_report))
 
@@ -194,7 +194,7 @@ def verify(options: argparse.Namespace) -> int:
     from benchmark.jobs import results
     from paper_tables import write_report
 
-    suites = suites_of_study(options)
+    suites = methods.of_study(options.study)
     if options.stage:
         return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
     if str(options.runs) != "runs":

@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from benchmark.run_description import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
 from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
-from benchmark.settings.suite_files import expand
+from benchmark.settings.suite_files import expand, load_study
 from benchmark.training.method import Group, LifelongMethod
 
 GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packages offer methods
@@ -151,3 +152,8 @@ def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) ->
     from benchmark.models.start_model import started  # not before it is needed: it imports torch
 
     return [started(config) for config in wanted]
+
+
+def of_study(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
+    """The suites in a study's folder as they are written, and all of their runs."""
+    return [(suite, runs(suite)) for suite in load_study(study)]

@@ -15,10 +15,14 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
+import methods
+import paper_tables
 import run_all
 from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.requests import Request, of_limits, of_requests, requests_of
 from benchmark.settings.slurm_settings import JobKind, Slurm
+from benchmark.settings.suite_files import load_suite
 
 FINE: dict[str, Any] = {
     "node": "n1",
@@ -119,19 +123,111 @@ def test_the_controller() -> None:
     assert [line[:7] for line in poor] == ["ok     ", "look   ", "look   "] and "sacct" in poor[1]
 
 
+def requests(**settings: Any) -> list[Request]:
+    """What the jobs of the demo would ask for with these keys of its suite."""
+    suite = load_suite("demo", {"slurm.exclusive": False, **settings})
+    return requests_of(suite, methods.runs(suite, seeds=[0]), bool(paper_tables.measures(suite)))
+
+
+def test_each_kind_of_job_is_asked_for_once(tmp_path: Path) -> None:
+    """Oracle: by hand, the options of each: a kind and a row with their own; those that agree are one."""
+    one, *others = requests()
+    assert one.jobs[0] == "prepare" and "train" in one.jobs and one.jobs[-1] == "report" and not others
+    row = {"method": "er", "set": {"slurm.train.mem": "9GB", "slurm.score.time": 77}}
+    keys = {
+        "slurm.partition": "gpu",
+        "slurm.gpus_per_node": 2,
+        "slurm.prepare.partition": "cpu",
+        "tables": ["main_pretraining"],
+    }
+    task = {"name": "t", "domain": "science", "train": "a", "dev": "b", "test": "c"}
+    domain = load_suite("demo").domains[0].name
+    found = requests(**keys, rows=[row], methods=["naive"], tasks=[{**task, "domain": domain}])
+    told = {
+        one.jobs: {flag for flag in one.script.splitlines() if re.search("partition|mem|time|gpus", flag)}
+        for one in found
+    }
+    gpu, day = "#SBATCH --partition=gpu", "#SBATCH --time=1440"
+    assert told == {
+        ("prepare",): {"#SBATCH --partition=cpu", day},
+        ("train",): {gpu, day, "#SBATCH --gpus-per-node=2"},
+        ("train ER",): {gpu, day, "#SBATCH --gpus-per-node=2", "#SBATCH --mem=9GB"},
+        ("score",): {gpu, day, "#SBATCH --gpus-per-node=1"},
+        ("score ER",): {gpu, "#SBATCH --time=77", "#SBATCH --gpus-per-node=1"},
+        ("report",): {gpu, day},
+    }
+    assert (
+        not [one for one in found if "wckey" in one.script] and "wckey=x" in requests(**{"slurm.wckey": "x"})[0].script
+    )
+
+
+PARTITIONS = (
+    "PartitionName=short QoS=few Default=NO MaxTime=01:00:00 State=UP\n"
+    "PartitionName=main QoS=N/A Default=YES MaxTime=1-00:00:30 State=UP\n"
+    "PartitionName=long QoS=N/A Default=NO MaxTime=UNLIMITED State=UP\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("partition", "time", "most"),
+    [("short", 61, 60), ("short", 60, 0), ("short,long", 9999, 0), (None, 1441, 1440.5), (None, 1440, 0), ("x", 9, 0)],
+)
+def test_a_time_that_no_partition_allows(monkeypatch, partition: str | None, time: int, most: float) -> None:
+    """Oracle: what Slurm 22.05 says of partitions; it queues such jobs for ever, unless EnforcePartLimits is set."""
+    monkeypatch.setattr(commands, "_ask", lambda command: PARTITIONS)
+    monkeypatch.setattr(commands, "refusal", lambda script: "")
+    asked = requests(**{"slurm.time": time} | ({"slurm.partition": partition} if partition else {}))
+    [found] = of_requests(asked, commands.partitions())
+    said = f": their partition allows {most:g} minutes: they would wait for ever: set time in [slurm.prepare], "
+    assert str(found).startswith("wrong " if most and time > most else "ok ")
+    assert (said in str(found)) == bool(most and time > most)
+
+
+def test_what_slurm_refuses_is_told_with_its_place(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the words of sbatch 22.05, which is asked once for each set of options, and submits nothing."""
+    script = 'grep -q partition=nowhere "$2" && { echo allocation failure: Invalid partition >&2; exit 1; }; exit 0'
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\n[ $1 = --test-only ] && echo >> {tmp_path}/asked\n{script}\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = [*of_requests(requests(**{"slurm.report.partition": "nowhere"}), {})]
+    [wrong] = [one for one in found if one.serious and one.cure]
+    assert str(wrong) == (
+        "wrong  jobs to report (partition nowhere, nodes 1, time 1440): Slurm refuses them, Invalid partition: "
+        "correct it in [slurm.report], [slurm]"
+    )
+    assert len((tmp_path / "asked").read_text().splitlines()) == len(found) == 2
+
+
 def test_limits_of_accounts(monkeypatch) -> None:
-    """Oracle: sacctmgr's own words, of one account with a limit and one without; where it is silent nothing is said."""
+    """Oracle: sacctmgr's own words, and Slurm's order: of limits of a kind that of the partition's QOS holds, else that
+    of the job's, else that of the account. Where it is silent, or the controller enforces none, nothing is said."""
     asked: list[list[str]] = []
-    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "bio|\nlab|4\n")
-    [found] = doctor.of_accounts(None, "red")
-    assert str(found).startswith("look   account lab: at most 4 jobs of yours in the queue (MaxSubmitJobs): `run` ")
-    assert list(doctor.of_accounts("lab", "red")) and "account=lab" not in asked[0] and "account=lab" in asked[1]
+    tables = {"associations": "lab|4|\nbio||day\n", "qos": "day|2|7||\nfew|||90|\nnormal||||\n"}
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or tables[command[4]])
+    partitions = {"short": {"QoS": "few", "Default": "YES"}}
+
+    def told(account: str | None = None, **settings: str) -> list[str]:
+        asked.clear()
+        return [*map(str, of_limits({"ClusterName": "red", **settings}, account, requests(), partitions))]
+
+    lab, few, day, of_account = told()
+    assert lab.startswith("look   account lab: at most 4 jobs of yours in the queue (MaxSubmitJobs): `run` ")
+    assert few.startswith("look   QOS few: at most 90 jobs of all its users in the queue (GrpSubmitJobs)")
+    assert day.startswith("look   QOS day: at most 2 jobs of yours in the queue (MaxSubmitJobsPU)")
+    assert of_account.startswith("look   QOS day: at most 7 jobs of an account in the queue (MaxSubmitJobsPA)")
+    tables["qos"] = "day|2|||\nfew|3|||\nnormal|5|||\n"
+    assert [line[:25] for line in told()] == ["look   QOS few: at most 3"]
+    tables["qos"] = "day|2|||OverPartQOS\nfew|3|||\nnormal|5|||\n"
+    assert [line[:25] for line in told()] == ["look   QOS few: at most 3", "look   QOS day: at most 2"]
+    assert "account=lab" not in asked[0] and "cluster=red" in asked[0] and asked[1][5] == "day,few,normal"
+    assert told("lab", AccountingStorageEnforce="associations,limits") and "account=lab" in asked[0]
+    assert not told(AccountingStorageEnforce="associations") and not asked
 
     def silent(command: list[str]) -> str:
         raise commands.SlurmError("Slurm accounting storage is disabled")
 
     monkeypatch.setattr(commands, "_ask", silent)
-    assert not list(doctor.of_accounts(None, "red"))
+    assert not told()
 
 
 def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
@@ -142,8 +238,8 @@ def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
 
     asked: list[list[str]] = []
     monkeypatch.setattr("getpass.getuser", nameless)
-    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "lab|4\n")
-    assert commands.submit_limits(None, "") == {"lab": 4} and f"user={os.getuid()}" in asked[0]
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "lab|4|\n")
+    assert commands.associations(None, "")[0]["MaxSubmitJobs"] == "4" and f"user={os.getuid()}" in asked[0]
 
 
 class OneNode:
@@ -218,7 +314,8 @@ def test_what_set_changes_is_asked_of_the_node(tmp_path: Path, monkeypatch, caps
     (tmp_path / "sbatch").touch(0o755)
     monkeypatch.setattr(commands, "version", lambda: "slurm 23.11.4")
     monkeypatch.setattr(commands, "configuration", dict)
-    monkeypatch.setattr(commands, "submit_limits", lambda *_: {})
+    monkeypatch.setattr(commands, "_ask", lambda command: "")
+    monkeypatch.setattr(commands, "refusal", lambda script: "")
     words = ["doctor", "demo", "--runs", str(tmp_path / "runs"), "--set", "slurm.partition=long"]
     assert run_all.main([*words, "--set", "slurm.train.mem=3GB"]) == 0
     assert "jobs can queue themselves again" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -28,7 +27,7 @@ from benchmark.store import Store, recorded_stages
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.step_times import write as write_times
 from paper_tables import study_of, write_report
-from run_all import main, suites_of_study
+from run_all import main
 from tests.support.tiny_suite import write
 
 ROOT = Path(__file__).parent.parent
@@ -346,7 +345,7 @@ def test_the_commands_of_a_report_name_the_suite_where_it_lies(study: Path, monk
     """Oracle: results/README.md; wherever the folder is called from, so that the report stays the same."""
     monkeypatch.chdir(study)
     for folder in (study, Path(".")):
-        [(suite, _)] = suites_of_study(argparse.Namespace(study=folder))
+        [(suite, _)] = methods.of_study(folder)
         assert study_of([(suite, [])], study).run_command("tiny") == "python run_all.py run results/study/tiny.toml"
 
 

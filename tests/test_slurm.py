@@ -357,9 +357,23 @@ def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
 
 
 def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
-    """Oracle: the cluster as it was set up: nodes share this file system, and let jobs be queued again."""
+    """Oracle: the cluster as it was set up: nodes share this file system, and let jobs be queued again.
+
+    Then a partition, a time and memory that it has not, each of another kind of job."""
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("locks hold between machines" in line or "queue themselves again" in line for line in lines) == 2
     assert not [line for line in lines if line.startswith("wrong")] and not list((tmp_path / "runs").iterdir())
+    assert any(line.startswith("ok     jobs to prepare, ") and "Slurm would take them" in line for line in lines)
+    wait_until(lambda: not commands.queue())
+    wrong = ["slurm.prepare.partition=nowhere", "slurm.train.time=20000", "slurm.measure.mem=900GB"]
+    more = [word for one in wrong for word in ("--set", one)]
+    assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs"), *more]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong  jobs to ")]
+    assert [re.sub(r" \(.*\): Slurm refuses them", "", line.partition("; ")[0]) for line in told] == [
+        "wrong  jobs to prepare, invalid partition specified: nowhere",
+        "wrong  jobs to train, Requested time limit is invalid (missing or exceeds some limit): "
+        "correct it in [slurm.train], [slurm]",
+        "wrong  jobs to measure, Requested node configuration is not available: correct it in [slurm.measure], [slurm]",
+    ]
     wait_until(lambda: not commands.queue())

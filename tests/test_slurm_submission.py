@@ -12,9 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from benchmark.jobs import doctor
 from benchmark.jobs.slurm import commands
+from benchmark.jobs.slurm.requests import of_limits, of_requests, requests_of
 from benchmark.orphans import end_with
+from benchmark.settings.suite_files import load_suite
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import (
@@ -109,6 +110,7 @@ def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
 
     Oracle: by hand, from Slurm's queue: of a shared stage, four runs, their scores and a report four jobs go, in two
     calls; the next `run` sends the others, and none twice; each waits for what it needs. Without arrays it is the same.
+    What doctor foresees of limits is what sacctmgr was told; a time limit beyond its partition's keeps a job waiting.
     Of ten jobs five go where MaxJobCount is 6, as Slurm 22.05 counts an array too; the next `run` finds no room.
     """
 
@@ -119,12 +121,23 @@ def test_limits_of_a_cluster(texts: Path, tmp_path: Path, capsys) -> None:
     expected = {shared: set(), **{run: {shared} for run in runs}}
     expected |= {f"tiny:score-{row}-s0-sea": {run} for row, run in zip("abcd", runs, strict=True)}
     expected["tiny:report"] = {*expected}
-    limits, user = "MaxArraySize=3\nAccountingStorageEnforce=limits", pwd.getpwuid(os.getuid()).pw_name
+    limits, user = "MaxArraySize=3\nAccountingStorageEnforce=limits\n", pwd.getpwuid(os.getuid()).pw_name
+    limits += "EnforcePartLimits=NO\nPartitionName=short Nodes=ALL MaxTime=60"
     with SlurmCluster(tmp_path / "limited", nodes=1, more=limits), new_lab(tmp_path / "lab", texts) as lab:
         accounts("add", "account", "lab")
         accounts("add", "user", user, "account=lab", "MaxSubmitJobs=4")
-        [limit] = doctor.of_accounts("lab", commands.configuration()["ClusterName"])
-        assert limit.what.startswith("account lab: at most 4 jobs") and list(doctor.of_accounts(None, "")) == [limit]
+        accounts("add", "qos", "few", "MaxSubmitJobsPerUser=50")
+        accounts("modify", "user", user, "account=lab", "set", "qos=normal,few")
+        lab.write("a", slurm='account = "lab"\npartition = "short"\ntime = 61\n[slurm.report]\ntime = 60\nqos = "few"')
+        asked = requests_of(load_suite(str(lab.file)), lab.configs(), measures=False)
+        account, quality = of_limits(commands.configuration(), "lab", asked, commands.partitions())
+        assert account.what.startswith("account lab: at most 4 jobs of yours in the queue")
+        assert quality.what.startswith("QOS few: at most 50 jobs of yours in the queue")
+        wrong, right = of_requests(asked, commands.partitions())
+        assert "their partition allows 60 minutes: they would wait for ever" in str(wrong) and not right.cure
+        subprocess.run(["sbatch", "--partition=short", "--time=61", "--wrap=true"], check=True)
+        wait_until(lambda: [job.reason for job in commands.queue().values()] == ["PartitionTimeLimit"])
+        commands.cancel([*commands.queue()])
         scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
         lab.write("a", "b", "c", "d", slurm='account = "lab"', tasks=write_task(lab.folder))
         assert lab.submit() == 3

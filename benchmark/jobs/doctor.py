@@ -17,21 +17,22 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.private import private_place
 from benchmark.regular import read_text
 from benchmark.sharing import check_sharing, for_the_user_alone
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
-    from benchmark.settings.config import Suite
+    from benchmark.jobs.slurm.requests import Request
+    from benchmark.settings.config import Row, Suite
     from benchmark.settings.slurm_settings import Slurm
 
 PROBE = Path(__file__).parent / "slurm" / "probe.py"
@@ -49,33 +50,26 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line: what was looked at, and where it is not well what to do."""
-
-    what: str
-    cure: str = ""
-    serious: bool = True  # else it may be as it should
-
-    def __str__(self) -> str:
-        kind = "ok    " if not self.cure else "wrong " if self.serious else "look  "
-        return f"{kind} {self.what}" + (f": {self.cure}" if self.cure else "")
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Print what is well and what is not; 1 if something is wrong."""
-    from benchmark.settings.suite_files import load_suite, parse_set, refuse_files
+def doctor(
+    options: argparse.Namespace, rows: Callable[[Suite], list[Row]], measures: Callable[[Suite], Sequence[object]]
+) -> int:
+    """Print what is well and what is not; 1 if something is wrong. `measures`: those that a suite's tables need."""
+    from benchmark.jobs.slurm.requests import requests_of
+    from benchmark.settings.suite_files import expand, load_suite, parse_set, refuse_files
 
     refuse_files({"--runs": options.runs})
     suite, wrong = load_suite(options.suite, dict(map(parse_set, options.set))), False
-    for finding in examine(suite, options.runs):
+    requests = requests_of(suite, expand(suite, rows(suite), suite.seeds[:1]), bool(measures(suite)))
+    for finding in examine(suite, options.runs, requests):
         print(finding, flush=True)
         wrong |= bool(finding.cure) and finding.serious
     return int(wrong)
 
 
-def examine(suite: Suite, runs: Path) -> Iterator[Finding]:
-    """Look at this machine, then at Slurm and one of its nodes where there is Slurm."""
+def examine(suite: Suite, runs: Path, requests: Sequence[Request]) -> Iterator[Finding]:
+    """Look at this machine; where there is Slurm at that, at what jobs would ask of it, and at one of its nodes."""
+    from benchmark.jobs.slurm.requests import of_limits, of_requests
+
     yield of_torch()
     runs.mkdir(parents=True, exist_ok=True)
     yield from of_folder(runs)
@@ -85,7 +79,9 @@ def examine(suite: Suite, runs: Path) -> Iterator[Finding]:
     try:
         configuration = commands.configuration()
         yield from of_controller(commands.version(), configuration, bool(shutil.which("sacct")))
-        yield from of_accounts(suite.slurm.account, configuration.get("ClusterName", ""))
+        partitions = commands.partitions()
+        yield from of_limits(configuration, suite.slurm.account, requests, partitions)
+        yield from of_requests(requests, partitions)
         yield from of_node(suite.slurm, runs)
     except commands.SlurmError as error:
         yield Finding("; ".join(str(error).splitlines()), "no job can be submitted before this is right")
@@ -133,17 +129,6 @@ def of_controller(version: str, configuration: Mapping[str, str], accounting: bo
     if configuration.get("JobRequeue", "1") == "0":
         cure = "jobs ask for it themselves (--requeue); if the site refuses, `run` goes on after a limit"
         yield Finding("JobRequeue is 0", cure, serious=False)
-
-
-def of_accounts(account: str | None, cluster: str) -> Iterator[Finding]:
-    """How many jobs the user's accounts allow at a time, as far as there is such a limit and Slurm tells it."""
-    try:
-        limits = commands.submit_limits(account, cluster)
-    except commands.SlurmError:  # it keeps none, or shows them to nobody: `run` is told by what is refused
-        return
-    cure = "`run` submits no more, says what is left and ends with exit status 3; call it again, or set runs_per_job"
-    for name, most in limits.items():
-        yield Finding(f"account {name}: at most {most} jobs of yours in the queue (MaxSubmitJobs)", cure, serious=False)
 
 
 def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:

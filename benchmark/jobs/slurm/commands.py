@@ -144,16 +144,41 @@ def configuration() -> dict[str, str]:
     return dict(re.findall(r"^(\w+(?:\[0\])?)\s*=\s*(.*?)\s*$", _ask(["scontrol", "show", "config"]), re.MULTILINE))
 
 
-def submit_limits(account: str | None, cluster: str) -> dict[str, int]:
-    """MaxSubmitJobs of this user by account, of those that have one; of one account or, without a name, of all.
+def associations(account: str | None, cluster: str) -> list[dict[str, str]]:
+    """What accounts say of this user, each or the one that is named: Account, MaxSubmitJobs, DefaultQOS.
 
     Raises SlurmError where there is no answer: many sites keep no accounts.
     """
     words = [f"user={me().user}", *([f"account={account}"] if account else [])]
     words += [f"cluster={cluster}"] if cluster else []
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", *words, "format=Account,MaxSubmitJobs"]
+    return _kept(["associations", *words], "Account", "MaxSubmitJobs", "DefaultQOS")
+
+
+def qualities(names: Sequence[str]) -> list[dict[str, str]]:
+    """How many jobs these qualities of service allow, and their flags. Raises SlurmError where there is no answer."""
+    fields = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs", "Flags")
+    return _kept(["qos", ",".join(names)], *fields) if names else []
+
+
+def _kept(what: list[str], *fields: str) -> list[dict[str, str]]:
+    """Fields of what the cluster's accounts hold."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", *what, f"format={','.join(fields)}"]
     rows = [line.split("|") for line in _ask(command).splitlines()]
-    return {name: int(most) for name, most in rows if most.isdigit()}
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def partitions() -> dict[str, dict[str, str]]:
+    """What the controller says of each partition, such as MaxTime, by their names."""
+    told = _ask(["scontrol", "--oneliner", "show", "partition"]).splitlines()
+    found = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in told]
+    return {one["PartitionName"]: one for one in found if "PartitionName" in one}
+
+
+def refusal(script: Path) -> str:
+    """Why Slurm would not take a batch script, in its words, or nothing where it would; none is submitted."""
+    status, _, errors = _run(["sbatch", "--test-only", str(script)])
+    said = [re.sub(r"^(sbatch: error|allocation failure): ", "", line) for line in _text(errors).strip().splitlines()]
+    return ("; ".join(said) or f"exit status {status}") if status else ""
 
 
 def largest_array(settings: Mapping[str, str]) -> int:
@@ -282,6 +307,7 @@ def _run(command: list[str]) -> tuple[int, bytes, bytes]:
     One that waits to try again is ended: sbatch does so for two minutes, and would submit what we then do in parts.
     """
     pipe, env = subprocess.PIPE, _environment()
+    env |= {"SLURM_TIME_FORMAT": "%s"} if command[0] == "sacct" else {}  # jobs inherit what sbatch has
     # a session, so that what it has started ends with it: many sites wrap sbatch
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env, start_new_session=True
@@ -314,5 +340,4 @@ def _environment() -> dict[str, str]:
     own = {key for key in os.environ if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - WHERE
     own |= {"TMPDIR"} if "SLURM_JOB_ID" in os.environ else set()  # a folder that ends with its job
     kept = {key: value for key, value in os.environ.items() if key not in own}
-    # or sacct writes the first tasks of an array alone, and times as people read them
-    return {**kept, "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}
+    return {**kept, "SLURM_BITSTR_LEN": "0"}  # or sacct writes the first tasks of an array alone

@@ -12,6 +12,7 @@ from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.slurm_settings import Slurm
 
 HIDDEN = ("srun_args", "additional_parameters")  # parameters that a dry run does not show
+WCKEY = "#SBATCH --wckey=submitit\n"  # that submitit gives to jobs without one, which sites that track them refuse
 Alike = tuple[list[PlannedJob], Mapping[str, Any]]  # jobs, and the parameters of submitit's executor for each of them
 
 
@@ -19,6 +20,11 @@ def asked_by(runs: Iterable[RunConfig], suite: Suite) -> Slurm:
     """What a job asks for that is for these runs: what all of their rows say, or else what the suite does."""
     said = {run.slurm or suite.slurm for run in runs}
     return said.pop() if len(said) == 1 else suite.slurm
+
+
+def parameters_of(kind: str, asked: Slurm, units: Iterable[str]) -> Mapping[str, Any]:
+    """Parameters of submitit's executor for a kind of job; `units` are those of the budgets that are trained under."""
+    return asked.for_training(*units) if kind == "train" else asked.for_one_process(kind)
 
 
 class Resources:
@@ -41,7 +47,7 @@ class Resources:
             found[job.kind, self.of(job)].append(job)
         own = self._plan.suite.slurm
         ordered = sorted(found.items(), key=lambda item: item[0][1] != own)
-        return [(group, self._parameters(kind, asked)) for (kind, asked), group in ordered]
+        return [(group, parameters_of(kind, asked, self._units)) for (kind, asked), group in ordered]
 
     def told(self, jobs: Sequence[PlannedJob]) -> list[str]:
         """What each kind of job asks for, those together that ask for the same.
@@ -73,12 +79,11 @@ class Resources:
         """The units of the budgets of the runs to train."""
         return {state.config.budget.unit for state in self._plan.wanted}
 
-    def _parameters(self, kind: str, asked: Slurm) -> Mapping[str, Any]:
-        return asked.for_training(*self._units) if kind == "train" else asked.for_one_process(kind)
-
     def _shown(self, kind: str, asked: Slurm) -> dict[str, Any]:
         """What a dry run shows of the parameters of a kind of job."""
-        given = {key: value for key, value in self._parameters(kind, asked).items() if value and key not in HIDDEN}
+        given = {
+            key: value for key, value in parameters_of(kind, asked, self._units).items() if value and key not in HIDDEN
+        }
         count = asked.runs_per_job
         return {**given, "runs_per_job": count} if kind == "train" and count > 1 else given
 

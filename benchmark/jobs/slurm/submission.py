@@ -29,7 +29,7 @@ from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
 from benchmark.jobs.slurm.private import make_private
 from benchmark.jobs.slurm.process import PREEMPTION
-from benchmark.jobs.slurm.resources import Resources
+from benchmark.jobs.slurm.resources import WCKEY, Resources
 from benchmark.jobs.slurm.waves import divided
 from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
@@ -255,8 +255,8 @@ class Submission:
         )
         script = logs / f"submission-{uuid.uuid4().hex}.sh"
         text = executor._make_submission_file_text(executor._submitit_command_str, "")
-        if not self.suite.slurm.wckey:  # submitit gives one, which sites that track them refuse
-            text = text.replace("#SBATCH --wckey=submitit\n", "")
+        if not self.suite.slurm.wckey:
+            text = text.replace(WCKEY, "")
         with for_the_user_alone(), naming(script):
             script.write_text(text, encoding="utf-8")
         return commands.submit(script)
