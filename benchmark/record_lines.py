@@ -210,7 +210,9 @@ class FailedLine(TypedDict):
     time: NotRequired[float]
     stage: int
     error: str
-    micro_batch_size: NotRequired[int]  # with so many rows of a forward pass the next call goes on: memory was short
+    micro_batch_size: NotRequired[int]  # with so many rows of a forward pass the next start goes on: memory was short
+    key: NotRequired[str]  # likewise, the key of the stage
+    seconds: NotRequired[float]  # likewise, that it is charged for attempts which failed
 
 
 class Baseline(TypedDict):

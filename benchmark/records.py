@@ -42,7 +42,8 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
                 unigram {domain: its unigram perplexity}, probes [{name, title}], texts {domain or probe: a hash of its
                 validation text}, start (key of the start model, empty where there is none; older: none of the three),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
-    failed      stage, error, traceback, rank, micro_batch_size (where memory was short for several processes)
+    failed      stage, error, traceback, rank; where memory was short for several processes micro_batch_size (for the
+                next start), key and seconds (of the stage, what it is charged for attempts that failed)
     done        (no fields)
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),

@@ -267,6 +267,7 @@ TAKE_MORE = {
     "Stage": "its fields are what a method may know; the loop sets them by name, in one place",
     "Batch": "the stream makes it, by name, and methods read it",
     "Checkpoint": "its fields are what a file holds",
+    "RunState": "its fields are what is known of a run; two functions make it, and name those that they know",
     "Phase": "its fields are what a method may ask for, and one names those that it sets",
     "ELLE": "its fields are the options of the method, and a suite names those that it sets",
 }

@@ -215,6 +215,18 @@ def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_
     assert lines_of(run)[-1]["micro_batch_size"] == 2 and lines_of(run)[-1]["charged"]["steps"] == STEPS
 
 
+def test_what_several_processes_failed_for_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: seconds counted by hand: 30 that the record of the failure says, and none on a clock that stands."""
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    lab = lab_of(Plain, folder)
+    run = lab.run(lab.config(), "charged")
+    line = {"kind": "failed", "stage": 0, "error": "", "traceback": "", "rank": 1, "micro_batch_size": 2}
+    for key, seconds in (("another", 70.0), (run.keys[0], 20.0), (run.keys[0], 30.0)):
+        records.append(run.store.run_file(run.config), line | {"key": key, "seconds": seconds})
+    run.train(last_stage=0)
+    assert lines_of(run)[-1]["charged"]["seconds"] == 30.0 and lines_of(run)[-1]["micro_batch_size"] == 2
+
+
 def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: seconds counted by hand: 30 of the attempt that fails in its third step (RuntimeError, as torch says it),
     none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third. What

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,8 @@ class Plan:
     @property
     def left_out(self) -> int:
         """How many failed runs are left as they are."""
-        return 0 if self.options.retry_failed else sum(state.state == "failed" for state in self.states)
+        wanted = {state.config.id for state in self.wanted}
+        return sum(state.state == "failed" and state.config.id not in wanted for state in self.states)
 
     @cached_property
     def segments(self) -> list[Segment]:
@@ -258,9 +260,13 @@ AT_THE_ENDS = ("data", "report", "wait")  # what begins the keys of jobs that a 
 
 
 def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
-    """The runs that `run` is to train: not those that are done or under way, and failed ones only when asked."""
+    """The runs that `run` is to train: not those that are done or under way, and failed ones only when asked.
+
+    Processes that torchrun has begun again (--max-restarts) go on with a run for whose rows memory was short.
+    """
     wanted = ("todo", "interrupted", "failed") if retry_failed else ("todo", "interrupted")
-    return [state for state in states if state.state in wanted]
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+    return [state for state in states if state.state in wanted or (again and state.short_of_memory)]
 
 
 def plan_keys(config: RunConfig, build: Build, ask: Ask = ask) -> list[str]:

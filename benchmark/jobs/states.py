@@ -123,3 +123,4 @@ class RunState:
     job: JobState | None = None  # the last one
     stages: tuple[RecordedStage, ...] = ()  # that `status` may have a note on: see Survey
     restarts: int = 0  # how often it was preempted, stopped or lost and then went on
+    short_of_memory: bool = False  # whether its processes go on with fewer rows at once where they begin again

@@ -172,7 +172,8 @@ class Survey:
                 trained, so_far = self._last_known(config, trained, so_far, job)
             return RunState(config, job.state, _join(job.detail, so_far), trained, job)
         if failed and not (job and job.history.submitted > failed["time"]):
-            return RunState(config, "failed", failed["error"].strip().rpartition("\n")[2], trained, job)
+            why, short = failed["error"].strip().rpartition("\n")[2], "micro_batch_size" in failed
+            return RunState(config, "failed", why, trained, job, short_of_memory=short)
         if job:  # one that is done has trained what the run was then
             state = "interrupted" if job.state == "done" else job.state
             return RunState(config, state, _join(job.detail, so_far), trained, job)

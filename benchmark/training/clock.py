@@ -59,6 +59,12 @@ class Clock:
         """Begin with what an attempt which failed had spent."""
         self._charged["seconds"] = self._least = seconds
 
+    @property
+    def seconds_here(self) -> float:
+        """All seconds that are charged, with those that this process alone knows of: the others are not asked."""
+        running = time.perf_counter() - self._started if self._started is not None else 0.0
+        return self.seconds + self._pending + running
+
     def give_up(self) -> float:
         """Stop in the middle of whatever failed, and return all seconds that are charged."""
         if self._started is not None:

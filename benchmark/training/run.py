@@ -40,7 +40,7 @@ from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
-from benchmark.training.stage import Progress, StageRun, Stopped, Taken
+from benchmark.training.stage import Progress, ShortOfMemory, StageRun, Stopped, Taken
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.step_times import stage_times
@@ -87,6 +87,7 @@ class Run:
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
         self.corpus = corpus_of(config, store, check=world.leads)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
+        self._spent_here = 0.0  # seconds, by the attempt that failed
         method = built(new_method)
         with unchanged("signature, options, uses_memory or phases", method, nn.Module()):
             check_memory_shares(config, method)
@@ -124,7 +125,8 @@ class Run:
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
 
-        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
+        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them. Where that
+        takes fewer rows at once it is ShortOfMemory, in the process that recorded it.
         """
         self._record_run()
         self._evaluate_start()
@@ -136,7 +138,8 @@ class Run:
             except (Stopped, KeyboardInterrupt, LeaseLost):
                 raise
             except Exception as error:
-                self._record_failure(index, error)
+                if self._record_failure(index, error):
+                    raise ShortOfMemory from error
                 raise
         if count == len(self.keys):
             self._record("done")
@@ -217,7 +220,7 @@ class Run:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
-        and the next call goes on as they said.
+        and whoever starts them anew goes on as they said.
         """
         precision, rows = self._precision(), self.world.agree(self._rows(index))
         config = with_training(self.config, precision=precision)
@@ -226,7 +229,7 @@ class Run:
         if precision != self._precision_here:
             told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
             _log.warning(told, folder, precision, self._precision_here)
-        spent = 0.0
+        spent = self._spent(index)
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
@@ -235,6 +238,7 @@ class Run:
                     return self._keep(training, training.run(), index, folder, lease)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
+                    self._spent_here = training.clock.seconds_here if training else spent
                     raise
             spent = training.clock.give_up() if training else spent
             rows = -(-rows // 2)
@@ -254,6 +258,11 @@ class Run:
         failed = [line for line in told if line["kind"] == "failed" and line["stage"] <= stage]
         fewer: list[int] = [line["micro_batch_size"] for line in failed if "micro_batch_size" in line]
         return min([self._rows_wanted, *fewer])
+
+    def _spent(self, stage: int) -> float:
+        """Seconds that attempts of several processes which had no memory for a stage have charged it."""
+        told = [line for line in records.read(self.store.run_file(self.config)) if line["kind"] == "failed"]
+        return max((line["seconds"] for line in told if line.get("key") == self.keys[stage]), default=0.0)
 
     def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
         """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
@@ -331,20 +340,24 @@ class Run:
         last = read_heartbeat(self.store.heartbeat(self.config))
         return {"lost": round(max(0.0, last["seconds"] - kept), 3)} if last and last["stage"] == stage else {}
 
-    def _record_failure(self, stage: int, error: Exception) -> None:
-        """The first process that fails says why; the others fail because it has left them."""
+    def _record_failure(self, stage: int, error: Exception) -> bool:
+        """The first process that fails says why; the others fail because it has left them.
+
+        Returns whether it has said that the next start takes fewer rows at once.
+        """
         known = records.read(self.store.run_file(self.config))
         if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
-            return
-        text, fewer = f"{type(error).__name__}: {error}", dict[str, int]()
+            return False
+        text, fewer = f"{type(error).__name__}: {error}", dict[str, Any]()
         rows = min(self._rows(stage), self.config.training.batch_size // self.world.size)
         if self.world.size > 1 and is_out_of_memory(error) and rows > 1:
             half = -(-rows // 2)
             text += (
                 f": memory does not hold the rows of a forward pass; `run --retry-failed` goes on with {half} at once"
             )
-            fewer = {"micro_batch_size": half}
+            fewer = {"micro_batch_size": half, "key": self.keys[stage], "seconds": round(self._spent_here, 3)}
         self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank, **fewer)
+        return bool(fewer)
 
     def _record_run(self) -> None:
         """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""

@@ -42,6 +42,13 @@ class Taken(Stopped):
     """Another process trains a stage of the run, and this one was not to wait for it."""
 
 
+class ShortOfMemory(Exception):
+    """Memory did not hold the rows of one of several processes. All must begin again, which then take fewer at once."""
+
+    def __str__(self) -> str:
+        return f"{type(self.__cause__).__name__}: {self.__cause__}"
+
+
 class NonFiniteLoss(ArithmeticError):
     """Training diverged: a loss or a weight is not finite. The last checkpoint is from before."""
 
