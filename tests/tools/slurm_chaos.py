@@ -1,11 +1,13 @@
 """Short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
 
-    python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--seed S]
+    python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--no-locks] [--seed S]
 
 Who submits is killed twice on its way, then two submit at once, and the cluster takes few jobs at a time: `run` is
-called again and again. Jobs are told that their time is over, killed, preempted, suspended, or lose their node, nodes
-are drained, and the controller falls silent. One job each that prepares, scores, measures and reports is killed. With
-several runs a job what happens to one happens to its job: all of its runs stop, or its processes die.
+called again and again. What prepares is stopped in the middle of a text. Jobs are told that their time is over, killed,
+preempted, suspended, cancelled, or lose their node, nodes are drained, the controller falls silent, and so does who
+keeps accounts. One job each that prepares, scores, measures and reports is killed. With several runs a job what
+happens to one happens to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a
+site without arrays, and the folder one without `flock`.
 
 All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
 must stay within the checkpoint intervals and two percent.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import pwd
 import random
@@ -36,13 +39,14 @@ from benchmark.jobs.slurm.commands import Queued
 from benchmark.jobs.slurm.job_files import Job
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_disturbances import SILENCE, Disturbances, without_locks
 from tests.support.slurm_lab import (
     STEPS,
+    WORDS,
     Lab,
     copy_code,
     processes_of,
     scontrol,
-    silent,
     submitting,
     wait_until,
     write_task,
@@ -51,22 +55,25 @@ from tests.support.slurm_lab import (
 
 DISTURBED = 1 / 3
 SIDE_BY_SIDE = 2  # runs of a job that has several
-SILENCE = 3.0  # seconds
 PATIENCE = 600.0  # seconds for what is left at the end
 REFUSED = 2  # the exit status of a submission of which Slurm took nothing
 STEP, INTERVAL = 0.05, 0.5  # seconds of train time: of a step, between checkpoints
 METHODS = ("paced", "paced", "paced_elle")
 RATES = (1e-3, 2e-3)  # of the second stage, so that not all runs are the same
-LARGEST, MOST = 10, 20  # tasks of an array, jobs of a user at a time
+MOST = 20  # jobs of a user at a time
+LONG = 1500  # documents of a text that takes a while, and words of each
 AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
 OTHERS = ("prepare", "score", "similarity", "report")  # kinds of jobs that do not train, in their names
 
 
-class Chaos:
+class Chaos(Disturbances):
     def __init__(self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int) -> None:
-        self.cluster, self.chosen = cluster, random.Random(seed)
+        self.chosen = random.Random(seed)
         write_texts(folder)
-        self.lab = Lab(folder / "lab", folder)
+        words = [*WORDS["sea"].split(), *map(str, range(300))]
+        texts = [" ".join(self.chosen.choices(words, k=LONG)) for _ in range(LONG)]  # to be stopped in mid-text
+        (folder / "sea.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        super().__init__(cluster, Lab(folder / "lab", folder))
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "lab" / "steps").mkdir()
         settings = 'partition = "preemptible"\naccount = "lab"\narray_parallelism = 5'
@@ -74,18 +81,16 @@ class Chaos:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
         self.lab.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.lab.folder))
         text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
+        text = text.replace("[data]", "[data]\nmax_valid_tokens = 1500")
         self.lab.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
             self.lab.tell(row, f"slow {STEP}")
         # row -> after how many of its twenty evaluations what happens to it
-        kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
-        kinds += [self.suspend, self.silence]
-        self.chosen.shuffle(kinds)
+        kinds = self.chosen.sample(self.kinds, len(self.kinds))
         rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
         self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
         self.happened: Counter[str] = Counter()
-        self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
-        self.others, self.left, self.called = {*OTHERS}, False, 0.0
+        self.others, self.called = {*OTHERS}, 0.0
 
     def row(self, number: int) -> str:
         name, rate = self.rows[number], RATES[number % len(RATES)]
@@ -103,11 +108,13 @@ class Chaos:
             self.kill_submitter(scripts)
         self.two_submitters()
         scontrol("update", "PartitionName=preemptible", "State=UP")
+        self.stop_preparation()
+        self.happened["stop_preparation"] += 1
         while (queue := commands.queue()) or self.left:
             self.submit_what_is_left()
             self.kill_others(queue)
             for row, (evaluations, disturb) in list(self.plan.items()):
-                job = self.running(row)
+                job = self.running(row, queue)
                 if job and self.lab.count(row, "evaluation") >= evaluations:
                     print(f"{row}: {disturb.__name__}", flush=True)
                     disturb(job)
@@ -178,83 +185,12 @@ class Chaos:
     def scripts(self) -> list[Path]:
         return list(self.lab.runs.rglob("submission-*.sh"))
 
-    def running(self, row: str) -> Job | None:
+    def running(self, row: str, queue: Mapping[str, Queued]) -> Job | None:
+        """The job that trains a row to its end, if it has begun."""
         config = self.lab.config(row)
         found = [job for job in self.lab.jobs() if job.run == config.id and job.starts and not job.end]
-        return found[-1] if found and self.lab.count(row, "done") == 0 else None
-
-    def tell(self, job: Job) -> None:
-        """Send the signal that a time limit sends."""
-        subprocess.run(["scancel", "--signal=USR2", job.id], check=False)
-
-    def kill(self, job: Job) -> None:
-        """The training process dies, as when there is no memory left."""
-        processes.kill(processes_of(job.id))
-
-    def lose_node(self, job: Job) -> None:
-        node = job.starts[-1]["node"]
-        self.cluster.kill_node(node)
-        scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
-        self.cluster.start_node(node)
-        scontrol("update", f"NodeName={node}", "State=RESUME")
-
-    def drain(self, job: Job) -> None:
-        """No job starts on its node for a while, and it goes on."""
-        node = job.starts[-1]["node"]
-
-        def there() -> set[str]:
-            return {id for id, one in commands.queue().items() if one.node == node}
-
-        scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
-        before = there()
-        time.sleep(SILENCE)
-        assert there() <= before
-        scontrol("update", f"NodeName={node}", "State=RESUME")
-
-    def preempt_by_cancelling(self, job: Job) -> None:
-        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
-        scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
-        self.preempt(job)
-        wait_until(lambda: job.id not in (queue := commands.queue()) or queue[job.id].state != "RUNNING")
-        scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
-
-    def preempt(self, job: Job) -> None:
-        """An urgent job takes all of the node."""
-        urgent = [
-            "sbatch",
-            "--account=urgent",
-            "--partition=main",
-            f"--nodelist={job.starts[-1]['node']}",
-            "--exclusive",
-            "--wrap=true",
-            "--output=/dev/null",
-        ]
-        subprocess.run(urgent, check=True, capture_output=True)
-
-    def suspend(self, job: Job) -> None:
-        """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
-        row = next(config.row for config in self.lab.configs() if config.id == job.run)
-        evaluations = self.lab.count(row, "evaluation")
-        # it trains next: what stands still between two pieces of training is off the clock anyway
-        wait_until(lambda: self.lab.count(row, "evaluation") > evaluations or self.lab.count(row, "done"))
-        if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
-            state = self.lab.states()[row]
-            assert state.state == "done" or state.detail.startswith("suspended"), state
-            if not self.lab.count(row, "done"):
-                self.stood_still[row] = self.lab.count(row, "resumed")
-            time.sleep(SILENCE)
-            scontrol("resume", job.id)
-
-    def silence(self, job: Job) -> None:
-        """The controller stands still; nothing is taken for ended by it."""
-        before = self.ended()
-        with silent(self.cluster):
-            assert (ended := self.ended()) <= before, ended - before
-            time.sleep(SILENCE)
-
-    def ended(self) -> set[str]:
-        """The rows whose jobs are taken for dead."""
-        return {row for row, one in self.lab.states().items() if one.state in ("failed", "interrupted")}
+        here = [job for job in found if job.id in queue and queue[job.id].state == "RUNNING"]
+        return here[-1] if here and self.lab.count(row, "done") == 0 else None
 
     def verify(self) -> None:
         states = self.lab.states()
@@ -262,6 +198,7 @@ class Chaos:
         for row in self.rows:
             assert self.lab.count(row, "done") == 1
             assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
+        assert self.made_before.items() <= self.made().items(), "a text that was there was made anew"
         last = {job.key: job for job in self.lab.jobs() if any(f":{kind}" in job.name for kind in OTHERS[1:])}
         assert all(job.end and job.end["state"] == "done" for job in last.values()), last
         assert not sum(one.missing for state in states.values() for one in state.trained.scored)
@@ -305,10 +242,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=36)
     parser.add_argument("--runs-per-job", type=int, default=1)
+    parser.add_argument("--largest-array", type=int, default=10)
+    parser.add_argument("--no-locks", action="store_true")
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     given = parser.parse_args()
     print(f"chaos number {given.seed}")
-    limits = f"MaxArraySize={LARGEST}\nAccountingStorageEnforce=limits"
+    limits = f"MaxArraySize={given.largest_array}\nAccountingStorageEnforce=limits"
     with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", cpus=4, more=limits) as cluster:
         folder, user = Path(name), pwd.getpwuid(os.getuid()).pw_name
         for words in (
@@ -318,7 +257,8 @@ def main() -> None:
             ("user", user, "account=urgent"),
         ):
             subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)
-        with submitting(copy_code(folder / "code")):
+        code = copy_code(folder / "code")
+        with submitting(code), without_locks(code) if given.no_locks else contextlib.nullcontext():
             chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)
             chaos.run()
             chaos.verify()
