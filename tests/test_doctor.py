@@ -19,6 +19,7 @@ import methods
 import paper_tables
 import run_all
 from benchmark.jobs import doctor
+from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.requests import Request, of_limits, of_requests, requests_of
 from benchmark.settings.slurm_settings import JobKind, Slurm
@@ -320,6 +321,26 @@ def test_what_set_changes_is_asked_of_the_node(tmp_path: Path, monkeypatch, caps
     assert run_all.main([*words, "--set", "slurm.train.mem=3GB"]) == 0
     assert "jobs can queue themselves again" in capsys.readouterr().out
     assert {"#SBATCH --partition=long", "#SBATCH --mem=3GB"} <= set(node.script.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (("training.learning_rate=0.1",), "training.learning_rate"),
+        (("slurm.time=60", "seeds=[1, 2]"), "seeds"),
+        (("slurmy.time=60",), "slurmy.time"),
+        (("slurm.time=60", "budget.unit=steps", "budget.amount=9", "tables=[]", "tasks=[]"), ""),
+        (('methods=["er"]', "rows=[]"), ""),
+    ],
+)
+def test_what_doctor_does_not_look_at_is_refused(tmp_path, monkeypatch, capsys, given, refused: str) -> None:
+    """Oracle: `requests_of`, which reads these and no more; what is refused is so before anything is looked at."""
+    monkeypatch.setattr(doctor, "examine", lambda *_: [Finding("all")])
+    words = [word for one in given for word in ("--set", one)]
+    assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs"), *words]) == (2 if refused else 0)
+    told = capsys.readouterr()
+    assert bool(refused) != bool(told.out)
+    assert told.err.startswith(f"error: --set {refused}: doctor looks at slurm, " if refused else "")
 
 
 @pytest.mark.parametrize("seen", [True, False])

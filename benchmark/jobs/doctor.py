@@ -48,17 +48,25 @@ OPTIONS = (
     *("partition", "account", "qos", "constraint", "gpus_per_node", "gpus_per_task", "gres"),
     *("cpus_per_task", "cpus_per_gpu", "nodelist", "exclude", "wckey", "mem", "mem_per_cpu", "mem_per_gpu"),
 )
+READ = ("slurm", "rows", "methods", "budget", "tasks", "tables")  # of a suite: they decide what jobs ask for
 
 
 def doctor(
     options: argparse.Namespace, rows: Callable[[Suite], list[Row]], measures: Callable[[Suite], Sequence[object]]
 ) -> int:
-    """Print what is well and what is not; 1 if something is wrong. `measures`: those that a suite's tables need."""
+    """Print what is well and what is not; 1 if something is wrong. `measures`: those that a suite's tables need.
+
+    Raises ConfigError for a `--set` of what changes nothing here.
+    """
     from benchmark.jobs.slurm.requests import requests_of
+    from benchmark.settings.config import ConfigError
     from benchmark.settings.suite_files import expand, load_suite, parse_set, refuse_files
 
     refuse_files({"--runs": options.runs})
-    suite, wrong = load_suite(options.suite, dict(map(parse_set, options.set))), False
+    changes = dict(map(parse_set, options.set))
+    if unused := [key for key in changes if key.partition(".")[0] not in READ]:
+        raise ConfigError(f"--set {unused[0]}: doctor looks at {', '.join(READ)} alone: leave it out")
+    suite, wrong = load_suite(options.suite, changes), False
     requests = requests_of(suite, expand(suite, rows(suite), suite.seeds[:1]), bool(measures(suite)))
     for finding in examine(suite, options.runs, requests):
         print(finding, flush=True)
