@@ -105,6 +105,40 @@ def test_what_each_kind_of_job_asks_for_is_said(lab: Lab, tmp_path, monkeypatch,
     assert (asked["score"]["gpus_per_node"], asked["report"]["mem"]) == ("a100:1", "9GB")
 
 
+def test_options_of_the_site_are_said(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
+    """Oracle: what is given, of each kind of job that has it; beside it nothing of what jobs are always given."""
+    FakeSlurm(tmp_path / "bin", monkeypatch)
+    lab.write(*ROWS, tasks=write_task(lab.folder), slurm='additional_parameters = { reservation = "r", requeue = false }')
+    given = ("slurm.python=/opt/python -X utf8", "slurm.scratch=$TMPDIR", 'slurm.srun_args=["--mpi=none", "--label"]')
+    told = said(lab, capsys, "--executor", "slurm", *(word for one in given for word in ("--set", one)))
+    [train] = [line for line in told if line.startswith("  jobs to train: ")]
+    others = [line for line in told if line.startswith("  jobs to ") and line != train]
+    site = "reservation r, requeue False, srun_args --mpi=none --label, python /opt/python -X utf8"
+    assert train.endswith(f", {site}, scratch $TMPDIR")
+    assert others and all(line.endswith(f", {site}") for line in others)
+    assert not re.search("kill.on", "".join(told))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("additional_parameters", '{ reservation = "r" }', "licenses none, reservation r"),
+        ("srun_args", '["--mpi=none"]', "srun_args --mpi=none"),
+        ("setup", '["true"]', "setup ['set -e', 'true', 'set +e']"),
+        ("exclusive", "true", "exclusive True"),
+    ],
+)
+def test_a_row_that_is_an_array_of_its_own_says_why(lab: Lab, tmp_path, monkeypatch, capsys, key, value, line) -> None:
+    """Oracle: the arrays that are submitted then: one more with the row's own option, for which there is a line."""
+    slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
+    row = f'{{ method = "er", set = {{ "slurm.{key}" = {value} }} }}'
+    lab.write(ROWS[0], row, slurm='additional_parameters = { licenses = "a" }')
+    told = said(lab, capsys, "--executor", "slurm")
+    assert [one for one in told if "train ER" in one] == [f"  jobs to train ER: {line}"]
+    assert lab.submit() == 0
+    assert len({job.array for job in lab.jobs() if job.run}) == 2 and len(slurm.arrays) == 4
+
+
 def test_what_is_next_is_what_is_left(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
     """Oracle: by hand: training; then, here and on Slurm, scores alone; then jobs that are under way; then nothing."""
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch)

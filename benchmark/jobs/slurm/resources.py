@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,7 +12,7 @@ from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.slurm_settings import Slurm
 
-HIDDEN = ("srun_args", "additional_parameters")  # parameters that a dry run does not show
+AS_GIVEN = ("srun_args", "additional_parameters")  # of these a dry run shows what the suite says, without our own
 WCKEY = "#SBATCH --wckey=submitit\n"  # that submitit gives to jobs without one, which sites that track them refuse
 Alike = tuple[list[PlannedJob], Mapping[str, Any]]  # jobs, and the parameters of submitit's executor for each of them
 
@@ -80,12 +81,19 @@ class Resources:
         return {state.config.budget.unit for state in self._plan.wanted}
 
     def _shown(self, kind: str, asked: Slurm) -> dict[str, Any]:
-        """What a dry run shows of the parameters of a kind of job."""
-        given = {
-            key: value for key, value in parameters_of(kind, asked, self._units).items() if value and key not in HIDDEN
-        }
-        count = asked.runs_per_job
-        return {**given, "runs_per_job": count} if kind == "train" and count > 1 else given
+        """What a dry run shows of a kind of job: options of sbatch, and what of the job is no option of it."""
+        every = parameters_of(kind, asked, self._units)
+        given = {key: value for key, value in every.items() if value and key not in AS_GIVEN}
+        given |= asked.additional_parameters  # they win over the others
+        if asked.srun_args:
+            given["srun_args"] = shlex.join(asked.srun_args)
+        if asked.python:
+            given["python"] = asked.python
+        if kind == "train" and asked.scratch:
+            given["scratch"] = asked.scratch
+        if kind == "train" and asked.runs_per_job > 1:
+            given["runs_per_job"] = asked.runs_per_job
+        return given
 
 
 def _listed(given: Mapping[str, Any]) -> str:
