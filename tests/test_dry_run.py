@@ -108,7 +108,9 @@ def test_what_each_kind_of_job_asks_for_is_said(lab: Lab, tmp_path, monkeypatch,
 def test_options_of_the_site_are_said(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
     """Oracle: what is given, of each kind of job that has it; beside it nothing of what jobs are always given."""
     FakeSlurm(tmp_path / "bin", monkeypatch)
-    lab.write(*ROWS, tasks=write_task(lab.folder), slurm='additional_parameters = { reservation = "r", requeue = false }')
+    lab.write(
+        *ROWS, tasks=write_task(lab.folder), slurm='additional_parameters = { reservation = "r", requeue = false }'
+    )
     given = ("slurm.python=/opt/python -X utf8", "slurm.scratch=$TMPDIR", 'slurm.srun_args=["--mpi=none", "--label"]')
     told = said(lab, capsys, "--executor", "slurm", *(word for one in given for word in ("--set", one)))
     [train] = [line for line in told if line.startswith("  jobs to train: ")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.states import JobState
+from benchmark.jobs.tuning import searching
 from benchmark.run_description import label_of
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.store import Store
@@ -15,15 +16,16 @@ from benchmark.store import Store
 def cancel(
     suite: Suite, store: Store, chosen: Sequence[RunConfig] | None, as_they_are: bool, dry_run: bool
 ) -> list[str]:
-    """End the jobs of the chosen runs, None for all jobs of the suite, or only say which they are.
+    """End the jobs of the chosen runs, None for all jobs of the suite and its search, or only say which they are.
 
     Chosen are these runs `as_they_are`, or all of their labels, whatever their settings. A job that serves other runs
     too goes on, and is told where it is a bundle. Returns what to say, how many they are first. Raises UserError where
     nobody knows which jobs there are.
     """
     runs = None if chosen is None else {run.id if as_they_are else run.label for run in chosen}
-    count, told = 0, []
-    for executor in executors.of(suite, store):
+    own, searches = executors.of(suite, store), executors.of(searching(suite), store)
+    ends, told = list[tuple[executors.Executor, list[JobState]]](), list[str]()
+    for executor in own if runs is not None else (*own, *searches):
         known = [job for job in executor.jobs() if job.under_way]
         kept = {job.id for job in known if not _is_of(job, runs)}
         wanted = [job for job in known if _is_of(job, runs)]
@@ -35,16 +37,27 @@ def cancel(
         if any(job.state == "unknown" for job in found):
             raise UserError(f"nothing is ended: {found[0].detail}; try again once Slurm answers")
         told += [f"{job.id}  {job.name}  {job.state}" for job in found] if dry_run else []
-        if not dry_run:
-            executor.cancel(found)
         ids = dict.fromkeys(job.id for job in wanted if job.id in kept)
         told += [f"{id} goes on: it trains other runs too" for id in ids]
-        count += len({job.id for job in found})
+        ends.append((executor, found))
+    for executor, found in ends if not dry_run else []:  # not before all have said what they know
+        executor.cancel(found)
+    if runs is not None and (left := _count(job for one in searches for job in one.jobs() if job.under_way)):
+        told.append(f"{left} jobs of `tune` go on: `cancel` without a choice of runs ends them too")
+    count = _count(job for _, found in ends for job in found)
+    tried = _count(job for executor, found in ends for job in found if executor in searches)
     if not count:
         return ["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started", *told]
     if dry_run:
         return [f"{count} jobs would be ended; the same without --dry-run ends them", *told]
-    return [f"ended {count} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints", *told]
+    again = [f"`python run_all.py run {suite.called}`"] * (tried < count) + ["the same `tune` as before"] * (tried > 0)
+    goes = "goes" if len(again) == 1 else "go"
+    return [f"ended {count} jobs; {' and '.join(again)} {goes} on from their checkpoints", *told]
+
+
+def _count(jobs: Iterable[JobState]) -> int:
+    """How many jobs they are to Slurm, a bundle one."""
+    return len({job.id for job in jobs})
 
 
 def _is_of(job: JobState, runs: set[str] | None) -> bool:

@@ -17,6 +17,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key, plan_keys
 from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
+from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run, flaw_of_stage
@@ -33,7 +34,8 @@ FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benc
 
 
 class Survey:
-    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys.
+    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys; `search` those of
+    `tune`, whose runs are of a suite of its own, and not among the states.
 
     `other_rows` are names of rows that the suite has, but whose runs are not asked for.
 
@@ -46,6 +48,7 @@ class Survey:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
+        self.search: list[JobState] = []
         self.asked = False  # whether an executor asked for them elsewhere
         self._asked_at = -math.inf
         self._starts: dict[str | None, int] = {}
@@ -80,17 +83,19 @@ class Survey:
 
     def _ask(self) -> None:
         """Ask executors for their jobs."""
-        everywhere = executors.of(self.suite, self.store)
-        known, self.asked = [job for one in everywhere for job in one.jobs()], any(one.asks for one in everywhere)
+        everywhere, searches = executors.of(self.suite, self.store), executors.of(searching(self.suite), self.store)
+        known = [job for one in everywhere for job in one.jobs()]
         self.jobs = {job.key: job for job in known}
+        self.search = [*{job.key: job for one in searches for job in one.jobs()}.values()]
+        self.asked = any(one.asks for one in (*everywhere, *searches))
         self._starts = {}
         for job in known:
             self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
         self._asked_at = time.monotonic()
 
     def under_way(self) -> bool:
-        """Whether a job of the suite was under way when `states` was last asked for, or a run trained here."""
-        jobs = self.jobs.values()
+        """Whether a job of the suite or its search was under way at the last `states`, or a run trained here."""
+        jobs = (*self.jobs.values(), *self.search)
         return self._trains or any(job.under_way and job.state != "held" and not job.history.elsewhere for job in jobs)
 
     def other_jobs(self, *states: str) -> list[JobState]:

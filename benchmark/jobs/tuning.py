@@ -134,6 +134,12 @@ def refuse_seeds(text: str | None) -> None:
         raise ConfigError(f"--seeds {text}: a search has one seed: choose one of them, as --seeds {seeds[0]}")
 
 
+def searching(suite: Suite) -> Suite:
+    """The suite that the runs of a search for `suite` are of, whatever the search is asked to try."""
+    changes = {"name": f"{suite.name}-tune", "title": f"Tuning {suite.name}", "tasks": (), "tables": ()}
+    return suite.model_copy(update=changes)
+
+
 def search(suite: Suite, runs: Sequence[RunConfig], spaces: Mapping[str, Space], count: int, check: Check) -> Search:
     """`count` trials for each row, with the first seed. `spaces` are those of the methods, by name.
 
@@ -141,13 +147,12 @@ def search(suite: Suite, runs: Sequence[RunConfig], spaces: Mapping[str, Space],
     """
     if not 1 <= count <= len(RATES):
         raise ConfigError(f"--configurations {count}: give 1 to {len(RATES)}; a method without options has no more")
-    name, trials = f"{suite.name}-tune", list[Trial]()
+    own, trials = searching(suite), list[Trial]()
     for run in (run for run in runs if run.seed == runs[0].seed):
         for number, choice in enumerate(_configurations(run, spaces[run.method], count, check)):
-            changes = {"suite": name, "row": f"{run.row} {number}", "row_index": len(trials)}
+            changes = {"suite": own.name, "row": f"{run.row} {number}", "row_index": len(trials)}
             trials.append(Trial(run.row, choice, _shorten(apply(run, choice)).model_copy(update=changes)))
-    changes = {"name": name, "title": f"Tuning {suite.name}", "tasks": (), "tables": ()}
-    return Search(suite.model_copy(update=changes), tuple(trials))
+    return Search(own, tuple(trials))
 
 
 def _configurations(run: RunConfig, space: Space, count: int, check: Check) -> list[Choice]:
@@ -220,7 +225,7 @@ def both_ways(suite: Suite, runs: Sequence[RunConfig], out: Path) -> list[tuple[
     What the file of the search does not allow is left out, and said.
     """
     found: list[tuple[Suite, list[RunConfig]]] = []
-    file = _file(out, f"{suite.name}-tune")
+    file = _file(out, searching(suite).name)
     for charge_search in (False, True) if file.exists() else ():
         try:
             found.append(tuned(suite, runs, file, charge_search))

@@ -27,7 +27,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, queue: dict[str, commands.Queued] | Non
 def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7", released: bool = True, **other: Any) -> None:
     """The file of a job that trains a row, or of what `other` says, and what it said."""
     one = lab.config(row)
-    path = job_files.folder_of(lab.runs, "tiny") / f"{id}.jsonl"
+    path = job_files.folder_of(lab.runs, lab.file.stem) / f"{id}.jsonl"
     job: dict[str, Any] = {
         "id": id,
         "key": one.id,
