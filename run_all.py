@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from benchmark.errors import UserError, stop_printing, told
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
-from benchmark.settings.command_line import check_runs, command_line, interrupted, words_again
+from benchmark.settings.command_line import check_runs, command_line, interrupted
 from benchmark.store import Store
 
 if TYPE_CHECKING:
     from analysis.notebook import OpenSuite
+    from benchmark.jobs.opened import Opened
     from benchmark.jobs.survey import Survey
     from benchmark.settings.config import RunConfig, Suite
 
@@ -53,20 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
     """A suite with the command line's overrides, and its runs; with options that `tune` chose, if some are given."""
-    import methods
-    from benchmark.jobs import tuning
-    from benchmark.settings.config import ConfigError
-    from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
+    opened = open_for(options, name)
+    return opened.suite, opened.runs
 
-    refuse_unused(options)
-    suite = load_suite(name, dict(parse_set(item) for item in options.set))
-    runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
-    if options.charge_search and not options.options:
-        raise ConfigError("--charge-search: say which search, --options FILE")
-    if options.options:
-        suite, runs = tuning.tuned(suite, runs, options.options, options.charge_search)
-        methods.check(runs, f"--options {options.options}")
-    return suite.called_by(words_again(options, name)), runs
+
+def open_for(options: argparse.Namespace, name: str) -> Opened:
+    import methods
+    from benchmark.jobs.opened import opened
+
+    return opened(options, name, methods.runs, methods.check)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -77,10 +73,13 @@ def say(lines: Iterable[str]) -> int:
 
 def survey_of(options: argparse.Namespace) -> Survey:
     import methods
+    import paper_tables
+    from benchmark.jobs.stale import Rest
     from benchmark.jobs.survey import Survey
 
-    suite, configs = read_suite(options, options.suite)
-    return Survey(suite, configs, methods.build, Store(options.runs), [row.name for row in methods.rows(suite)])
+    opened = open_for(options, options.suite)
+    rest = Rest(opened.every, lambda: paper_tables.measures(opened.suite))
+    return Survey(opened.suite, opened.runs, methods.build, Store(options.runs), rest)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,15 +98,17 @@ def tune(options: argparse.Namespace) -> int:
     from benchmark.jobs import tuning
     from benchmark.jobs.execution import execute
     from benchmark.jobs.plan import Tables
+    from benchmark.jobs.stale import Rest
     from benchmark.jobs.survey import Survey
     from benchmark.training.stage_keys import check_memory_shares
 
     check = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
     tuning.refuse_seeds(options.seeds)
-    suite, runs = read_suite(options, options.suite)
-    spaces = {run.method: methods.find(run.method).space for run in runs}
-    search = tuning.search(suite, runs, spaces, options.configurations, check)
-    survey = Survey(search.suite, [trial.run for trial in search.trials], methods.build, Store(options.runs))
+    opened = open_for(options, options.suite)
+    how = ({run.method: methods.find(run.method).space for run in opened.every(())}, options.configurations, check)
+    search = tuning.search(opened.suite, opened.runs, *how)
+    rest = Rest(lambda seeds: tuning.search(opened.suite, opened.every(seeds), *how).runs, tuple)
+    survey = Survey(search.suite, search.runs, methods.build, Store(options.runs), rest)
     return execute(survey, Tables((), search.write, options.out), options)
 
 

@@ -269,6 +269,7 @@ TAKE_MORE = {
     "Checkpoint": "its fields are what a file holds",
     "RunState": "its fields are what is known of a run; two functions make it, and name those that they know",
     "Phase": "its fields are what a method may ask for, and one names those that it sets",
+    "JobState": "executors make it, in a place each",
     "ELLE": "its fields are the options of the method, and a suite names those that it sets",
 }
 

@@ -164,7 +164,7 @@ def test_what_nobody_will_start_is_told_with_its_cure(lab: Lab, monkeypatch, cap
     assert "2 runs, 1 held, 1 todo; 0% of the budget; other jobs: 1 held" in told
     assert re.search(r"naive-s0 +held +7 .*a submission that died: `run` lets it go", told)
     assert re.search(r"tiny:\?  held  8_\[0-2\]  .*before it noted it: `run` ends it", told) and "elsewhere" not in told
-    assert "1 jobs are for runs that the suite no longer has: `scancel 6`" in told
+    assert "1 jobs are for what the suite no longer asks for: `scancel 6`" in told
     ended: list[list[str]] = []
     monkeypatch.setattr(commands, "_ask", lambda command: ended.append(command) or "")
     assert lab.call("cancel") == 0 and [sorted(words) for words in ended] == [["6", "7", "8_[0-2]", "scancel"]]
@@ -182,7 +182,7 @@ def test_stale_jobs_end_by_one_command_of_bounded_length(lab: Lab, monkeypatch, 
         write_job(lab, "Naive", id="7", key=run, run=run, bundled=True)
     assert lab.call("status") == 0
     told = capsys.readouterr().out
-    [command] = re.findall(rf"! {count} jobs are for runs that the suite no longer has: `(.*?)`", told)
+    [command] = re.findall(rf"! {count} jobs are for what the suite no longer asks for: `(.*?)`", told)
     assert shlex.split(command) == ["scancel", f"12_{ends}"] and "'" in command, "no pattern of file names"
     assert ("ends 100 of them, and `status` then names others" in told) == (count > 100)
 

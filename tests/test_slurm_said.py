@@ -120,25 +120,26 @@ def test_a_dry_run_says_what_a_run_then_submits(still: Lab, capsys) -> None:
 
 def test_the_command_for_stale_jobs_ends_them_and_no_other(still: Lab, capsys) -> None:
     """Oracle: Slurm's queue, by hand: of an edited suite the tasks of the row that it no longer has, out of arrays that
-    hold others; not those that `--set` submitted, another suite's, or a job that is none of ours."""
+    hold others, and the report that would show it; not those that `--set` submitted, another suite's, or a job that is
+    none of ours."""
     lab = still.write(*ROWS, tasks=write_task(still.folder))
     subprocess.run(["sbatch", "--wrap=true", f"--output={lab.folder}/none"], check=True, capture_output=True)
     assert lab.submit("--seeds", "0,1,2") == 0
     whole = {job.name: job.id for job in lab.jobs()}
     assert lab.submit("--methods", "er", "--set", "training.learning_rate=7e-3") == 0
     assert lab.as_suite("second").submit("--methods", "er", "--seeds", "0,1") == 0
-    gone = {f"tiny:{what}" for seed in range(3) for what in (f"er-s{seed}", f"score-er-s{seed}-sea")}
+    gone = {f"tiny:{what}" for seed in range(3) for what in (f"er-s{seed}", f"score-er-s{seed}-sea")} | {"tiny:report"}
     lab.write(ROWS[0], tasks=write_task(lab.folder))
     before = {*commands.queue()}
     capsys.readouterr()
     assert lab.call("status", "--seeds", "0,1,2") == 0
     told = capsys.readouterr().out
-    [command] = re.findall(r"^! 6 jobs are for runs that the suite no longer has: `(.*?)` ends them, ", told, re.M)
+    [command] = re.findall(r"^! 7 jobs are for what the suite no longer asks for: `(.*?)` ends them, ", told, re.M)
     assert f"`python run_all.py status {lab.file} --runs {lab.runs} --methods er --set training" in told
     subprocess.run(command, shell=True, check=True)
     assert {*commands.queue()} == before - {whole[name] for name in gone}
     assert lab.call("status", "--seeds", "0,1,2") == 0
-    assert "no longer has" not in capsys.readouterr().out
+    assert "no longer asks for" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ends", ["it", pytest.param("its job", marks=only_thorough)])

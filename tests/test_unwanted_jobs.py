@@ -74,13 +74,13 @@ def test_runs_of_other_settings_are_not_stale(lab: Lab, tmp_path, monkeypatch, c
     assert lab.call("status") == 0
     told = capsys.readouterr().out
     shown = f"status {lab.file} --runs {lab.runs} --methods er --set training.learning_rate=7e-3` shows them"
-    assert f"2 jobs are for runs with other settings: `python run_all.py {shown}" in told and "scancel" not in told
+    assert f"3 jobs are for runs with other settings: `python run_all.py {shown}" in told and "scancel" not in told
     lab.file.write_text(lab.file.read_text().replace("head_size = 8", "head_size = 4"))
     assert lab.call("status") == 0
     told = capsys.readouterr().out
-    assert "2 jobs are for runs with other settings" in told
-    ids = [job.id for job in lab.jobs() if "naive" in job.name]
-    assert f"2 jobs are for runs that the suite no longer has: `scancel {' '.join(commands.shortened(ids))}`" in told
+    assert "3 jobs are for runs with other settings" in told
+    ids = [job.id for job in lab.jobs() if "naive" in job.name or job is lab.jobs()[-1]]  # and their report
+    assert f"3 jobs are for what the suite no longer asks for: `scancel {' '.join(commands.shortened(ids))}`" in told
 
 
 def test_what_runs_of_today_share_with_those_of_before_is_not_stale(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
@@ -90,12 +90,12 @@ def test_what_runs_of_today_share_with_those_of_before_is_not_stale(lab: Lab, tm
     before = lab.jobs()
     [shared] = [job.id for job in before if job.key.startswith("stage-")]
     lab.file.write_text(lab.file.read_text().replace("[1, 1]", "[1, 2]"))
-    gone = [job.id for job in before if job.run or job.key.startswith("score-")]
+    gone = [job.id for job in before if job.run or job.key.startswith(("score-", "report-"))]
     for submitted in (False, True):
         capsys.readouterr()
         assert lab.call("status") == 0
         told = capsys.readouterr().out
-        ends = re.findall(r"jobs are for runs that the suite no longer has: `(.*?)`", told)
+        ends = re.findall(r"jobs are for what the suite no longer asks for: `(.*?)`", told)
         assert [shlex.split(one) for one in ends] == [["scancel", *commands.shortened(gone)]]
         assert submitted or lab.submit() == 0
     lab._configs = []

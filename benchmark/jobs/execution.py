@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmark.jobs import executors
 from benchmark.jobs.dry_run import describe
-from benchmark.jobs.plan import LaunchOptions, Plan, Tables
+from benchmark.jobs.plan import LaunchOptions, Now, Plan, Tables
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.settings.config import ConfigError
@@ -28,7 +28,8 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         retry_failed=options.retry_failed, parallel=options.parallel, share_machine=options.share_machine
     )
     states = survey.states()
-    plan = Plan(survey.suite, states, survey.build, survey.store, tables, how, lambda: survey.states(lately=True))
+    now = Now(lambda: survey.states(lately=True), survey.stale)
+    plan = Plan(survey.suite, states, survey.build, survey.store, tables, how, now)
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         _load_starts(plan)

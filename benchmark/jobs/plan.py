@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,18 @@ StatesNow = Callable[[], Sequence[RunState]]
 
 
 @dataclass(frozen=True)
+class Now:
+    """What can be asked while a plan is carried out.
+
+    These are the states as they are then, for who shows the sweep; and of jobs the ids of those under way that nobody
+    wants any more.
+    """
+
+    states: StatesNow
+    stale: Callable[[Sequence[JobState]], Collection[str]]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What an executor is given. `states` are those of all runs that the tables show."""
 
@@ -92,7 +104,7 @@ class Plan:
     store: Store
     tables: Tables
     options: LaunchOptions = LaunchOptions()
-    states_now: StatesNow | None = None  # the states as they are when it is called, for who shows the sweep
+    now: Now | None = None
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:
@@ -151,27 +163,37 @@ class Plan:
     def jobs(self, known: Sequence[JobState] = ()) -> list[PlannedJob]:
         """All jobs that are neither over nor under way by what is `known`, each after those that it waits for.
 
-        They prepare data, train, score, measure, and then render a report of what there is.
+        They prepare data, train, score, measure, and then render a report of what there is, which waits for no job that
+        nobody wants any more.
         """
         under_way = {job.key: job for job in known if job.under_way}
+        stale = self.now.stale(known) if self.now else set[str]()
         first, trainers = [*self._preparing(known), *self._training(known)], self._trainers(known)
         planned = [*first, *self._scoring(known, trainers), *self._measuring(known, trainers)]
         new = [job for job in planned if job.key not in under_way]
-        if not new and not self._lacks_report(known):
+        if not new and not self._lacks_report(known, stale):
             return []
         runs = {config.id for config in self.configs} | {job.run for job in known}  # a row may be called `data`
-        every = (*under_way, *(job.key for job in new))
+        going = (key for key, job in under_way.items() if job.id not in stale)
+        every = (*going, *(job.key for job in new))
         before = (key for key in every if key in runs or key.partition("-")[0] not in AT_THE_ENDS)
         payload = WriteReport(
             self.tables.render, self.suite, self.configs, self.store.root.absolute(), self.tables.out.absolute()
         )
-        return [*new, PlannedJob("report", "report", f"{self.suite.name}:report", payload, after=tuple(before))]
+        key, name = report_key(self.suite, self.configs), f"{self.suite.name}:report"
+        return [*new, PlannedJob(key, "report", name, payload, after=tuple(before))]
 
-    def _lacks_report(self, known: Sequence[JobState]) -> bool:
-        """Whether no job will render what others do that are under way, or it did not, and is to be tried again."""
-        reports = {job.history.submitted: job.state for job in known if job.key == "report"}
-        since = max(reports, default=0.0)
-        if any(job.under_way and job.history.submitted > since for job in known):
+    def _lacks_report(self, known: Sequence[JobState], stale: Collection[str]) -> bool:
+        """Whether no job will render what others do that are under way, or it did not, and is to be tried again.
+
+        One that renders what the suite no longer is does not count; another takes its place.
+        """
+        reports = {job.history.submitted: job.state for job in known if job.is_report and job.id not in stale}
+        since, going = max(reports, default=0.0), [job for job in known if job.under_way]
+        left = [job for job in going if job.id not in stale]
+        if not any(job.is_report for job in left):
+            left += [job for job in going if job.is_report]
+        if any(job.history.submitted > since for job in left):
             return True
         last = reports.get(since)
         return last == "interrupted" or (last == "failed" and self.options.retry_failed)
@@ -217,12 +239,11 @@ class Plan:
 
     def _measuring(self, known: Sequence[JobState], trainers: Mapping[str, str]) -> list[PlannedJob]:
         """One for the models of each run that has been or will be trained to its end."""
-        settings = digest([measure.module for measure in self.tables.measures])
         jobs: dict[str, PlannedJob] = {}
         for state in self.states if self.tables.measures else []:
             config, stage = state.config, len(state.config.domains) - 1
             model = self.keys[config.id][stage]
-            key = f"similarity-{model}-{settings}"
+            key = measure_key(self.tables.measures, model)
             name = f"{self.suite.name}:similarity-{config.label}"
             payload = MeasureModels(self.tables.measures, config, self.store.root.absolute())
             if (needs := self._trained_by(model, state, stage, key, known, trainers)) is not None:
@@ -289,6 +310,20 @@ def score_key(suite: Suite, model: str) -> str:
 @of_a_row
 def _of_tasks(suite: Suite) -> str:
     return digest(suite.model_dump(mode="json", include={"tasks", "finetuning"}))
+
+
+def measure_key(measures: Iterable[Measure], model: str) -> str:
+    """The key of the job that measures the models of a run, by its last."""
+    return f"similarity-{model}-{digest([measure.module for measure in measures])}"
+
+
+def report_key(suite: Suite, configs: Iterable[RunConfig]) -> str:
+    """The key of the job that renders these runs: a hash of all that shows in a report besides records."""
+    shown = suite.model_dump(mode="json", include={"name", "title", "tables", "paper", "tasks", "finetuning"})
+    runs = sorted((config.row_index, config.id) for config in configs)
+    of_rows = {id(texts): texts for config in configs for texts in (config.domains, config.probes)}
+    labels = sorted({(text.name, text.label) for texts in of_rows.values() for text in texts})
+    return f"report-{digest([shown, runs, labels])}"
 
 
 def data_key(config: RunConfig) -> str:

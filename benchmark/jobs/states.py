@@ -48,7 +48,7 @@ class JobState:
     knows; one that is held starts by itself never: a submission that died, a user or the cluster left it so.
 
     `key` says what the job does, see `benchmark.jobs.plan.PlannedJob`; `detail` says why it waits or how it ended;
-    `serves` are the ids of the runs that it is for.
+    `serves` are the ids of the runs that it is for, `waits_for` those of the jobs that it was submitted after.
     """
 
     id: str
@@ -58,11 +58,17 @@ class JobState:
     detail: str
     history: History
     serves: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
     @property
     def run(self) -> str | None:
         """The id of the run that it trains to its end, if it does."""
         return self.key if self.key in self.serves else None
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it renders tables; a row may be called `report`."""
+        return self.key.partition("-")[0] == "report" and not self.run
 
     @property
     def under_way(self) -> bool:

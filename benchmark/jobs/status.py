@@ -16,7 +16,7 @@ from benchmark.garbage import no_collections
 from benchmark.jobs.plan import to_train
 from benchmark.jobs.scored import unscored
 from benchmark.jobs.slurm.commands import shortened
-from benchmark.jobs.states import FAILED, UNKNOWN, RunState, StateName
+from benchmark.jobs.states import FAILED, UNKNOWN, JobState, RunState, StateName
 from benchmark.jobs.survey import PAUSE, Survey
 from benchmark.jobs.sweep import sweep_line, to_show
 from benchmark.records import crowded
@@ -90,9 +90,13 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def lacks_report(survey: Survey) -> bool:
-    """Whether jobs of a cluster are under way and no report is, which is submitted last: something is left."""
+    """Whether jobs of a cluster are under way and no report is, which is submitted last: something is left.
+
+    One that renders what the suite no longer is does not count.
+    """
     known = [job for job in survey.jobs.values() if job.state in ("waiting", "running")]
-    return bool(known) and not any(job.key == "report" for job in known)
+    stale = {job.id for job in survey.stale_jobs()[0]}
+    return bool(known) and not any(job.is_report and job.id not in stale for job in known)
 
 
 def summary_of_others(survey: Survey) -> str:
@@ -156,13 +160,7 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         shows = f"`python run_all.py status {others[-1].history.called}` shows {which}"
         found.append(f"{len({job.id for job in others})} jobs are for runs with other settings: {shows}")
     if stale:
-        ids = list(dict.fromkeys(job.id for job in stale))
-        ends = shlex.join(["scancel", *shortened(ids[:ENDED])])
-        which = f"{ENDED} of them, and `status` then names others" if len(ids) > ENDED else "them"
-        found.append(
-            f"! {len(ids)} jobs are for runs that the suite no longer has: `{ends}` ends {which}, "
-            f"`python run_all.py cancel {survey.suite.called}` all jobs of the suite"
-        )
+        found.append(stale_note(survey.suite, stale))
     found += of_search(survey)
     timed = [one for one in states if UNITS[one.config.budget.unit].is_wall_time]
     of_time = [*different_hardware(timed), *lacked_cores(timed), *jumped(timed)]
@@ -183,6 +181,18 @@ def of_search(survey: Survey) -> list[str]:
     logs = [f"; log {job.history.log}" if job.state in ("failed", "interrupted") else "" for job in lost]
     more = [f"{job.name}  {job.state}  {job.id}  {job.detail}{log}" for job, log in zip(lost, logs, strict=True)]
     return [line, *more[:SHOWN], *[f"and {len(more) - SHOWN} more"] * (len(more) > SHOWN)]
+
+
+def stale_note(suite: Suite, stale: Sequence[JobState]) -> str:
+    """How many jobs are for what the suite no longer asks for, and the command that ends those of this user."""
+    ids = list(dict.fromkeys(job.id for job in stale))
+    mine = list(dict.fromkeys(job.id for job in stale if job.history.whose == "mine"))
+    ends = shlex.join(["scancel", *shortened(mine[:ENDED])])
+    them = "them" if len(mine) == len(ids) else "yours"
+    which = f"{ENDED} of {them}, and `status` then names others" if len(mine) > ENDED else them
+    cures = [f"`{ends}` ends {which}, `python run_all.py cancel {suite.called}` all jobs of the suite"] * bool(mine)
+    cures += [f"{len(ids) - len(mine)} are another user's, who can end them"] * (len(ids) > len(mine))
+    return f"! {len(ids)} jobs are for what the suite no longer asks for: {'; '.join(cures)}"
 
 
 def failed_scores(states: Sequence[RunState]) -> list[str]:

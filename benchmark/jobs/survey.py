@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from benchmark import records
@@ -16,13 +16,12 @@ from benchmark.garbage import no_collections
 from benchmark.jobs import executors
 from benchmark.jobs.plan import data_key, plan_keys
 from benchmark.jobs.scored import Known, scored
+from benchmark.jobs.stale import Rest, Wants
 from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
 from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
 from benchmark.lease import Lease
 from benchmark.record_checks import flaw_of_run, flaw_of_stage
-from benchmark.run_description import label_of, row_slug, without_seed
-from benchmark.settings.command_line import settings_in
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
@@ -37,20 +36,21 @@ class Survey:
     """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys; `search` those of
     `tune`, whose runs are of a suite of its own, and not among the states.
 
-    `other_rows` are names of rows that the suite has, but whose runs are not asked for.
+    `rest` is what the suite has besides these runs; without it no job counts as stale.
 
     Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
     """
 
     def __init__(
-        self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store, other_rows: Iterable[str] = ()
+        self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store, rest: Rest | None = None
     ) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
-        self.other_rows = {row_slug(row) for row in other_rows}
         self.jobs: dict[str, JobState] = {}
         self.search: list[JobState] = []
         self.asked = False  # whether an executor asked for them elsewhere
         self._asked_at = -math.inf
+        self._known: list[JobState] = []
+        self._stale: tuple[list[JobState], list[JobState]] | None = None
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._states: dict[str, RunState] = {}
@@ -59,6 +59,8 @@ class Survey:
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
         self._method, self._ask_method = once(build), ask_once_a_row()
+        keys = lambda config: plan_keys(config, self._method, self._ask_method)  # noqa: E731
+        self._wants = Wants(suite, configs, keys, rest) if rest else None
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
         self._made_from = [data_key(config) for config in configs]
@@ -85,8 +87,8 @@ class Survey:
         """Ask executors for their jobs."""
         everywhere, searches = executors.of(self.suite, self.store), executors.of(searching(self.suite), self.store)
         known = [job for one in everywhere for job in one.jobs()]
-        self.jobs = {job.key: job for job in known}
-        self.search = [*{job.key: job for one in searches for job in one.jobs()}.values()]
+        self.jobs, self._known, self._stale = _last_of_each(known), known, None
+        self.search = [*_last_of_each([job for one in searches for job in one.jobs()]).values()]
         self.asked = any(one.asks for one in (*everywhere, *searches))
         self._starts = {}
         for job in known:
@@ -101,35 +103,21 @@ class Survey:
     def other_jobs(self, *states: str) -> list[JobState]:
         """Jobs in these states that end no run's training: they prepare, train what runs share, score, or report.
 
-        Not those that failed to do what nobody wants any more.
+        Not those that do, or failed to do, what nobody wants any more.
         """
-        jobs = [job for job in self.jobs.values() if not job.run and job.state in states]
+        stale = {job.id for job in self.stale_jobs()[0]}
+        jobs = [job for job in self.jobs.values() if not job.run and job.state in states and job.id not in stale]
         return [job for job in jobs if job.under_way or is_wanted(job, self.suite, self._states, self._method)]
 
     def stale_jobs(self) -> tuple[list[JobState], list[JobState]]:
-        """Jobs under way for runs that the suite, as it is now, does not have: it was edited after they were submitted.
+        """Jobs under way that the suite, as it is now, does not want; and those of calls with other settings."""
+        if self._stale is None:
+            self._stale = self._wants.sort(self._known) if self._wants else ([], [])
+        return self._stale
 
-        Apart from them are those that were submitted with other `--set` or `--options`: their runs are others. Seeds
-        that the suite does not name are no reason: `--seeds` may have. A bundle is one if all in it are. What trains,
-        scores or measures a stage that runs of today share is none: they wait for it.
-        """
-        ids = {config.label: config.id for config in self.configs}
-        rows = {without_seed(config.label) for config in self.configs} | self.other_rows
-
-        def is_stale(run: str) -> bool:
-            label = label_of(run)
-            return ids.get(label, run) != run or without_seed(label) not in rows
-
-        known = [job for job in self.jobs.values() if job.under_way and not job.history.elsewhere]
-        wanted = {job.id for job in known if not (job.serves and all(map(is_stale, job.serves)))}
-        if any(job.id not in wanted and not job.run for job in known):
-            of_stages = {key for config in self.configs for key in plan_keys(config, self._method, self._ask_method)}
-            wanted |= {job.id for job in known if not of_stages.isdisjoint(job.key.split("-"))}
-        found, here = [job for job in known if job.id not in wanted], settings_in(self.suite.called)
-        others = {called for called in {job.history.called for job in found} if called and settings_in(called) != here}
-        return [job for job in found if job.history.called not in others], [
-            job for job in found if job.history.called in others
-        ]
+    def stale(self, known: Sequence[JobState]) -> set[str]:
+        """The ids of those of these jobs that the suite does not want."""
+        return {job.id for job in self._wants.sort(known)[0]} if self._wants else set()
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)
@@ -225,6 +213,12 @@ class Survey:
         if not UNITS[config.budget.unit].is_wall_time:
             lines = [one for one in lines if "micro_batch_size" in one.get("done", {})]
         return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines)  # type: ignore[arg-type]
+
+
+def _last_of_each(known: Sequence[JobState]) -> dict[str, JobState]:
+    """The last job of each key; of reports that are over only the last of all, which shows what those before did."""
+    reports = [job for job in known if job.is_report]
+    return {job.key: job for job in known if job.under_way or not job.is_report or job is reports[-1]}
 
 
 def _heartbeat(store: Store, config: RunConfig, most: float) -> Heartbeat | None:

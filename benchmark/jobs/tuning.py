@@ -74,6 +74,10 @@ class Search:
     suite: Suite
     trials: tuple[Trial, ...]
 
+    @property
+    def runs(self) -> list[RunConfig]:
+        return [trial.run for trial in self.trials]
+
     def write(self, suites: Suites, runs: Path, out: Path) -> None:
         """Write what was chosen to `out/SUITE-tune/options.json`, once all trials have ended; else say what is left."""
         known = {run.id: run for run in records.load_runs(runs, self.suite.name)}

@@ -89,6 +89,12 @@ def settings_in(called: str) -> list[str]:
     ]
 
 
+def chosen_in(called: str) -> tuple[str | None, str | None]:
+    """What such words say of `--methods` and of `--seeds`."""
+    given = {first: second for first, second in pairwise(shlex.split(called)) if first in ("--methods", "--seeds")}
+    return given.get("--methods"), given.get("--seeds")
+
+
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("suite", nargs="?", default="demo", help=suites)

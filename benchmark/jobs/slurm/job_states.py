@@ -140,4 +140,5 @@ def unasked(job: Job) -> JobState:
 
 def _state(job: Job, state: StateName, detail: str, ended: float | None = None) -> JobState:
     serves = tuple(job.submitted["serves"])
-    return JobState(job.id, job.key, job.name, state, detail, job.history(ended), serves)
+    waits_for = (*job.submitted["after"], *job.submitted["needs"])
+    return JobState(job.id, job.key, job.name, state, detail, job.history(ended), serves=serves, waits_for=waits_for)
