@@ -110,10 +110,11 @@ class Lock:
         self._file = self._locked()
         return self.is_held
 
-    def acquire(self, wait: Callable[[], None] = lambda: None) -> None:
-        """Wait until it is taken; `wait` is called once, if it is not so at once."""
+    def acquire(self, wait: Callable[[], None] = lambda: None, poll: Callable[[], None] = lambda: None) -> None:
+        """Wait until it is taken; if not at once, `wait` is called once, `poll` before each try: it may raise."""
         pause, longest = PAUSES
         while not self.try_acquire():
+            poll()
             wait()
             wait = lambda: None  # noqa: E731
             time.sleep(pause)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
+import methods
 from benchmark import checksums
 from benchmark.atomic import whole_file
 from benchmark.data import encoding, files, tokens
@@ -26,7 +28,11 @@ from benchmark.data.bpe import TextTokenizer, load_bpe
 from benchmark.data.documents import Document
 from benchmark.data.tokens import prepare
 from benchmark.data.words import Words
+from benchmark.instruments.lab import Lab
+from benchmark.lease import Lease
 from benchmark.settings.config import Domain, Tokenizer
+from benchmark.training.run import Run
+from benchmark.training.stage import Stopped, Taken
 from tests.support.texts import DATA, SMALL, gpt2_files, same, sentences, two_domains, write
 from tests.support.thorough import only_thorough
 
@@ -264,6 +270,51 @@ def test_tokenising_goes_on_within_a_domain(tmp_path, monkeypatch, harm: str) ->
     assert prepared(tmp_path / "data") == undisturbed
     assert sorted(asked + looked_up) == sorted(text for batch in batches[whole:] for text in batch)
     assert looked_up and all(text.isascii() for text in looked_up) and not any(text.isascii() for text in asked)
+
+
+def test_who_polls_may_end_it_anywhere(tmp_path) -> None:
+    """At each thirtieth document: of the tokenizer's sample, and of both domains. Oracle: a folder where nobody did."""
+    domains = two_domains(tmp_path)
+    alone = prepare(domains, SMALL, DATA, tmp_path / "alone")
+    polls: Iterator[int] = iter(())
+    left: list[set[str]] = [set()]  # what each attempt left unfinished
+
+    def poll(waits: bool) -> None:
+        if waits or next(polls, None) is None:
+            raise Stopped
+
+    for _ in range(100):
+        attempts = left.count(left[-1])  # at the same work
+        polls = iter(range(30 * attempts))
+        try:
+            made = prepare(domains, SMALL, DATA, tmp_path / "data", poll=poll)
+            break
+        except Stopped:
+            gc.collect()  # the reader's database, as above
+            left.append({path.name for path in (tmp_path / "data").glob("*/*.unfinished")})
+    tokenizer, *texts = (left.count(each) for each in map(set, dict.fromkeys(map(frozenset, left[1:]))))
+    assert tokenizer > 12 and len(texts) == 2 and min(texts) > 5, "of 400 documents, and of 200 each"
+    same(made, alone)
+
+
+def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> None:
+    """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what another process has."""
+    lab = Lab("naive", methods.build, tmp_path)
+    with pytest.raises(Stopped):
+        lab.run(lab.config(), "stopped", lambda: True)
+    run = lab.run(lab.config(), "made")
+    text = run.corpus.domains[1].folder
+    assert text is not None
+    shutil.rmtree(text)
+    with Lease(text.with_name(f"{text.name}.lock")):
+        given = (run.config, run.new_method, run.store, run.world, run.progress)
+        with pytest.raises(Taken):
+            Run(*given, waits=False)
+        asked = iter([False, False])
+        with pytest.raises(Stopped) as stopped:
+            Run(*given, asked_to_stop=lambda: next(asked, True))
+    assert stopped.type is Stopped and not text.exists()
+    assert Run(*given, waits=False).keys == run.keys
 
 
 def test_two_processes_at_once(tmp_path) -> None:

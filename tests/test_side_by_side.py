@@ -365,7 +365,7 @@ def test_all_stop_after_a_checkpoint(paced: Lab, how: str) -> None:
     _, said = process.communicate(timeout=60)
     wait_until(lambda: not below & set(processes.everyone()))
     assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
-    assert name == "SIGKILL" or said.count("stopped; goes on from its checkpoint") == 2
+    assert name == "SIGKILL" or said.count("stopped; goes on from what it has kept") == 2
     assert "Traceback" not in said
     assert lab.count("x", "done") == lab.count("y", "done") == 0 and not lab.run_lines("Naive")
     for row in ("x", "y"):

@@ -110,7 +110,8 @@ def test_a_killed_run_is_unknown_while_accounts_are_silent(lab: Lab, cluster: Sl
 @only_thorough
 def test_preparation_goes_on_where_its_limit_stopped_it(lab: Lab, capsys) -> None:
     """It is told that its time is over in its second text, and killed when it is there again. Oracle: Slurm queues it
-    again, a killed one is tried again when asked, and none of them makes the first text anew."""
+    again, a killed one is tried again when asked, and none of them makes the first text anew. A run that makes the
+    text in its place stops there, too."""
     texts = [json.dumps({"text": f"sand {number} " * 500}) for number in range(4000)]
     (lab.folder / "sea.jsonl").write_text("\n".join(texts))
     lab.write('{ method = "naive" }', slurm='partition = "preemptible"\n[slurm.prepare]\npartition = "main"')
@@ -143,8 +144,15 @@ def test_preparation_goes_on_where_its_limit_stopped_it(lab: Lab, capsys) -> Non
         assert f"tiny:prepare  failed  {job}  ended without a word (FAILED); log" in capsys.readouterr().out
         lab.submit()
         assert "nothing to submit" in capsys.readouterr().out
-        lab.call("cancel", "--seeds", "0")  # the run, which would make its text itself
-        lab.wait_for_endings(lab.job("Naive").id)
+        train = lab.job("Naive").id
+        scontrol("update", "PartitionName=preemptible", "State=UP")  # the run makes its text itself
+        wait_until(lambda: lab.job("Naive").starts)
+        subprocess.run(["scancel", "--signal=USR2", train], check=True)
+        wait_until(lambda: commands.queue()[train].waits)
+        assert len(made()) == 1, "it was left in mid-text"
+        scontrol("update", "PartitionName=preemptible", "State=DOWN")
+        lab.call("cancel", "--seeds", "0")
+        lab.wait_for_endings(train)
         lab.submit("--retry-failed")
         assert [one.name for one in lab.jobs()[-3:]] == ["tiny:prepare", "tiny:naive-s0", "tiny:report"]
         wait_until(lambda: lab.jobs()[-3].end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmark.data.tokens import Corpus, Unprepared, prepare
+from benchmark.data.tokens import Corpus, Poll, Unprepared, prepare
 from benchmark.settings.config import RunConfig
 from benchmark.store import Store
 
@@ -16,15 +16,15 @@ def corpus_of(
     progress: Callable[[str], None] | None = None,
     check: bool = True,
     makes: bool = True,
+    poll: Poll = lambda waits: None,
 ) -> Corpus:
     """The run's corpus; what is missing of it is tokenised. Raises DataError, and Unprepared as `prepare` does.
 
-    `check`: hold all ids against their checksums first, which raises DamagedFile.
+    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see `prepare`.
     """
     start = Path(config.start.folder) if config.start else None
-    corpus = prepare(
-        config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start, makes=makes
-    )
+    given = (config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start)
+    corpus = prepare(*given, poll=poll, makes=makes)
     for text in (*corpus.domains, *corpus.probes) if check else ():
         text.check()
     return corpus

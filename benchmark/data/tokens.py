@@ -51,6 +51,7 @@ SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size
 CONTENT = ("info.json", "train.bin", "valid.bin")  # of a domain's folder
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 Say = Callable[[str], None]
+Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
 
 class DomainInfo(TypedDict, total=False):
@@ -115,11 +116,12 @@ class Unprepared(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """A folder of prepared data, who is told what is made in it, and whether what is not there is made."""
+    """A folder of prepared data, who is told what is made in it, who may end that, and whether anything is made."""
 
     folder: Path
     report: Say
-    makes: bool
+    makes: bool = True
+    poll: Poll = lambda waits: None
 
 
 def prepare(
@@ -131,21 +133,22 @@ def prepare(
     probes: Sequence[Domain] = (),
     start: Path | None = None,
     *,
+    poll: Poll = lambda waits: None,
     makes: bool = True,
 ) -> Corpus:
     """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the number, and no more: see
-    `DomainTokens.check`. Raises DataError, and DamagedFile; Unprepared, with nothing made, if something is not there
-    and `makes` is false.
+    `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll` raises, after which another call goes on;
+    Unprepared, with nothing made, if something is not there and `makes` is false.
     """
-    into = _Place(folder, progress or (lambda line: None), makes)
+    into = _Place(folder, progress or (lambda line: None), makes, poll)
     with _without_library_threads():
         made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, into)
         made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
         opened = [_domain(domain, made_with, data, into) for domain in (*domains, *probes)]
-    stream, held_out = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
-    made = Corpus(made_with.bpe, made_with.vocabulary, stream, held_out, made_with.special)
+    split = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
+    made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
     if taken:
         raise DataError(f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain")
@@ -166,7 +169,7 @@ def _tokenizer(domains: Sequence[Domain], config: TokenizerConfig, data: Data, i
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            texts = (text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes))
+            texts = (text for one in sampled for text in _sample(one, data.valid_share, config.sample_bytes, into.poll))
             trained = train_bpe(texts, config.vocabulary)
             if (size := trained.get_vocab_size()) < config.vocabulary:
                 into.report(
@@ -181,11 +184,12 @@ def _tokenizer(domains: Sequence[Domain], config: TokenizerConfig, data: Data, i
     return TextTokenizer.of(bpe)
 
 
-def _sample(domain: Domain, valid_share: float, size: int) -> list[str]:
+def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda waits: None) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
     seen = 0
     for document in corpus.read(domain, valid_share, Counter()):
+        poll(False)
         if document.split == "train":
             text = document.text.encode()
             sample.add(document.text, len(text), zlib.crc32(text))
@@ -204,7 +208,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
 
     def make(unfinished: Path) -> None:
         into.report(f"{domain.name}: tokenising")
-        _tokenise(domain, made_with, data, unfinished, into.report)
+        _tokenise(domain, made_with, data, unfinished, into)
 
     made = _once("domains", identity, into, make)
     checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
@@ -222,9 +226,9 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
     return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made)
 
 
-def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> None:
+def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, into: _Place) -> None:
     """Write train.bin, valid.bin and info.json."""
-    info = _write_ids(domain, made_with, data, folder, report)
+    info = _write_ids(domain, made_with, data, folder, into)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
     train, valid = (_counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
     valid_ids = _open(paths[1], made_with.dtype)
@@ -240,7 +244,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, report: Say) -> DomainInfo:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, into: _Place) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     batches = folder / "batches"  # what a process that was killed had tokenised
     room = data.max_train_tokens or sys.maxsize
@@ -251,6 +255,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
     complete = True
     with (folder / "train.bin").open("wb") as file:
         for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped), batches):
+            into.poll(False)
             if document.split == "train" and not room:
                 complete = False
                 break
@@ -266,7 +271,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
             read += len(text)
             if read - reported >= REPORT_EVERY:
                 reported = read
-                report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
+                into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     batches.unlink()
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
@@ -352,7 +357,7 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
         if not into.makes:
             raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _leased(folder, into.report) as lease:
+        with _leased(folder, into) as lease:
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 unfinished.mkdir(exist_ok=True)
@@ -373,9 +378,10 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
 
 
 @contextmanager
-def _leased(folder: Path, report: Say) -> Iterator[Lease]:
+def _leased(folder: Path, into: _Place) -> Iterator[Lease]:
     lease = Lease(folder.with_name(f"{folder.name}.lock"))
-    lease.acquire(lambda: report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}"))
+    say = lambda: into.report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}")  # noqa: E731
+    lease.acquire(say, lambda: into.poll(True))
     try:
         yield lease
     finally:
@@ -390,7 +396,5 @@ def _without_library_threads() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before
+        del os.environ["TOKENIZERS_PARALLELISM"]
+        os.environ |= {"TOKENIZERS_PARALLELISM": before} if before is not None else {}

@@ -59,7 +59,7 @@ class TrainRun:
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         from benchmark.training.progress import ProgressLine, Silent
         from benchmark.training.run import Run
-        from benchmark.training.stage import Stopped, Taken
+        from benchmark.training.stage import Stopped, Taken, polled
 
         config, store = self.config, Store(self.runs)
         name = f"{config.suite}: {config.row}, seed {config.seed}"
@@ -68,7 +68,7 @@ class TrainRun:
             if self.scratch:
                 from benchmark.jobs.slurm.staging import staged
 
-                store = staged(config, store, self.scratch, world.barrier)
+                store = staged(config, store, self.scratch, world.barrier, polled(asked_to_stop, self.waits))
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, asked_to_stop, self.waits)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
@@ -79,7 +79,7 @@ class TrainRun:
         except Taken:
             raise
         except Stopped:
-            line.finish("stopped; goes on from its checkpoint")
+            line.finish("stopped; goes on from what it has kept")
             raise
         except Exception as error:
             line.finish(f"failed: {error}")

@@ -40,7 +40,7 @@ from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
 from benchmark.training.processes import World
 from benchmark.training.provenance import provenance
-from benchmark.training.stage import Progress, ShortOfMemory, StageRun, Stopped, Taken
+from benchmark.training.stage import Progress, ShortOfMemory, StageRun, Stopped, Taken, polled
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.step_times import stage_times
@@ -70,7 +70,8 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
 class Run:
     """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`).
 
-    A stage that another process trains is waited for, or, where the run `waits` for none, Taken is raised.
+    A stage that another process trains, or text that it makes, is waited for, or, where the run `waits` for none, Taken
+    is raised. So is Stopped, of `Run` itself too, when asked to stop.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Run:
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
-        self.corpus = corpus_of(config, store, check=world.leads)  # the others read the same files
+        poll = polled(asked_to_stop, waits)
+        self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         self._spent_here = 0.0  # seconds, by the attempt that failed
         method = built(new_method)

@@ -35,11 +35,23 @@ ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 
 
 class Stopped(Exception):
-    """The run was asked to stop; its state is in a checkpoint."""
+    """The run was asked to stop; its state is in a checkpoint, or what it had tokenised is kept."""
 
 
 class Taken(Stopped):
-    """Another process trains a stage of the run, and this one was not to wait for it."""
+    """Another process trains a stage of the run or makes its text, and this one was not to wait for it."""
+
+
+def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[bool], None]:
+    """What work asks that can be gone on with at any time, and whether it waits for another process: see `Run`."""
+
+    def poll(waiting: bool) -> None:
+        if asked_to_stop():
+            raise Stopped
+        if waiting and not waits:
+            raise Taken
+
+    return poll
 
 
 class ShortOfMemory(Exception):

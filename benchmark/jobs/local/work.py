@@ -33,7 +33,7 @@ from benchmark.store import Store
 from benchmark.training.contention import machine_lock
 from benchmark.training.method import Build
 from benchmark.training.processes import World, join
-from benchmark.training.stage import Stopped
+from benchmark.training.stage import Stopped, polled
 
 SHOWN = 3  # files of failed runs, in a line
 
@@ -104,7 +104,7 @@ def _train(plan: Plan, slots: Sequence[Slot], machine: Lock) -> list[RunConfig]:
         with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
             _take(alone, World(0, 1, torch.device("cpu")), asked_to_stop)
     for config in {data_key(config): config for config in wanted}.values():  # else all would wait for one
-        corpus_of(config, plan.store, lambda text: print(text, file=sys.stderr))
+        corpus_of(config, plan.store, _say)
     return train_in(slots, plan.segments, plan.build, runs)
 
 
@@ -137,8 +137,11 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lo
         if alone:
             _take(alone, world, asked_to_stop)
         for config in configs:
-            if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
-                corpus_of(config, Store(runs), lambda text: print(text, file=sys.stderr))
+            try:
+                if world.leads:  # the others wait in Run for the data; what is wrong with it is so for all runs
+                    corpus_of(config, Store(runs), _say, poll=polled(asked_to_stop))
+            except Stopped:
+                raise KeyboardInterrupt from None
             try:
                 TrainRun(config, build, runs)(world, asked_to_stop)
             except Stopped:
@@ -151,11 +154,15 @@ def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lo
     return failed
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 def _take(machine: Lock, world: World, asked_to_stop: Callable[[], bool]) -> None:
     """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop, UserError if the lock cannot be had."""
     waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
     try:
-        taken = world.acquire(machine, asked_to_stop, lambda: print(waits, file=sys.stderr))
+        taken = world.acquire(machine, asked_to_stop, lambda: _say(waits))
     except OSError as error:
         raise UserError(
             f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "

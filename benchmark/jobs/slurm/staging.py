@@ -11,18 +11,25 @@ from pathlib import Path
 
 from benchmark.atomic import whole_folder
 from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import Poll
 from benchmark.jobs.slurm.private import make_private
 from benchmark.lease import Lease
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.store import Store
 
 
-def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], None] = lambda: None) -> Store:
+def staged(
+    config: RunConfig,
+    store: Store,
+    scratch: str,
+    meet: Callable[[], None] = lambda: None,
+    poll: Poll = lambda waits: None,
+) -> Store:
     """The store, with copies of the run's tokens below `scratch`, where `~` and variables are those of the job.
 
     They are made once a node, and kept for the next job. A run that finds another at it does not wait: it reads the
     shared folder, as where the disk is too small. `meet` waits for the run's other processes, which have to wait for
-    each other anyway.
+    each other anyway. `poll`: see `benchmark.data.tokens.prepare`.
 
     Raises ConfigError for a variable or a home that the job does not have, UserError for a folder there that is
     another user's.
@@ -34,7 +41,7 @@ def staged(config: RunConfig, store: Store, scratch: str, meet: Callable[[], Non
         )
     own = Path(place) / f"lifelong-pretraining-{os.getuid()}"
     copies = replace(store, tokens=own / digest(str(store.root.absolute())))
-    corpus = corpus_of(config, store, check=False)  # the copies are checked
+    corpus = corpus_of(config, store, check=False, poll=poll)  # the copies are checked
     texts = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
     folders = [*texts, *(store.data / "tokenizers").glob("*/")]
     pairs = [(folder, copies.data / folder.relative_to(store.data)) for folder in folders]
