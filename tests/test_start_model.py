@@ -145,6 +145,19 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     assert not set(one.keys) & set(different.keys) and one.config.id != different.config.id
 
 
+def test_a_tokenizer_that_draws_what_to_merge_cuts_alike(tmp_path: Path) -> None:
+    """Oracle: the tokenizers library on the file without `dropout`; with it half of the merges would be left out."""
+    folder, text = published(tmp_path / "start", "gpt"), Path(json.__file__).read_text()
+    path = folder / "tokenizer.json"
+    wanted, key = Tokenizer.from_file(str(path)).encode(text).ids, load_tokenizer(folder).key
+    content = json.loads(path.read_text())
+    content["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(content))
+    assert Tokenizer.from_file(str(path)).encode(text).ids != wanted
+    loaded = load_tokenizer(folder)
+    assert loaded.bpe.encode(text).ids == wanted and loaded.key == key
+
+
 def flip(file: Path) -> None:
     """Flip a bit in the last eighth of a file: of weights, among the numbers."""
     content = bytearray(file.read_bytes())

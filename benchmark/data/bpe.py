@@ -95,12 +95,15 @@ def _missing_bytes(vocabulary: Iterable[str]) -> int:
 
 
 def plainly(bpe: Tokenizer) -> int:
-    """Have a saved tokenizer cut whole texts and fill none. Returns how many of the 256 bytes it would leave out.
+    """Have a saved tokenizer cut whole texts, always alike, and fill none. Returns how many of the 256 bytes it lacks.
 
-    A byte-level BPE has a token for each of them; of another kind nothing is said.
+    A byte-level BPE has a token for each of them; of another kind nothing is said. A unigram model draws among ways to
+    cut only where its `alpha` is set, which no file holds.
     """
     bpe.no_truncation()
     bpe.no_padding()
+    if isinstance(bpe.model, models.BPE):
+        bpe.model.dropout = None  # it draws which merges to leave out, for training
     content = json.loads(bpe.to_str())
     is_byte_level = content["model"]["type"] == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"])
     return _missing_bytes(content["model"]["vocab"]) if is_byte_level else 0
