@@ -9,7 +9,7 @@ import errno
 import os
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import NoReturn
+from typing import Any, NoReturn
 
 NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
 LARGEST = 2**28  # bytes of JSON, TOML or text that is read whole; the largest tokenizers have a tenth of it
@@ -59,6 +59,16 @@ def read_bytes(path: Path | str, largest: int = LARGEST) -> bytes:
 def read_text(path: Path | str, errors: str = "strict") -> str:
     """A file's text in UTF-8, with the line ends of Unix. Raises as `read_bytes` does, and UnicodeDecodeError."""
     return read_bytes(path).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, as `object_pairs_hook` of its reader. Raises ValueError for a key of two different values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for key, value in pairs:
+            if found[key] != value:  # readers take one or the other
+                raise ValueError(f"{key!r:.60} stands twice in one object, with different values")
+    return found
 
 
 def bounded(path: Path, largest: int = LARGEST) -> Path:

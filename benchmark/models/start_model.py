@@ -6,7 +6,6 @@ The model keeps its tokenizer, special tokens and positions; domains become furt
 from __future__ import annotations
 
 import functools
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +20,8 @@ from benchmark import checksums
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
+from benchmark.models.left_out import INDEX, check_places
 from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
-from benchmark.regular import read_bytes
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -169,10 +168,9 @@ def _check_weights(folder: Path) -> None:
     All tensors are looked at when they are read.
     """
     files = set(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    with naming_damage(index):
-        named = set(json.loads(read_bytes(index))["weight_map"].values()) if index.exists() else set()
-    for path in sorted(files | {folder / name for name in named}):
+    with naming_damage(folder):
+        named = check_places(folder, configuration(folder))
+    for path in sorted(files | {path for path in named if not path.name.endswith(INDEX)}):
         with naming_damage(path), safe_open(path, framework="pt"):
             pass
     if not files:

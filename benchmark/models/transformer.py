@@ -26,12 +26,12 @@ from benchmark import checksums
 from benchmark.atomic import whole_folder
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
-from benchmark.models import architectures
+from benchmark.models import architectures, left_out
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
-from benchmark.regular import read_text
+from benchmark.regular import read_text, unique
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -274,6 +274,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
         )
     with naming_damage(folder):
         check_sizes(config, family)
+        left_out.check_places(folder, config)
         network, told = family.from_pretrained(
             folder,
             attn_implementation="sdpa",
@@ -287,6 +288,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
         for kind, names in wrong.items():
             if names:
                 raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
+        left_out.check_tensors(folder, network, told["unexpected_keys"])
     check_finite(folder, network.state_dict())
     return network
 
@@ -342,7 +344,7 @@ def configuration(folder: Path) -> dict[str, Any]:
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
-        content = json.loads(read_text(path), parse_float=_finite, parse_constant=_finite)
+        content = json.loads(read_text(path), parse_float=_finite, parse_constant=_finite, object_pairs_hook=unique)
         wrong = _flaw(content)
     except (ValueError, RecursionError) as error:
         wrong = f"{type(error).__name__}: {error!s:.100}"

@@ -21,6 +21,7 @@ from tests.support.malformed.trained import (
     _swap_runs,
     _swap_stages,
     _tensors,
+    layers_twice,
     model,
     of_100_bytes,
 )
@@ -131,6 +132,17 @@ def _plain(make: Make) -> Make:
     return both(made, make)
 
 
+def _leading_out(here: Path) -> None:
+    """Weights outside of the model's folder, which its index names."""
+    from safetensors.torch import load_file
+
+    weights = (here / "runs/model/model.safetensors").rename(here / "x.safetensors")
+    named = dict.fromkeys(load_file(weights), "../../x.safetensors")
+    content = {"metadata": {}, "weight_map": named}
+    (here / "runs/model/model.safetensors.index.json").write_text(json.dumps(content))
+    shutil.copy(weights, here / "runs/model/other.safetensors")
+
+
 def overflowing() -> Iterator[Case]:
     """Weights that are numbers, and with which nothing can be computed."""
     grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
@@ -175,6 +187,7 @@ def starts() -> Iterator[Case]:
         f"runs/model/{name}" for name in ("config.json", "tokenizer.json", "model.safetensors")
     )
     given = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
+    evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
     for name, make in {
         "no config": lambda here: (here / config).unlink(),
         "a config that is a list": write(config, b"[]"),
@@ -203,6 +216,7 @@ def starts() -> Iterator[Case]:
         "an index of files that are not there": write(
             f"{weights}.index.json", b'{"weight_map": {"a": "b.safetensors"}}'
         ),
+        "an index of no files": write(f"{weights}.index.json", b"[]"),
     }.items():
         yield Case(f"start: {name}", ("run", SUITE, "--dry-run", *RUNS, *given), ("runs/model",), _plain(make))
     yield Case("start: a tensor less", ("run", SUITE, *PLACES, *given), ("runs/model",), _plain(_tensors("lacks")))
@@ -211,8 +225,15 @@ def starts() -> Iterator[Case]:
         yield Case(f"start: {command[0]} with a number that is none", (*command, *given), ("tensor",), spoilt)
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
-    evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
     for one in (float("nan"), 1e300):
         spoilt = _plain(_edit("config.json", layer_norm_epsilon=one))
         yield Case(f"a published model: an epsilon of {one}", evaluated, ("runs/model",), spoilt)
     yield Case("a published model: a tensor less", evaluated, ("runs/model",), _plain(_tensors("lacks")))
+    grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
+    for reader in (evaluated, grown, ("run", SUITE, "--dry-run", *RUNS, *given)):
+        for name, (told, changed) in {
+            "a layer that nothing describes": ("e.g. transformer.h.9.ln_1.bias, and", _tensors("a layer")),
+            "layers twice": ("'n_layer' stands twice", layers_twice),
+            "an index that leads out": ("index.json names '../../x.safetensors', which is no", _leading_out),
+        }.items():
+            yield Case(f"{reader[0]}: a published model: {name}", reader, ("runs/model", told), _plain(changed))

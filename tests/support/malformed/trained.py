@@ -49,6 +49,12 @@ def _edit(name: str, **changes: object) -> Make:
     return make
 
 
+def layers_twice(here: Path) -> None:
+    """A second number of layers in config.json, which hides the first from most readers."""
+    path = here / "runs/model/config.json"
+    path.write_text(path.read_text().rstrip().removesuffix("}") + ', "n_layer": 1}')
+
+
 def _tensors(how: str) -> Make:
     def make(here: Path) -> None:
         from safetensors.torch import load_file, save_file
@@ -60,6 +66,8 @@ def _tensors(how: str) -> Make:
             del weights[name]
         elif how == "more":
             weights["another"] = weights[name].clone()
+        elif how == "a layer":
+            weights["transformer.h.9.ln_1.bias"] = weights[name].clone()
         elif how == "shape":
             weights[name] = weights[name][:1].clone()
         else:
@@ -91,6 +99,7 @@ def models() -> Iterator[Case]:
         "another type": (_edit("config.json", model_type="no_such"), "no_such"),
         "no type": (_edit("config.json", model_type=None), "runs/model"),
         "no layers": (_edit("config.json", n_layer=0), "runs/model"),
+        "layers twice": (layers_twice, "n_layer' stands twice"),
         "more layers": (_edit("config.json", n_layer=3), "runs/model"),
         "a wider model": (_edit("config.json", n_embd=64), "runs/model"),
         "layers in words": (_edit("config.json", n_layer="two"), "runs/model"),
