@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from benchmark.data.bpe import TextTokenizer
-from benchmark.data.documents import Document
+from benchmark.data.documents import DataError, Document
 from benchmark.data.words import Words, takes_words_alone
 
 BATCH = 2**18  # characters that a thread tokenises at once
+LOOKED_AT, BEGINNING = 20, 2000  # documents, and characters of each, by which it is seen what a tokenizer keeps
 THREADS = min(os.cpu_count() or 1, 8)
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
@@ -120,6 +122,33 @@ class KeptBatches:
         content = b"".join(ids.tobytes() for ids in batch)
         self._file.write(self.HEAD.pack(texts, len(content), zlib.crc32(content)) + content)
         self._file.flush()
+
+
+def kept_by(bpe: Tokenizer, documents: Iterable[Document], name: str) -> Iterator[Document]:
+    """The documents, of which the tokenizer must keep something: their bits per byte would be next to none.
+
+    Raises DataError where of the first few no tenth of the bytes is left, as when a normalizer deletes letters.
+    """
+    whole = left = number = 0
+
+    def check() -> None:
+        if left < whole / 10:
+            raise DataError(
+                f"{name}: of {whole:,} bytes of text the tokenizer leaves {left:,}: copy the one that the model was "
+                "trained with"
+            )
+
+    for number, document in enumerate(documents, 1):
+        if number <= LOOKED_AT:
+            text = document.text[:BEGINNING]
+            whole += len(text.encode())
+            ids = bpe.encode(text, add_special_tokens=False).ids
+            left += len(bpe.decode(ids, skip_special_tokens=False).encode())
+        if number == LOOKED_AT:
+            check()
+        yield document
+    if number < LOOKED_AT:
+        check()
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

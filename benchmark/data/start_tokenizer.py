@@ -10,8 +10,10 @@ from benchmark import checksums
 from benchmark.data.bpe import TextTokenizer, plainly
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
-from benchmark.regular import read_text
+from benchmark.regular import read_text, unique
 from benchmark.settings.config import digest
+
+FILES = ("tokenizer.json", "tokenizer_config.json")  # that libraries read, whatever key stands twice in them
 
 
 def load_tokenizer(folder: Path) -> TextTokenizer:
@@ -23,6 +25,9 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     checksums.only_files(folder)
     checksums.check_snapshot(folder, without=".safetensors")
     try:
+        for name in FILES:
+            if (path := folder / name).exists():
+                json.loads(read_text(path), object_pairs_hook=unique)
         from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
 
         wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

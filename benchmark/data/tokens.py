@@ -30,14 +30,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from benchmark import checksums
 from benchmark.atomic import naming, sweep, sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Sample
-from benchmark.data.encoding import Ids, encoded
+from benchmark.data.encoding import Ids, encoded, kept_by
+from benchmark.data.id_files import counts, open_ids, sha256
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
@@ -230,9 +230,9 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     """Write train.bin, valid.bin and info.json."""
     info = _write_ids(domain, made_with, data, folder, into)
     paths = [folder / f"{split}.bin" for split in ("train", "valid")]
-    train, valid = (_counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
-    valid_ids = _open(paths[1], made_with.dtype)
-    key = digest([made_with.key, *(_sha256(path, made_with.dtype) for path in paths)])
+    train, valid = (counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
+    valid_ids = open_ids(paths[1], made_with.dtype)
+    key = digest([made_with.key, *(sha256(path, made_with.dtype) for path in paths)])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
         "valid_bytes": _decoded_bytes(made_with, valid_ids),
@@ -254,7 +254,8 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
     read = reported = train_documents = train_bytes = 0
     complete = True
     with (folder / "train.bin").open("wb") as file:
-        for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped), batches):
+        documents = kept_by(made_with.bpe, corpus.read(domain, data.valid_share, skipped), f"domain {domain.name!r}")
+        for document, ids in encoded(made_with, documents, batches):
             into.poll(False)
             if document.split == "train" and not room:
                 complete = False
@@ -301,27 +302,6 @@ def unigram_perplexity(train: Ids, valid: Ids) -> float:
     return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
-def _counts(path: Path, dtype: np.dtype[Any], vocabulary: int) -> NDArray[np.int64]:
-    counts = np.zeros(vocabulary, np.int64)
-    for part in _parts(path, dtype):
-        counts += np.bincount(part, minlength=vocabulary)
-    return counts
-
-
-def _sha256(path: Path, dtype: np.dtype[Any]) -> str:
-    hashed = hashlib.sha256()
-    for part in _parts(path, dtype):
-        hashed.update(part.astype("<u4").tobytes())  # the same for 16 and 32 bits
-    return hashed.hexdigest()
-
-
-def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
-    """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
-    with path.open("rb") as file:
-        while (part := np.fromfile(file, dtype, 2**20)).size:
-            yield part
-
-
 # Disk
 
 
@@ -333,18 +313,13 @@ def _read(folder: Path, dtype: np.dtype[Any]) -> tuple[Any, Ids, Ids]:
     """What info.json says, and the ids, as many as it says: without checksums no more is known. Raises DamagedFile."""
     try:
         info = json.loads(read_text(folder / "info.json"))
-        train, valid = (_open(folder / f"{split}.bin", dtype) for split in ("train", "valid"))
+        train, valid = (open_ids(folder / f"{split}.bin", dtype) for split in ("train", "valid"))
         if len(train) + len(valid) == info["tokens"]:
             return info, train, valid
         wrong = f"{len(train) + len(valid):,} tokens instead of {info['tokens']!r:.20}"
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError) as error:  # half an id is a ValueError
         wrong = f"{type(error).__name__}: {error!s:.100}"
     raise checksums.DamagedFile(f"{folder} is damaged ({wrong}): {_cure(folder)}")
-
-
-def _open(path: Path, dtype: np.dtype[Any]) -> Ids:
-    # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
 def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:

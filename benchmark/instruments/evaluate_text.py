@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmark.data import corpus
 from benchmark.data.bpe import TextTokenizer
+from benchmark.data.encoding import kept_by
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.data.vocabulary import Vocabulary
@@ -140,7 +141,8 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     bpe, special = tokenizer.bpe, tokenizer.special
     bpe.encode_special_tokens = True  # "<s>" in a text is text
     skipped: Counter[str] = Counter()
-    documents = [one.text for one in corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)]
+    read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
+    documents = [one.text for one in kept_by(bpe, read, str(text))]
     encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
     ids = np.array([token for one in encoded for token in (*one, special.eos)])
     info: DomainInfo = {"valid_bytes": sum(len(one.encode()) for one in documents)}

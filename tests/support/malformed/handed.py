@@ -143,6 +143,18 @@ def _leading_out(here: Path) -> None:
     shutil.copy(weights, here / "runs/model/other.safetensors")
 
 
+def _deleting(here: Path) -> None:
+    """A tokenizer that deletes what it is given."""
+    path = here / "runs/model/tokenizer.json"
+    everything = {"type": "Replace", "pattern": {"Regex": r"[^\n]"}, "content": ""}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": everything}))
+
+
+def _bos_twice(here: Path) -> None:
+    path = here / "runs/model/tokenizer_config.json"
+    path.write_text(path.read_text().rstrip().removesuffix("}") + ', "bos_token": "a"}')
+
+
 def overflowing() -> Iterator[Case]:
     """Weights that are numbers, and with which nothing can be computed."""
     grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
@@ -223,6 +235,9 @@ def starts() -> Iterator[Case]:
     for command in (("prepare", SUITE, *RUNS), ("run", SUITE, *PLACES)):
         spoilt = _plain(_tensors("nan"))
         yield Case(f"start: {command[0]} with a number that is none", (*command, *given), ("tensor",), spoilt)
+    for command, told in ((("prepare", SUITE, *RUNS, *given), "domain 'a'"), (evaluated, "{place}/a.jsonl")):
+        yield Case(f"{command[0]}: a tokenizer that deletes", command, (f"{told}: of", "leaves 0"), _plain(_deleting))
+        yield Case(f"{command[0]}: a token twice", command, ("'bos_token' stands twice",), _plain(_bos_twice))
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
     for one in (float("nan"), 1e300):
