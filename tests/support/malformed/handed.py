@@ -235,9 +235,9 @@ def starts() -> Iterator[Case]:
     for command in (("prepare", SUITE, *RUNS), ("run", SUITE, *PLACES)):
         spoilt = _plain(_tensors("nan"))
         yield Case(f"start: {command[0]} with a number that is none", (*command, *given), ("tensor",), spoilt)
-    for command, told in ((("prepare", SUITE, *RUNS, *given), "domain 'a'"), (evaluated, "{place}/a.jsonl")):
-        yield Case(f"{command[0]}: a tokenizer that deletes", command, (f"{told}: of", "leaves 0"), _plain(_deleting))
-        yield Case(f"{command[0]}: a token twice", command, ("'bos_token' stands twice",), _plain(_bos_twice))
+    for words, told in ((("prepare", SUITE, *RUNS, *given), "domain 'a'"), (evaluated, "{place}/a.jsonl")):
+        yield Case(f"{words[0]}: a tokenizer that deletes", words, (f"{told}: of", "leaves 0"), _plain(_deleting))
+        yield Case(f"{words[0]}: a token twice", words, ("'bos_token' stands twice",), _plain(_bos_twice))
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
     for one in (float("nan"), 1e300):
