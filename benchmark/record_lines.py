@@ -44,6 +44,10 @@ class Provenance(TypedDict):
     world_size: int
 
 
+class SourceRecord(TypedDict):
+    domain: str
+
+
 class PhasePlan(TypedDict):
     """A phase as its method asks for it."""
 
@@ -51,6 +55,8 @@ class PhasePlan(TypedDict):
     share: float
     memory: float
     trains: bool
+    memory_batch: NotRequired[float]
+    sources: NotRequired[list[SourceRecord]]
 
 
 class PhaseSpending(TypedDict):

@@ -66,6 +66,11 @@ class ModelRecord(TypedDict):
     ladder: list[SizeRecord]
 
 
+class DataRecord(TypedDict):
+    sequence_length: int
+    memory_tokens: int
+
+
 class TrainingRecord(TypedDict):
     learning_rate: PerStageRecord
     warmup: PerStageRecord
@@ -88,6 +93,7 @@ class TunedRecord(TypedDict):
 class ConfigRecord(TypedDict):
     """The settings of `benchmark.settings.config.RunConfig`."""
 
+    data: NotRequired[DataRecord]
     model: ModelRecord
     training: TrainingRecord
     budget: BudgetRecord

@@ -58,6 +58,7 @@ class ELLE(AdaptiveReplay):
             return model
         from benchmark.models.growth import grow
 
+        fitted_to = stage.memory_rows(32)
         network, record = grow(
             model.network,
             layers,
@@ -68,7 +69,7 @@ class ELLE(AdaptiveReplay):
             copy=self.copied_layer,
             copied=self.copied,
             seed=stage.seed,
-            calibration=stage.memory_rows(32),
+            calibration=fitted_to if len(fitted_to) else None,
         )
         model.set_network(network)
         self.growth, self.copied = record, list(record["copied"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,34 @@ def test_a_share_of_no_row_is_found_before_training(configs) -> None:
     check_memory_shares(config, methods.build("naive"))
     [without] = configs(range(1), training__batch_size=5, data__memory_tokens=0)
     check_memory_shares(without, methods.build("er"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "method", "refused"),
+    [
+        *((tokens, method, tokens == 15) for tokens in (0, 15, 16) for method in ("er", "agem", "mer", "infinite_lr")),
+        *((tokens, "elle", tokens < 16) for tokens in (0, 1, 15, 16)),
+        *((tokens, "naive", False) for tokens in (0, 15)),
+    ],
+)
+def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, refused, configs) -> None:
+    """Oracle: a row has 16 tokens. None at all is no memory, which only a phase of nothing else cannot do without."""
+    [config] = configs(range(1), training__batch_size=20, data__memory_tokens=tokens)
+    said = pytest.raises(ConfigError, match="^row 'ER'.*: let data.memory_tokens hold a row$")
+    with said if refused else contextlib.nullcontext():
+        check_memory_shares(config, methods.build(method))
+
+
+def test_elle_grows_without_memory(tmp_path) -> None:
+    """Oracle: the same ELLE with a memory: without recovery and replay, a GPT is fitted to nothing in it."""
+    lab = Lab("elle", methods.build, tmp_path)
+    for mode in ("fpi", "exact"):
+        options = {"recover": 0, "prompts": False, "noise": 0, "growth_mode": mode, "replay": 0}
+        config = lab.config().model_copy(update={"options": options})
+        without = config.model_copy(update={"data": config.data.model_copy(update={"memory_tokens": 0})})
+        one, other = lab.weights(config, mode), lab.weights(without, f"{mode}-without")
+        for name in one[-1]:
+            assert torch.equal(one[-1][name], other[-1][name])
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path, drawn) -> None:

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis import figures
-from analysis.notes import contended, unequal_budgets, unequal_texts
-from analysis.study import Study
+from analysis.notes import contended, unequal_budgets, unequal_texts, without_memory
+from analysis.study import Study, header
 from tests.support import synthetic
 
 TABLES = ["main_pretraining", "units", "lifelong_metrics", "tuning", "architectures", "forgetting_cost_table"]
@@ -49,6 +49,31 @@ def test_a_note_on_cores_names_the_six_worst_stages():
     worst = "; ".join(f"ER, seed {seed}, in stage WB ({90 - seed}%)" for seed in (7, 6, 5, 4, 3, 2))
     note = f"Other programs took cores, so wall times do not compare: {worst} and 2 other stages."
     assert contended(stages, ["WB"]) == [note]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "asked", "noted"),
+    [
+        (0, {}, True),
+        (15, {}, True),
+        (16, {}, False),
+        (0, {"memory": 0.0}, False),
+        (0, {"memory": 0.0, "memory_batch": 0.5}, True),
+        (0, {"memory": 0.0, "sources": [{"domain": "new"}, {"domain": "wb"}]}, True),
+    ],
+)
+def test_a_note_on_rows_whose_memory_holds_no_row(tokens, asked, noted, tmp_path):
+    """Oracle: by hand: rows of 16 tokens; only what asks for rows of memory lacks them."""
+    found = synthetic.study(tmp_path, rows=ROWS[:3], stages=2)
+    for run in found.runs:
+        run.line["config"]["data"] = {"sequence_length": 18, "memory_tokens": tokens}
+        for phase in (phase for lines in run.stages for phase in header(lines)["phases"]):
+            phase["memory"] = 0.0
+            if run.row == "ER":
+                phase.update({"memory": 0.1, **asked})
+    said = ["Without memory, as data.memory_tokens holds no row, nothing is replayed: ER."]
+    assert without_memory(found.runs) == said * noted and without_memory(found.runs, ["Naive"]) == []
+    assert all(one in synthetic.load("main_pretraining").build(found).notes for one in said * noted)
 
 
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:

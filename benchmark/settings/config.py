@@ -135,7 +135,7 @@ class Data(Settings):
         200_000_000,
         ge=0,
         le=1_000_000 * BILLION,
-        description="the memory's size: tokens of the random sub-sample of each earlier domain",
+        description="the memory's size: tokens of the random sub-sample of each earlier domain; 0: none",
     )
     memory_seed: Literal["fixed", "run"] = Field(
         "fixed", description="the sub-sample: fixed is the same in all runs, run is another for each seed"

@@ -119,7 +119,7 @@ class Stage:
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights
-    memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training
+    memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
     previous: Callable[[], LanguageModel]  # a copy of what the stage before was evaluated with, in evaluation mode
     outlook: Outlook
 

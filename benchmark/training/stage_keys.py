@@ -68,11 +68,17 @@ def _seed(run: int, stage: int) -> int:
 def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
     """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
 
-    So it does for sources that a stage does not have.
+    So it does for a memory of less than a row, but none, and for sources that a stage does not have.
     """
-    has_memory = config.data.memory_tokens >= config.data.text_length
+    tokens, length = config.data.memory_tokens, config.data.text_length
+    has_memory = tokens >= length
     for index in range(len(config.domains)):
         stage = stage_of(config, index)
+        if 0 < tokens < length and method.uses_memory(stage):
+            raise ConfigError(
+                f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of {length}: let "
+                "data.memory_tokens hold a row"
+            )
         for phase in method.phases(stage):
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
             shares = [("sources", source.share) for source in phase.sources]
@@ -92,8 +98,9 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
             raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
         if source.share <= 0 or source.weight < 0:
             raise ConfigError(f"{place}: source {source.domain!r} needs a share above 0 and a weight of 0 or more")
-    if phase.sources and not has_memory and all(source.from_memory for source in phase.sources):
-        raise ConfigError(f"{place}: all sources are memory, and data.memory_tokens holds no row: give more tokens")
+    shares = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
+    if not has_memory and all(shares):
+        raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")
 
 
 @dataclass(frozen=True)

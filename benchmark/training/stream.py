@@ -152,8 +152,11 @@ class Stream:
         return self.memory_rows_of(replace(phase, memory=phase.memory_batch), stage, batch_size)
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
-        """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`."""
-        numbers = np.arange(rows)
+        """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`.
+
+        No rows where there is no memory.
+        """
+        numbers = np.arange(rows if self.memory_rows_of(Phase("", memory=1.0), stage, rows) else 0)
         domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
         text = self._text(self._train, domains, blocks)
         return self._to_batch(text, domains, self.seed, stage, 2000, 0, numbers).tokens

@@ -36,6 +36,7 @@ def commands() -> Iterator[Case]:
         ("--set", f"training.clip={'9' * 5000}"): "clip",
         ("--set", f"title={'[' * 5000}"): "title",
         ("--set", "seeds=0"): "seeds",
+        ("--set", "data.memory_tokens=15"): "data.memory_tokens",
         ("--options", "{here}/none.json"): "none.json",
         ("--options", "{here}"): "{here}",
         ("--charge-search",): "--options",
