@@ -67,7 +67,8 @@ def test_a_note_on_rows_whose_memory_holds_no_row(tokens, asked, noted, tmp_path
     found = synthetic.study(tmp_path, rows=ROWS[:3], stages=2)
     for run in found.runs:
         run.line["config"]["data"] = {"sequence_length": 18, "memory_tokens": tokens}
-        for phase in (phase for lines in run.stages for phase in header(lines)["phases"]):
+        phases: list[Any] = [phase for lines in run.stages for phase in header(lines)["phases"]]
+        for phase in phases:
             phase["memory"] = 0.0
             if run.row == "ER":
                 phase.update({"memory": 0.1, **asked})
