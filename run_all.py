@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError, stop_printing, told
+from benchmark.errors import UserError, flushed, stop_printing, told, unprinted
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import check_runs, command_line, interrupted
@@ -24,7 +24,7 @@ from benchmark.store import Store
 
 if TYPE_CHECKING:
     from analysis.notebook import OpenSuite
-    from benchmark.jobs.opened import Opened
+    from benchmark.jobs.opened import OpenedSuite
     from benchmark.jobs.survey import Survey
     from benchmark.settings.config import RunConfig, Suite
 
@@ -39,11 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         check_runs(options)
-        return COMMANDS[options.command](options)
+        return flushed(COMMANDS[options.command](options))
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
         return stop_printing()
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
-        if isinstance(error, OSError) and error.filename is None:
+        if isinstance(error, OSError) and error.filename is None and not unprinted(error):
             raise
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
@@ -58,7 +58,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     return opened.suite, opened.runs
 
 
-def open_for(options: argparse.Namespace, name: str) -> Opened:
+def open_for(options: argparse.Namespace, name: str) -> OpenedSuite:
     import methods
     from benchmark.jobs.opened import opened
 

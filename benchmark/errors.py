@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -23,7 +24,7 @@ def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     """
     text = str(error)
     if isinstance(error, OSError):
-        text = f"{error.filename2 or error.filename}: {error.strerror}"
+        text = f"{error.filename2 or error.filename or 'what was printed cannot be written'}: {error.strerror}"
     elif isinstance(error, ModuleNotFoundError):
         text = _without_package(error)
     elif isinstance(error, MemoryError):
@@ -46,6 +47,23 @@ def _without_memory(error: MemoryError) -> str:
         f"no memory is left for what was read or computed{where}: free some, or let this process have more "
         "(`ulimit -v`, a job's or a container's limit)"
     )
+
+
+def flushed(status: int) -> int:
+    """The status, once all that was printed is written. Raises OSError."""
+    sys.stdout.flush()
+    return status
+
+
+def unprinted(error: OSError) -> bool:
+    """Whether what was printed could not be written, as on a full disk: errors of files have their names.
+
+    Then it is let go, or Python would try again as it ends.
+    """
+    found = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    if found:
+        stop_printing()
+    return found
 
 
 def stop_printing() -> int:

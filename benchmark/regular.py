@@ -18,6 +18,14 @@ WHOLE = (".json", ".txt", ".model", ".jinja")  # how files end that libraries re
 _ENOUGH = 2**16  # bytes, which most files of records do not reach: one call reads them
 
 
+def expanded(path: str) -> Path:
+    """A path in which `~` stands for a home. Raises OSError where no user has that name."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise OSError(errno.EINVAL, "no user of that name has a home here; correct the path", path) from None
+
+
 def regular(path: Path) -> Path:
     """The path of a file. Raises OSError for that of a pipe; whoever opens it tells of what is missing, or a folder."""
     try:

@@ -274,3 +274,36 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
         call.stdout.close()
         said = call.stderr.read()
     assert (call.returncode, said) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "x"}, "RANK='x' in the environment is no whole number: give one, or `unset RANK`"),
+        ({"MASTER_PORT": "-1"}, "MASTER_PORT='-1'"),
+        ({"SOURCE_DATE_EPOCH": "abc"}, "SOURCE_DATE_EPOCH='abc'"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2 and no MASTER_ADDR in the environment: begin with torchrun"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "WORLD_SIZE=2 and RANK=2"),
+    ],
+)
+def test_variables_of_the_environment_that_cannot_be_meant(variables, said, monkeypatch, capsys) -> None:
+    """Oracle: torch and numpy, which end in a traceback on each of these."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run_all.main(["status", "demo", "--runs", "/nonexistent"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_figures_need_no_screen() -> None:
+    """Oracle: matplotlib refuses an unknown MPLBACKEND as it is imported."""
+    words = [sys.executable, "-c", "import run_all; run_all.main(['status', 'demo']); import matplotlib.pyplot"]
+    subprocess.run(words, cwd=ROOT, env={**os.environ, "MPLBACKEND": "none"}, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_what_cannot_be_printed_is_one_line() -> None:
+    """Oracle: Linux's device that is always full."""
+    words = [sys.executable, "run_all.py", "status", "demo", "--runs", "/nonexistent"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: what was printed cannot be written: No space left on device\n")

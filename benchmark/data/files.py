@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.regular import regular
+from benchmark.regular import expanded, regular
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document
@@ -37,7 +37,7 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
 
 
 def _find(spec: str, skipped: Counter[str]) -> list[Path]:
-    path = Path(spec).expanduser()
+    path = expanded(spec)
     if path.is_dir():
         inside = sorted(_inside(path))
         files = [p for p in inside if p.name.endswith(SUFFIXES)]
@@ -48,7 +48,7 @@ def _find(spec: str, skipped: Counter[str]) -> list[Path]:
         files = [path]
     else:
         if "**" in spec:  # the library passes over what it cannot read
-            for _ in _inside(Path(spec.partition("**")[0] or ".").expanduser(), follow=True):
+            for _ in _inside(expanded(spec.partition("**")[0] or "."), follow=True):
                 pass
         files = list(_matching(str(path)))
         is_glob = glob.has_magic(spec)

@@ -42,7 +42,7 @@ from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
 from benchmark.lease import Lease
-from benchmark.regular import read_text
+from benchmark.regular import expanded, read_text
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
@@ -160,7 +160,7 @@ def prepare(
 
 def _tokenizer(domains: Sequence[Domain], config: TokenizerConfig, data: Data, into: _Place) -> TextTokenizer:
     if config.folder:
-        bpe = load_bpe(Path(config.folder).expanduser())
+        bpe = load_bpe(expanded(config.folder))
     else:
         by_name = {domain.name: domain for domain in domains}
         sampled = [by_name[name] for name in config.domains or by_name]

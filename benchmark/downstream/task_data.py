@@ -14,6 +14,7 @@ from benchmark.data import corpus, files
 from benchmark.data.documents import DataError, naming_source
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
+from benchmark.regular import expanded
 from benchmark.settings.config import Domain, digest
 from benchmark.settings.task_settings import SPLITS, HubTask, Split, Task
 
@@ -34,7 +35,7 @@ def load(task: Task, domains: Sequence[Domain], folder: Path) -> TaskData:
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
         return _kept(task, source, folder, lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS})
-    return check(task.name, {s: read_file(task.name, Path(getattr(task, s)).expanduser()) for s in SPLITS})
+    return check(task.name, {s: read_file(task.name, expanded(getattr(task, s))) for s in SPLITS})
 
 
 def _kept(

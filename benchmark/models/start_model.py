@@ -22,6 +22,7 @@ from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
 from benchmark.models.left_out import INDEX, check_places
 from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
+from benchmark.regular import expanded
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -112,7 +113,7 @@ def _refuse_no_growth(first: Size, step: int, width: float, domains: int) -> NoR
 
 def _folder(start: str, revision: str | None) -> Path:
     """Where the model lies on this machine; what is on the Hub is asked for once."""
-    folder = Path(start).expanduser()
+    folder = expanded(start)
     if folder.is_dir():
         return folder.absolute()
     if start.startswith((".", "/", "~")):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from benchmark.environment import check_environment
 from benchmark.settings.suite_names import suite_names
 from benchmark.sharing import check_sharing
 
@@ -46,7 +47,11 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
 
 
 def check_runs(options: argparse.Namespace) -> None:
-    """Raise UserError where a command would write below --runs, and others who share that could not go on with it."""
+    """Raise UserError where a command would write below --runs, and others who share that could not go on with it.
+
+    So it does for variables of the environment that cannot be meant.
+    """
+    check_environment()
     if options.command in WRITERS or (options.command == "verify" and options.stage):
         check_sharing(options.runs)
 

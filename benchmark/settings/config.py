@@ -18,6 +18,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug, same_labels
+from benchmark.settings import limits
 from benchmark.settings.base import PATH, OnCommandLine, Settings, digest_of_encoded, encoded
 from benchmark.settings.base import digest as digest
 from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Backend, Moment, Rate, Seeds, ShareOfPhase
@@ -46,7 +47,7 @@ class Domain(Settings):
     """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
 
     name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
-    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
+    title: limits.Title = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field(
         (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst", json_schema_extra=PATH
@@ -213,7 +214,7 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: str = Field("", max_length=200, description="label; default: the method's title")
+    name: limits.Title = Field("", max_length=200, description="label; default: the method's title")
     method: str = Field(description="the name of a file in methods/")
     options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
     set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
@@ -230,7 +231,7 @@ class Suite(OnCommandLine):
     name: str = Field(
         pattern=r"^\w[\w .+-]*$", max_length=100, description="the folder of its reports; default: the file's name"
     )
-    title: str = Field(max_length=1000, description="one line that says what is compared")
+    title: limits.Title = Field(max_length=1000, description="one line that says what is compared")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")

@@ -22,6 +22,12 @@ def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
+def _shows(title: str) -> str:
+    if title and not title.strip():
+        raise ValueError("blanks alone show as nothing: write a word, or leave it out")
+    return title
+
+
 def _known_backend(name: bool | str) -> bool | str:
     known = BACKENDS | {one.name for one in entry_points(group="torch_dynamo_backends")}
     if isinstance(name, str) and name not in known:
@@ -34,3 +40,4 @@ BACKENDS = {"inductor", "cudagraphs", "eager", "aot_eager", "openxla", "tvm", "o
 Backend = Annotated[bool | str, AfterValidator(_known_backend)]
 Seed = Annotated[int, Field(ge=0, le=2**53)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_all_differ)]
+Title = Annotated[str, AfterValidator(_shows)]

@@ -153,9 +153,9 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     try:
-        return _SEEDS.validate_python([int(seed) for seed in text.split(",")])
-    except ValueError as error:
-        why = validation_message(error, "seeds", tuple) if isinstance(error, ValidationError) else "no list of numbers"
+        return _SEEDS.validate_json(f"[{text}]", strict=True)
+    except ValidationError as error:
+        why = validation_message(error, "seeds", tuple)
         raise ConfigError(f"--seeds {text[:80]!r}: {why}; give different whole numbers, e.g. --seeds 0,1") from None
 
 

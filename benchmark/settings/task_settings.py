@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import PATH, Settings
+from benchmark.settings.limits import Title
 
 Prompt = Literal["right", "none", "wrong", "picked"]
 Split = Literal["train", "dev", "test"]
@@ -46,7 +47,7 @@ class Task(Settings):
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60, description="its name in records and commands")
-    title: str = Field("", max_length=200, description="its label in tables; default: the name")
+    title: Title = Field("", max_length=200, description="its label in tables; default: the name")
     domain: str = Field(description="the domain of the stream that it belongs to")
     train: str | None = Field(
         None, description="JSON Lines of text, label and perhaps text_pair; .gz too", json_schema_extra=PATH

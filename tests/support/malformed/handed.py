@@ -240,6 +240,10 @@ def starts() -> Iterator[Case]:
         yield Case(f"{words[0]}: a token twice", words, ("'bos_token' stands twice",), _plain(_bos_twice))
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
     yield Case("start: a file", missing, ("a.jsonl",))
+    probe = ("--set", "probes=[{{name='z',train=['~no_such_user/x']}}]")
+    for more in ((*given[:-1], "model.start=~no_such_user/x"), (*given, *probe)):
+        name = f"start: {more[-1][:11]} in nobody's home"
+        yield Case(name, ("prepare", SUITE, *RUNS, *more), ("~no_such_user/x",), _plain(lambda here: None))
     for one in (float("nan"), 1e300):
         spoilt = _plain(_edit("config.json", layer_norm_epsilon=one))
         yield Case(f"a published model: an epsilon of {one}", evaluated, ("runs/model",), spoilt)
