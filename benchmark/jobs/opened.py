@@ -12,11 +12,11 @@ from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
 
 RunsOf = Callable[[Suite, tuple[str, ...], tuple[int, ...]], list[RunConfig]]  # of some methods and seeds, or all
-Check = Callable[[Sequence[RunConfig], str], None]  # raises ConfigError for options that methods do not take
+CheckOptions = Callable[[Sequence[RunConfig], str], None]  # raises ConfigError for options that methods do not take
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSuite:
     """A suite with the command line's overrides, and the runs that it asks for.
 
     `every` gives the runs of all rows with some seeds; without seeds, with the suite's own.
@@ -27,7 +27,7 @@ class Opened:
     every: Callable[[tuple[int, ...]], Sequence[RunConfig]]
 
 
-def opened(options: argparse.Namespace, name: str, runs_of: RunsOf, check: Check) -> Opened:
+def opened(options: argparse.Namespace, name: str, runs_of: RunsOf, check: CheckOptions) -> OpenedSuite:
     """The suite of this name as the command line says it; with options that `tune` chose, if some are given.
 
     `runs_of` and `check` are those of the methods, which jobs must not import. Raises ConfigError for what cannot be
@@ -54,4 +54,4 @@ def opened(options: argparse.Namespace, name: str, runs_of: RunsOf, check: Check
             return chosen(only, seeds)[1]
 
     suite, runs = chosen(only, parse_seeds(options.seeds))
-    return Opened(suite.called_by(words_again(options, name)), runs, every)
+    return OpenedSuite(suite.called_by(words_again(options, name)), runs, every)

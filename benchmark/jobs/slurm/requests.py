@@ -117,19 +117,19 @@ def of_limits(
         return
     try:
         accounts = commands.associations(account, configuration.get("ClusterName", ""))
-        chains = [chain for request in requests for chain in _chains(request, accounts, partitions)]
-        names = {name for qualities, _ in chains for name in qualities}
+        orders = [order for request in requests for order in _limiting(request, accounts, partitions)]
+        names = {name for qualities, _ in orders for name in qualities}
         known = {one["Name"]: one for one in commands.qualities(sorted(names))}
     except commands.SlurmError:
         return
-    told = {line: None for qualities, last in chains for line in _limits([known.get(one) for one in qualities], last)}
+    told = {line: None for qualities, last in orders for line in _limits([known.get(one) for one in qualities], last)}
     yield from (Finding(line, MORE, serious=False) for line in told)
 
 
 Limits = Mapping[str, str]
 
 
-def _chains(
+def _limiting(
     request: Request, accounts: Sequence[Limits], partitions: Mapping[str, Limits]
 ) -> Iterator[tuple[list[str], Limits]]:
     """The names of the QOS that limit jobs, the partition's before their own, and the account that does after these."""
