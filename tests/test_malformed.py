@@ -22,7 +22,8 @@ GROUPS = (
     *(commands.folders, commands.empty, commands.pipes),
     *(texts.corpora, texts.places, texts.tasks, trained.models, trained.other_models, trained.records),
     *(trained.jobs, trained.scored),
-    *(handed.studies, handed.moved, handed.starts, handed.overflowing, handed.pipes_in_models),
+    *(handed.studies, handed.moved, handed.starts, handed.published),
+    *(handed.overflowing, handed.pipes_in_models),
 )
 
 

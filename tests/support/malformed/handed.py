@@ -193,13 +193,16 @@ def pipes_in_models() -> Iterator[Case]:
     yield Case("a pipe in a folder of text", text, ("text/a.jsonl: no file but a pipe",), pipe("text/a.jsonl"))
 
 
+STARTED = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
+EVALUATED = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+
+
 def starts() -> Iterator[Case]:
     """Models to start from, and their tokenizers."""
     config, tokenizer, weights = (
         f"runs/model/{name}" for name in ("config.json", "tokenizer.json", "model.safetensors")
     )
-    given = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
-    evaluated = ("evaluate", "{here}/runs/model", "--text", "{place}/a.jsonl")
+    given = STARTED
     for name, make in {
         "no config": lambda here: (here / config).unlink(),
         "a config that is a list": write(config, b"[]"),
@@ -235,7 +238,7 @@ def starts() -> Iterator[Case]:
     for command in (("prepare", SUITE, *RUNS), ("run", SUITE, *PLACES)):
         spoilt = _plain(_tensors("nan"))
         yield Case(f"start: {command[0]} with a number that is none", (*command, *given), ("tensor",), spoilt)
-    for words, told in ((("prepare", SUITE, *RUNS, *given), "domain 'a'"), (evaluated, "{place}/a.jsonl")):
+    for words, told in ((("prepare", SUITE, *RUNS, *given), "domain 'a'"), (EVALUATED, "{place}/a.jsonl")):
         yield Case(f"{words[0]}: a tokenizer that deletes", words, (f"{told}: of", "leaves 0"), _plain(_deleting))
         yield Case(f"{words[0]}: a token twice", words, ("'bos_token' stands twice",), _plain(_bos_twice))
     missing = ("prepare", SUITE, *RUNS, *given[:-1], "model.start={place}/a.jsonl")
@@ -244,12 +247,16 @@ def starts() -> Iterator[Case]:
     for more in ((*given[:-1], "model.start=~no_such_user/x"), (*given, *probe)):
         name = f"start: {more[-1][:11]} in nobody's home"
         yield Case(name, ("prepare", SUITE, *RUNS, *more), ("~no_such_user/x",), _plain(lambda here: None))
+
+
+def published() -> Iterator[Case]:
+    """Models of others that are evaluated, grown, or begun with."""
     for one in (float("nan"), 1e300):
         spoilt = _plain(_edit("config.json", layer_norm_epsilon=one))
-        yield Case(f"a published model: an epsilon of {one}", evaluated, ("runs/model",), spoilt)
-    yield Case("a published model: a tensor less", evaluated, ("runs/model",), _plain(_tensors("lacks")))
+        yield Case(f"a published model: an epsilon of {one}", EVALUATED, ("runs/model",), spoilt)
+    yield Case("a published model: a tensor less", EVALUATED, ("runs/model",), _plain(_tensors("lacks")))
     grown = ("grow", "{here}/runs/model", "--layers", "3", "--width", "64", "--out", "{here}/out")
-    for reader in (evaluated, grown, ("run", SUITE, "--dry-run", *RUNS, *given)):
+    for reader in (EVALUATED, grown, ("run", SUITE, "--dry-run", *RUNS, *STARTED)):
         for name, (told, changed) in {
             "a layer that nothing describes": ("e.g. transformer.h.9.ln_1.bias, and", _tensors("a layer")),
             "layers twice": ("'n_layer' stands twice", layers_twice),
