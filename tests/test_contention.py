@@ -125,6 +125,7 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(stage, "contention", found)
     lab = Lab("naive", methods.build, tmp_path)
+    lab.run(lab.config(), "text")  # is made, where a run would stop, too
     run = lab.run(lab.config(), "steps", iter([False, True]).__next__)
     with pytest.raises(Stopped):
         run.train(last_stage=0)

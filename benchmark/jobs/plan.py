@@ -104,7 +104,7 @@ class Plan:
     store: Store
     tables: Tables
     options: LaunchOptions = LaunchOptions()
-    now: Now | None = None
+    present: Now | None = None
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:
@@ -167,7 +167,7 @@ class Plan:
         nobody wants any more.
         """
         under_way = {job.key: job for job in known if job.under_way}
-        stale = self.now.stale(known) if self.now else set[str]()
+        stale = self.present.stale(known) if self.present else set[str]()
         first, trainers = [*self._preparing(known), *self._training(known)], self._trainers(known)
         planned = [*first, *self._scoring(known, trainers), *self._measuring(known, trainers)]
         new = [job for job in planned if job.key not in under_way]

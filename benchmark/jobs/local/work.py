@@ -52,7 +52,7 @@ def work_through(plan: Plan) -> int:
             load_network(folder)
         print(_beginning(plan), file=sys.stderr)
     lock = machine_lock()
-    states_now = plan.now.states if plan.now and leads and len(plan.states) > 1 else None
+    states_now = plan.present.states if plan.present and leads and len(plan.states) > 1 else None
     with board(states_now) if states_now else contextlib.nullcontext() as shown:
         failed = _train(plan, slots, lock)
         with shown.by_itself() if shown else contextlib.nullcontext():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -174,9 +175,11 @@ def partitions() -> dict[str, dict[str, str]]:
     return {one["PartitionName"]: one for one in found if "PartitionName" in one}
 
 
-def refusal(script: Path) -> str:
-    """Why Slurm would not take a batch script, in its words, or nothing where it would; none is submitted."""
-    status, _, errors = _run(["sbatch", "--test-only", str(script)])
+def refusal(script: str) -> str:
+    """Why Slurm would not take a batch script's options, in its words, or nothing where it would; none is submitted."""
+    lines = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    options = [option for line in lines for option in shlex.split(line)]
+    status, _, errors = _run(["sbatch", "--test-only", *options, "--wrap=true"])
     said = [re.sub(r"^(sbatch: error|allocation failure): ", "", line) for line in _text(errors).strip().splitlines()]
     return ("; ".join(said) or f"exit status {status}") if status else ""
 

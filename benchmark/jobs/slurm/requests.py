@@ -90,17 +90,15 @@ def _script(parameters: Mapping[str, Any]) -> str:
 
 def of_requests(requests: Sequence[Request], partitions: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
     """Whether Slurm would take each, by its own word; and start it, as many sites queue what no partition allows."""
-    with tempfile.TemporaryDirectory() as folder:
-        for request in requests:
-            (script := Path(folder) / "job.sh").write_text(request.script)
-            most = max((minutes(one.get("MaxTime", "")) for one in request.partitions(partitions)), default=math.inf)
-            if refusal := commands.refusal(script):
-                yield Finding(f"{request}: Slurm refuses them, {refusal}", f"correct it in {request.place}")
-            elif request.parameters["time"] > most:
-                cure = f"they would wait for ever: set time in {request.place}"
-                yield Finding(f"{request}: their partition allows {most:g} minutes", cure)
-            else:
-                yield Finding(f"{request}: Slurm would take them")
+    for request in requests:
+        most = max((minutes(one.get("MaxTime", "")) for one in request.partitions(partitions)), default=math.inf)
+        if refusal := commands.refusal(request.script):
+            yield Finding(f"{request}: Slurm refuses them, {refusal}", f"correct it in {request.place}")
+        elif request.parameters["time"] > most:
+            cure = f"they would wait for ever: set time in {request.place}"
+            yield Finding(f"{request}: their partition allows {most:g} minutes", cure)
+        else:
+            yield Finding(f"{request}: Slurm would take them")
 
 
 def of_limits(
