@@ -5,14 +5,20 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import methods
 import paper_tables
 from analysis import study
+from benchmark.jobs.stale import Rest
+from benchmark.jobs.survey import Survey
+from benchmark.settings.suite_files import load_suite
+from benchmark.store import Store
 from tests.support import synthetic
 from tests.support.slurm_lab import Lab, write_texts
 
@@ -104,6 +110,20 @@ def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], opene
     """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
     assert lab.call(*command) == 0
     assert_opened_once(opened, lab, files=5)
+
+
+def test_what_is_known_of_runs_goes_at_once(lab: Lab) -> None:
+    """Oracle: Python's own count of references, without its collector, which would walk over all runs at the end."""
+    suite = load_suite(str(lab.file))
+    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs), Rest(lambda seeds: (), tuple))
+    assert len(survey.states()) == 3
+    known = weakref.ref(survey)
+    gc.disable()
+    try:
+        del survey
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Counter[Path], capsys) -> None:

@@ -58,8 +58,8 @@ class Survey:
         self._scores: Known = {}
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
-        self._method, self._ask_method = once(build), ask_once_a_row()
-        keys = lambda config: plan_keys(config, self._method, self._ask_method)  # noqa: E731
+        self._method, self._ask_method = both = once(build), ask_once_a_row()
+        keys = lambda config: plan_keys(config, *both)  # noqa: E731 - without `self`, which would be in a cycle
         self._wants = Wants(suite, configs, keys, rest) if rest else None
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
