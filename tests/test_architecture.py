@@ -312,6 +312,12 @@ def test_arguments_are_counted(code: str, count: int) -> None:
     assert isinstance(declared, ast.ClassDef) and arguments(declared) == count
 
 
+def test_one_function_asks_for_homes() -> None:
+    """`expanded` says of a user that is unknown what Python ends on. What a job is given, the node expands."""
+    ask = {module for module, tree in TREES.items() if "expanduser" in {getattr(n, "attr", "") for n in ast.walk(tree)}}
+    assert ask == {"benchmark.regular", "benchmark.jobs.slurm.staging"}
+
+
 def test_no_two_nones_stand_side_by_side_in_a_call() -> None:
     """A reader would have to count places to know what they are. Indices and tuples are no calls."""
     for path, tree in SOURCES.items():

@@ -294,6 +294,13 @@ def test_variables_of_the_environment_that_cannot_be_meant(variables, said, monk
     assert said in capsys.readouterr().err
 
 
+def test_an_option_knows_the_home(monkeypatch, tmp_path, capsys) -> None:
+    """Oracle: HOME, as a shell has it: `--runs=~/x` reaches Python as it is written."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run_all.main(["status", "demo", "--runs=~/x"]) == 0
+    assert str(tmp_path / "x") in capsys.readouterr().out
+
+
 def test_figures_need_no_screen() -> None:
     """Oracle: matplotlib refuses an unknown MPLBACKEND as it is imported."""
     words = [sys.executable, "-c", "import run_all; run_all.main(['status', 'demo']); import matplotlib.pyplot"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmark.data import docstrings, files
 from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
+from benchmark.regular import expanded
 from benchmark.settings.config import Domain, HubDataset, digest
 
 __all__ = ["DataError", "Document", "identity", "read"]
@@ -70,7 +71,7 @@ def identity(domain: Domain, valid_share: float) -> str:
     paths += [path for spec in (*domain.train, *domain.valid) for path in files.find(spec, Counter())]
     stats = [(str(path.resolve()), path.stat()) for path in paths]
     here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
-    here |= {key: [os.path.abspath(os.path.expanduser(spec)) for spec in here[key]] for key in ("train", "valid")}
+    here |= {key: [os.path.abspath(expanded(spec)) for spec in here[key]] for key in ("train", "valid")}
     return digest(
         {
             "format": FORMAT,

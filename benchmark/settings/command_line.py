@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmark.environment import check_environment
+from benchmark.regular import expanded
 from benchmark.settings.suite_names import suite_names
 from benchmark.sharing import check_sharing
 
@@ -49,9 +50,13 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
 def check_runs(options: argparse.Namespace) -> None:
     """Raise UserError where a command would write below --runs, and others who share that could not go on with it.
 
-    So it does for variables of the environment that cannot be meant.
+    So it does for variables of the environment that cannot be meant. Paths get their homes, which a shell leaves out
+    after `--runs=`; raises OSError for nobody's.
     """
     check_environment()
+    for name, value in vars(options).items():
+        if isinstance(value, Path):
+            setattr(options, name, expanded(str(value)))
     if options.command in WRITERS or (options.command == "verify" and options.stage):
         check_sharing(options.runs)
 

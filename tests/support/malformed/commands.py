@@ -77,6 +77,7 @@ def other_commands() -> Iterator[Case]:
         ("report", SUITE, "--view", "no_such", *PLACES): "no_such",
         ("speed", SUITE, "--pairs", "0", *RUNS): "--pairs",
         ("speed", SUITE, "--pairs", "-1", *RUNS): "--pairs",
+        ("status", SUITE, "--runs", "~no_such_user/x"): "~no_such_user/x",
         ("check", "nave"): "nave",
         ("check", "../er"): "../er",
         ("check", "_distillation"): "_distillation",
