@@ -308,9 +308,11 @@ def test_figures_need_no_screen() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_what_cannot_be_printed_is_one_line() -> None:
-    """Oracle: Linux's device that is always full."""
-    words = [sys.executable, "run_all.py", "status", "demo", "--runs", "/nonexistent"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_printed_is_one_line(unbuffered: str) -> None:
+    """Oracle: Linux's device that is always full, when a line is printed and when Python writes what it has kept."""
+    words = [sys.executable, "run_all.py", "cancel", "demo", "--runs", "/nonexistent"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(words, cwd=ROOT, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "error: what was printed cannot be written: No space left on device\n")
