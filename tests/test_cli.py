@@ -144,13 +144,15 @@ def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
 
 
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
-    """Oracle: a run under unit 'reference' whose budget is four of Naive's measured steps takes four steps."""
+    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and three and a half of its steps takes
+    four steps."""
     table = place / "times.json"
     code, text = cli("speed", "--pairs", 1, "--reference", table, "--methods", "naive")
     assert code == 0 and "Naive" in text
-    step = json.loads(table.read_text())["rows"][0]["stages"][0]["phases"]["adapt"]
+    times = json.loads(table.read_text())["rows"][0]["stages"][0]
+    step = times["phases"]["adapt"]
     assert step > 0
-    budget = ["budget.unit=reference", f"budget.amount={4 * step}", f"budget.reference={table}"]
+    budget = ["budget.unit=reference", f"budget.amount={times['set_up'] + 3.5 * step}", f"budget.reference={table}"]
     options = [part for item in budget for part in ("--set", item)]
     code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
     assert code == 0
