@@ -144,8 +144,7 @@ def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
 
 
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
-    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and three and a half of its steps takes
-    four steps."""
+    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its steps takes four."""
     table = place / "times.json"
     code, text = cli("speed", "--pairs", 1, "--reference", table, "--methods", "naive")
     assert code == 0 and "Naive" in text
