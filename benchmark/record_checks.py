@@ -178,10 +178,11 @@ def _flaw_of_spent(line: Line) -> str:
     charged = line.get("charged")
     if charged is not None and (lacks := _SPENT - charged.keys()):
         return f"its 'charged' has no {min(lacks)}"
-    for what, spent in [("charged", charged or {}), *(("phases", phase) for phase in line.get("phases", []))]:
-        for unit, value in spent.items():
-            if unit != "name" and not (isinstance(value, _NUMBER) and 0 <= value < math.inf):
-                return f"its {what!r} has {value!r:.20} {unit}, and nothing spends less than nothing"
+    for what, every in (("charged", [charged] if charged else []), ("phases", line.get("phases", ()))):
+        for spent in every:
+            for unit, value in spent.items():
+                if unit != "name" and not (isinstance(value, _NUMBER) and 0 <= value < math.inf):
+                    return f"its {what!r} has {value!r:.20} {unit}, and nothing spends less than nothing"
     return ""
 
 

@@ -252,7 +252,7 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
         if len(found) == len(kinds):
             break
         kind = known[index]
-        if kind in FIELDS and (kind in found or kind not in kinds):
+        if not lines[index] or (kind in FIELDS and (kind in found or kind not in kinds)):
             continue
         record = typed_line(kind, lines[index], of_stage) or _record(path, lines, index, of_stage)
         if record is not None and record["kind"] in kinds:

@@ -52,9 +52,9 @@ def read_bytes(path: Path | str, largest: int = LARGEST) -> bytes:
                 _refuse(path)
             _check_size(path, status.st_size, largest)
         size = len(parts[0])
-        while parts[-1]:
-            parts.append(os.read(descriptor, _ENOUGH))
-            size += len(parts[-1])
+        while part := os.read(descriptor, _ENOUGH):
+            parts.append(part)
+            size += len(part)
             _check_size(path, size, largest)  # of one that grows, too
         return b"".join(parts)
     except OSError as error:

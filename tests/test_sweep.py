@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 import methods
+from benchmark.jobs.known_stages import finished as stage_of
 from benchmark.jobs.local.board import Board, table
 from benchmark.jobs.states import FinishedStage, RunState, Scored, Trained
 from benchmark.jobs.status import table as status_table
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
-from benchmark.jobs.survey import _finished as stage_of
 from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line, time_left
 from benchmark.settings.config import Budget
 from benchmark.settings.suite_files import load_suite
@@ -99,11 +99,10 @@ def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None
         "evaluation": {"perplexity": {"python": 50.0}},
         "done": {"time": 3727.0, "charged": {"seconds": 20.0}},
     }
-    [one] = states(ER=("running", 0.0, []))
-    stage = stage_of(one.config, 0, last)
-    assert stage and seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 + 9)
-    anew = stage_of(one.config, 0, {**last, "stage": {**last["stage"], "time": 3707.0}})  # its checkpoint was lost
-    assert anew and (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
+    stage = stage_of(last, ["python"])
+    assert seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 + 9)
+    anew = stage_of({**last, "stage": {**last["stage"], "time": 3707.0}}, ["python"])  # its checkpoint was lost
+    assert (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
 
 
 def test_nothing_is_said_of_what_nobody_knows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -44,13 +44,11 @@ Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
 Known = dict[tuple[str, Wanted], Scored]  # the scores of a model that runs share, by what is asked for
 
 
-def scored(
-    suite: Suite, run: RunState, store: Store, last: Callable[[str], Mapping[str, records.Record]], known: Known
-) -> tuple[Scored, ...]:
+def scored(suite: Suite, run: RunState, store: Store, evaluated: Sequence[bool], known: Known) -> tuple[Scored, ...]:
     """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
 
-    `last` gives the last lines of a stage by kind, `known` is what was found so far. Until its first stage is trained
-    a run is taken for one without prompts, which is scored in one way only.
+    `evaluated` says of each stage whether its method evaluated it, and did not leave it out; `known` is what was found
+    so far. Until its first stage is trained a run is taken for one without prompts, which is scored in one way only.
     """
     config, keys, trained = run.config, run.trained.keys, run.trained.stages
     stages = [stage for stage in scored_stages(suite, config) if stage < trained or run.state != "failed"]
@@ -63,25 +61,28 @@ def scored(
             found.append(Scored(name, len(wanted)))
             continue
         if (keys[stage], wanted) not in known:
-            known[keys[stage], wanted] = _of_model(keys[stage], wanted, store, last)
+            known[keys[stage], wanted] = _of_model(keys[stage], wanted, store, evaluated[stage])
         found.append(known[keys[stage], wanted])
     return tuple(found)
 
 
-def _of_model(key: str, wanted: Wanted, store: Store, last: Callable[[str], Mapping[str, records.Record]]) -> Scored:
+def _of_model(key: str, wanted: Wanted, store: Store, evaluated: bool) -> Scored:
     """The scores of one model that are wanted. Raises RecordsError for a file with those of another."""
     every = _lines(path := store.scores_of_stage(key))
-    if wrong := flaw_of_owners((one.stage_key for one in every), key):
+    if wrong := flaw_of_owners({one.stage_key for one in every}, key):
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
-    lines = [one for one in every if (one.task, one.prompt, one.seed) in wanted]
-    there = {(one.task, one.prompt, one.seed): (one.time, one.seconds) for one in lines if one.kind == "score"}
-    missing = len(wanted) - len(there)
-    if missing and "evaluation" not in last(key):
-        missing = 0  # the method has left the stage out
-    lost = (
-        [one.error for one in lines if one.error and (one.task, one.prompt, one.seed) not in there] if missing else []
-    )
-    return Scored(key, missing, tuple(there.values()), shown(lost[-1]) if lost else "")
+    there: dict[tuple[str, str, int], tuple[float, float]] = {}
+    lost: list[tuple[tuple[str, str, int], str]] = []
+    for one in every:
+        if (score := (one.task, one.prompt, one.seed)) not in wanted:
+            continue
+        if one.kind == "score":
+            there[score] = one.time, one.seconds
+        elif one.error:
+            lost.append((score, one.error))
+    missing = len(wanted) - len(there) if evaluated else 0
+    errors = [error for score, error in lost if score not in there] if missing else []
+    return Scored(key, missing, tuple(there.values()), shown(errors[-1]) if errors else "")
 
 
 @of_a_row

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.record_lines import DoneLine, StageLine
 from benchmark.settings.config import RunConfig
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
@@ -114,8 +113,11 @@ class Trained:
 class RecordedStage:
     """What a wall time of a stage depends on, and whether memory held its rows."""
 
-    begun: StageLine
-    done: DoneLine | None
+    domain: str
+    machine: str  # those that it had to itself, in words
+    crowded: str = ""  # the share of its cores that other programs left it, where it lacked some
+    jumped: float = 0.0  # seconds by which the time of day was set meanwhile, or the machine slept
+    micro_batch_size: int | None = None  # rows of a forward pass, where memory did not hold those that were asked for
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from benchmark.jobs.slurm.commands import shortened
 from benchmark.jobs.states import FAILED, UNKNOWN, JobState, RunState, StateName
 from benchmark.jobs.survey import PAUSE, Survey
 from benchmark.jobs.sweep import sweep_line, to_show
-from benchmark.records import crowded
 from benchmark.settings.config import Suite
 from benchmark.settings.units import UNITS, duration
 
@@ -210,32 +209,32 @@ def failed_scores(states: Sequence[RunState]) -> list[str]:
 def lacked_cores(states: Sequence[RunState]) -> list[str]:
     """A warning for each run under a budget of wall time that other programs slowed."""
     return [
-        f"! {one.config.label}: {stage.begun['domain']} had {share}: its wall time bought less"
+        f"! {one.config.label}: {stage.domain} had {stage.crowded}: its wall time bought less"
         for one in states
         for stage in one.stages
-        if stage.done and (share := crowded([stage.done]))
+        if stage.crowded
     ]
 
 
 def jumped(states: Sequence[RunState]) -> list[str]:
     """A note for each run under a budget of wall time while which a machine slept, or its time of day was set."""
     return [
-        f"! {one.config.label}: in {stage.begun['domain']} the machine slept, or its time of day was set, by "
-        f"{seconds:,.0f} s in all: none is charged, but times in records are by that clock"
+        f"! {one.config.label}: in {stage.domain} the machine slept, or its time of day was set, by "
+        f"{stage.jumped:,.0f} s in all: none is charged, but times in records are by that clock"
         for one in states
         for stage in one.stages
-        if stage.done and (seconds := stage.done.get("cores", {}).get("jumped", 0.0))
+        if stage.jumped
     ]
 
 
 def short_of_memory(states: Sequence[RunState]) -> list[str]:
     """A note for each stage that memory did not hold as many rows of a forward pass for as were asked for."""
     return [
-        f"! {one.config.label}: in {stage.begun['domain']} memory held {rows} rows of a forward pass, fewer than were "
-        f"asked for: its results are the same up to rounding; training.micro_batch_size = {rows} asks for so many"
+        f"! {one.config.label}: in {stage.domain} memory held {rows} rows of a forward pass, fewer than were asked "
+        f"for: its results are the same up to rounding; training.micro_batch_size = {rows} asks for so many"
         for one in states
         for stage in one.stages
-        if stage.done and (rows := stage.done.get("micro_batch_size"))
+        if (rows := stage.micro_batch_size)
     ]
 
 
@@ -244,13 +243,7 @@ def different_hardware(states: Sequence[RunState]) -> list[str]:
     rows: dict[str, list[str]] = {}
     for one in states:
         for stage in one.stages:
-            machine = stage.begun["provenance"]["hardware"]
-            name = f"{machine['count']} x {machine['device']}"
-            # "user" and the like leave others of a kind on the node; older records do not say
-            name += " beside others" if machine.get("exclusive", True) not in (True, None) else ""
-            if (others := machine.get("side_by_side", 1)) > 1:
-                name += f", {len(machine['own_cores'])} of its cores for each of {others} runs"
-            rows.setdefault(name, []).append(one.config.row)
+            rows.setdefault(stage.machine, []).append(one.config.row)
     if len(rows) < 2:
         return []
     parts = [f"{name} ({', '.join(dict.fromkeys(labels))})" for name, labels in rows.items()]

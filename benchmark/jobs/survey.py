@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -14,14 +13,15 @@ from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
 from benchmark.garbage import no_collections
 from benchmark.jobs import executors
+from benchmark.jobs.known_stages import KnownStage, read_stage
 from benchmark.jobs.plan import data_key, plan_keys
 from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.stale import Rest, Wants
-from benchmark.jobs.states import FinishedStage, JobState, RecordedStage, RunState, Trained
+from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
 from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
 from benchmark.lease import Lease
-from benchmark.record_checks import flaw_of_run, flaw_of_stage
+from benchmark.record_checks import flaw_of_run
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
@@ -54,7 +54,7 @@ class Survey:
         self._starts: dict[str | None, int] = {}
         self._trains = False
         self._states: dict[str, RunState] = {}
-        self._lines: dict[str, dict[str, records.Record]] = {}
+        self._stages: dict[tuple[str, tuple[str, ...]], KnownStage] = {}
         self._scores: Known = {}
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
@@ -70,7 +70,7 @@ class Survey:
     @no_collections()
     def states(self, lately: bool = False) -> list[RunState]:
         """The state of each run now; of jobs, what executors said `lately` will do for who looks at it often."""
-        self._lines, self._scores = {}, {}
+        self._stages, self._scores = {}, {}
         self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
         if not lately or time.monotonic() - self._asked_at > PAUSE:
             self._ask()
@@ -129,25 +129,22 @@ class Survey:
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
             keys = stage_keys(config, self._method(config.method, config.options), corpus.texts, self._ask_method)
-        lasts = [self._last(key) for key in keys]
-        names = [domain.name for domain in config.domains]
-        for stage, (key, last) in enumerate(zip(keys, lasts, strict=True)):
-            ends = [last[kind] for kind in ("stage", "evaluation", "done") if kind in last]
-            if wrong := flaw_of_stage(ends, key, names[: stage + 1]):
-                raise records.RecordsError(f"{self.store.stage(key) / records.STAGE_FILE}: {wrong}; {records.CURE}")
-        done = sum(1 for _ in takewhile(lambda last: "done" in last, lasts))
-        spent = [last.get("done") or last.get("evaluation") for last in lasts]
-        seconds = sum(float(line["charged"]["seconds"]) if line else 0.0 for line in spent)
-        finished = tuple(_finished(config, stage, last) for stage, last in enumerate(lasts[:done]))
-        trained = Trained(tuple(keys), done, seconds, corpus is not None, tuple(filter(None, finished)))
+        names = tuple(domain.name for domain in config.domains)
+        stages = [self._stage(key, names[: index + 1]) for index, key in enumerate(keys)]
+        done = sum(1 for _ in takewhile(lambda stage: stage.done, stages))
+        finished = tuple(stage.finished for stage in stages[:done] if stage.finished)
+        seconds = sum(stage.seconds for stage in stages)
+        trained = Trained(tuple(keys), done, seconds, corpus is not None, finished)
         # a kill may come between the last stage's end and the run's
         if done == len(config.domains) and recorded == keys and "done" in lines:
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
-        restarts, noted, trained = max(0, self._starts.get(run, 0) - 1), self._noted(config, recorded), found.trained
+        known = stages if keys == recorded else [self._stage(key, ()) for key in recorded]
+        restarts, noted, trained = max(0, self._starts.get(run, 0) - 1), _noted(config, known), found.trained
         if self.suite.tasks:
-            scores = scored(self.suite, found, self.store, self._last, self._scores)
+            evaluated = [stage.evaluated for stage in stages]
+            scores = scored(self.suite, found, self.store, evaluated, self._scores)
             trained = dataclasses.replace(trained, scored=scores)
         return dataclasses.replace(found, trained=trained, restarts=restarts, stages=noted)
 
@@ -200,19 +197,12 @@ class Survey:
             return f"its next stage is trained by {owner}; {ends} ends that"
         return f"waits for its next stage, which {owner} trains; {ends} ends that"
 
-    def _last(self, key: str) -> dict[str, records.Record]:
-        """The last lines of a stage by kind; runs that share it ask once."""
-        if key not in self._lines:
+    def _stage(self, key: str, learned: tuple[str, ...]) -> KnownStage:
+        """What is known of a stage, see `read_stage`; runs that share it ask once."""
+        if (key, learned) not in self._stages:
             is_there = key in self._begun_stages
-            self._lines[key] = self.store.last_of_stage(key, "done", "evaluation", "resumed") if is_there else {}
-        return self._lines[key]
-
-    def _noted(self, config: RunConfig, recorded: Sequence[str]) -> tuple[RecordedStage, ...]:
-        """A run's stages as they were recorded; where they spend no wall time, those that memory was short for."""
-        lines = [one for one in map(self._last, recorded) if "stage" in one]
-        if not UNITS[config.budget.unit].is_wall_time:
-            lines = [one for one in lines if "micro_batch_size" in one.get("done", {})]
-        return tuple(RecordedStage(one["stage"], one.get("done")) for one in lines)  # type: ignore[arg-type]
+            self._stages[key, learned] = read_stage(self.store, key, learned) if is_there else KnownStage()
+        return self._stages[key, learned]
 
 
 def _last_of_each(known: Sequence[JobState]) -> dict[str, JobState]:
@@ -239,18 +229,10 @@ def _progress(last: Heartbeat, config: RunConfig) -> str:
     )
 
 
-def _finished(config: RunConfig, stage: int, last: dict[str, records.Record]) -> FinishedStage | None:
-    """What the last lines of a stage's records say of it; None of one that evaluated nothing."""
-    if "evaluation" not in last or "stage" not in last:
-        return None
-    found = [last["evaluation"]["perplexity"].get(domain.name) for domain in config.domains[: stage + 1]]
-    ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
-    begun = max((last[kind] for kind in ("stage", "resumed") if kind in last), key=lambda line: float(line["time"]))
-    before = float(begun.get("charged", {}).get("seconds", 0.0))  # a stage that begins has spent nothing
-    share = sum(phase["share"] for phase in last["stage"]["phases"])
-    return FinishedStage(
-        ap, float(last["done"]["charged"]["seconds"]), last["done"]["time"] - begun["time"], share, before
-    )
+def _noted(config: RunConfig, stages: Sequence[KnownStage]) -> tuple[RecordedStage, ...]:
+    """Those of a run's stages that `status` may have a note on: where they spend wall time all that have begun."""
+    found, all_of_them = [stage.recorded for stage in stages], UNITS[config.budget.unit].is_wall_time
+    return tuple(one for one in found if one and (all_of_them or one.micro_batch_size))
 
 
 def _join(*parts: str) -> str:
