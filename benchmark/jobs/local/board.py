@@ -22,6 +22,10 @@ from benchmark.training.progress import IN_PROGRESS
 
 EVERY, LINE = 2.0, 60.0  # seconds between two looks at the records: on a terminal, and in a file where nothing ends
 PAUSE = 0.5  # seconds between two thoughts of that
+SHORT, REST = (
+    0.1,
+    9.0,
+)  # seconds of a look that nobody feels; after a longer one nothing is looked at for so many times it
 WIDTH, HEIGHT = 100, 24  # of the table in a file
 STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
 STATE, GAP = 11, 2  # letters of the longest state, and between two columns
@@ -32,11 +36,12 @@ class Board(io.TextIOBase):
 
     What begins with a carriage return replaces the last line. `flush` draws again when it is time to. It looks at
     records only where the clock of a stage in this process stands still: when a line is written, or between segments.
+    Of thousands of runs a look takes long, and runs side by side wait for it: then most of the time it looks at none.
     """
 
     def __init__(self, states_now: StatesNow, out: TextIO) -> None:
         self._states_now, self._out, self._said, self._now = states_now, out, "", ""
-        self._next, self._ended, self._quarters = 0.0, 0, 0
+        self._next, self._rests, self._owes, self._ended, self._quarters = 0.0, 0.0, False, 0, 0
         self._lock = threading.RLock()
         self._terminal = Live(console=Console(file=out), auto_refresh=False, transient=True) if out.isatty() else None
 
@@ -57,14 +62,14 @@ class Board(io.TextIOBase):
 
     def flush(self) -> None:
         with self._lock:
-            if time.monotonic() < self._next:
+            if time.monotonic() < max(self._next, self._rests):
                 return
             if not self._terminal:
                 if not self._now:  # else in the middle of a line
-                    self._tell(self._states_now())
+                    self._tell(self._look())
                 return
             self._next = time.monotonic() + EVERY
-            console, states = self._terminal.console, self._states_now()
+            console, states = self._terminal.console, self._look()
             below = [Text(sweep_line(states)), Text(self._now, style="dim")]
             height = console.height - sum(len(text.wrap(console, console.width)) for text in below) - 1
             self._terminal.update(Group(*table(states, console.width, height), *below), refresh=True)
@@ -96,11 +101,20 @@ class Board(io.TextIOBase):
             return
         self._out.write(f"{line}\n")
         if IN_PROGRESS not in line:
-            self._tell(self._states_now(), ended=True)
+            self._owes = True
+            if time.monotonic() >= self._rests:
+                self._tell(self._look())
         self._out.flush()
 
-    def _tell(self, states: Sequence[RunState], ended: bool = False) -> None:
-        """In a file: the line of the sweep if it is another one, where something has `ended`, or else a stage or score.
+    def _look(self) -> Sequence[RunState]:
+        begun = time.monotonic()
+        states = self._states_now()
+        took = time.monotonic() - begun
+        self._rests = time.monotonic() + (REST * took if took > SHORT else 0.0)
+        return states
+
+    def _tell(self, states: Sequence[RunState]) -> None:
+        """In a file: the line of the sweep if it is another one, where a line or else a stage or score has ended.
 
         Before it the table, with the first stage that is there, and whenever another quarter of the budget is spent.
         """
@@ -108,7 +122,8 @@ class Board(io.TextIOBase):
         stages = sum(len(one.trained.finished) for one in states)
         now = stages + sum(len(model.ran) for one in states for model in one.trained.scored)
         said = sweep_line(states)
-        if said == self._said or not (ended or now > self._ended):
+        owes, self._owes = self._owes, False
+        if said == self._said or not (owes or now > self._ended):
             return
         quarters = 1 + int(4 * spent(states)) if stages else 0
         if quarters > self._quarters:
@@ -127,6 +142,8 @@ class Board(io.TextIOBase):
             self._terminal.stop()
             states = self._states_now()  # all of them: from here on one can scroll back
             self._terminal.console.print(*table(states, self._terminal.console.width), Text(sweep_line(states)))
+        elif self._owes:
+            self._tell(self._states_now())
 
 
 @contextlib.contextmanager
