@@ -230,7 +230,7 @@ def _progress(last: Heartbeat, config: RunConfig) -> str:
 
 
 def _noted(config: RunConfig, stages: Sequence[KnownStage]) -> tuple[RecordedStage, ...]:
-    """Those of a run's stages that `status` may have a note on: where they spend wall time all that have begun."""
+    """The stages of a run that `status` may have a note on: where they spend wall time all that have begun."""
     found, all_of_them = [stage.recorded for stage in stages], UNITS[config.budget.unit].is_wall_time
     return tuple(one for one in found if one and (all_of_them or one.micro_batch_size))
 
