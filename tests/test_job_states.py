@@ -43,7 +43,7 @@ def lab(tmp_path) -> Lab:
         ([STARTED, STARTED], {"7": commands.Queued("PENDING", "BeginTime", "")}, {}, "waiting", "BeginTime; 0 of 2"),
         ([STARTED, {"kind": "ended", "state": "failed", "error": "a\nb"}], {}, {}, "failed", "b"),
         ([STARTED, {"kind": "ended", "state": "stopped", "error": "why"}], {}, {}, "interrupted", "why"),
-        ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "ended without a word (OUT_OF_MEMORY)"),
+        ([STARTED], {}, {"7": "OUT_OF_MEMORY"}, "failed", "word (OUT_OF_MEMORY): its processes took more memory"),
         ([STARTED], {}, {"7": "NODE_FAIL"}, "interrupted", "(NODE_FAIL)"),
         ([STARTED], {}, None, "interrupted", "sacct does not say how"),
         ([STARTED], {}, {}, "unknown", "gone from the queue, and sacct still says nothing; started on n1"),

@@ -1,23 +1,35 @@
 """Several processes of one run of which one has no memory: whoever starts them anew goes on with fewer rows at once.
 
-What Slurm does is in tests/test_slurm.py, and one process, which goes on by itself, in tests/test_recovery.py.
+And what the kernel kills for memory, which its parent tells. What Slurm does is in tests/test_slurm.py, and one
+process, which goes on by itself, in tests/test_recovery.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmark import records
+from benchmark.instruments import lab as instruments
+from benchmark.jobs import side_by_side, slots
 from benchmark.jobs.plan import to_train
+from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.states import RunState, Trained
-from benchmark.settings.config import RunConfig
-from benchmark.store import Store
+from benchmark.jobs.training_graph import Segment
+from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.store import Heartbeat, Store
+from benchmark.training.fewer_rows import rows_held, seconds_failed
+from benchmark.training.method import LifelongMethod
+from methods.naive import Naive
 from tests.support.slurm_lab import Lab, copy_code, submitting
 from tests.support.thorough import only_thorough
 
@@ -61,3 +73,68 @@ def test_only_what_torchrun_has_begun_again_takes_up_a_run_short_of_memory(monke
     assert to_train(states, retry_failed=False) == []
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert to_train(states, retry_failed=False) == states[:1] and to_train(states, retry_failed=True) == states
+
+
+@dataclass
+class TooLarge(LifelongMethod):
+    """No machine holds a row of it."""
+
+    def loss(self, learner, batch):
+        raise MemoryError
+
+
+def test_a_run_of_which_memory_holds_no_row_says_so(tmp_path: Path) -> None:
+    """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
+    lab = instruments.Lab("naive", lambda *_: TooLarge(), tmp_path)
+    run = lab.run(lab.config(), "no-row")
+    with pytest.raises(ConfigError, match=r"model of stage 0 and one row .*: take a smaller model"):
+        run.train()
+    failed = records.last(run.store.run_file(run.config), "failed")
+    assert failed and "take a smaller model" in failed["error"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "gpu", "said", "rows"),
+    [
+        ((3, 4), None, "the kernel killed its process for lack of memory; `run --retry-failed` goes on with 4 rows", 4),
+        ((3, 4), 0, "the kernel killed its process for lack of memory: let it have more, or fewer runs go", 8),
+        ((3, 3), None, "its process died, exit status -9; `run` goes on", 8),
+        ((None, None), None, "if the kernel killed it for lack of memory, training.micro_batch_size = 4 needs less", 8),
+    ],
+)
+def test_what_the_kernel_kills_for_memory_goes_on_with_fewer_rows(
+    counts: tuple[int | None, int | None], gpu: int | None, said: str, rows: int, tmp_path: Path, monkeypatch
+) -> None:
+    """Oracle: by hand: half of eight rows where the kernel has counted such a kill (Linux, Documentation/filesystems/
+    proc.rst: oom_kill of /proc/vmstat) and a CPU trains; what the run said of its time last is charged, once."""
+    lab = instruments.Lab("naive", lambda *_: Naive(), tmp_path)
+    run = lab.run(lab.config(), "killed")
+    run._record_run()
+    heartbeat = Heartbeat(
+        stage=0, domain="json", phase="adapt", fraction=0.5, seconds=30.0, tokens_per_second=1.0, time=0.0
+    )
+    run.store.heartbeat(run.config).write_text(json.dumps(heartbeat))
+    vmstat = tmp_path / "vmstat"
+    monkeypatch.setattr(slots, "COUNTS", vmstat)
+
+    def told(count: int | None) -> None:
+        vmstat.write_text("" if count is None else f"oom_kill_disable 9\noom_kill {count}\n")
+
+    def dies(*_: object) -> None:
+        told(counts[1])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def train(*_: object, **__: object) -> Callable[..., None]:
+        return dies
+
+    monkeypatch.setattr(side_by_side, "TrainRun", train)
+    told(counts[0])
+    share = WorkerShare(slots.Slot((), 1, gpu), 1, lab.build, run.store.root, start="fork")
+    worker = side_by_side.Worker(share)
+    worker.train(Segment("key", "name", run.config))
+    outcome, why = worker.receive()
+    worker.close(kill=False)
+    assert outcome == "failed" and said in why
+    assert rows_held(run.config, run.store, 0) == rows
+    assert seconds_failed(run.config, run.store, run.keys[0]) == (30.0 if rows < 8 else 0.0)
+    assert (records.read(run.store.run_file(run.config))[-1]["kind"] == "failed") == (counts[1] == 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import pytest
@@ -53,3 +54,26 @@ def test_a_run_that_nobody_answers_for_is_as_far_as_it_last_said(
     assert f"1 unknown; {17 if word is None else 58}% of the budget" in first
     progress = f"; {word}stage 2 of 2: sea, adapt, 50%, 70 tokens/s"
     assert (progress if word is not None else "; 1 of 2 stages done") in line and "Slurm does not answer" in line
+
+
+@pytest.mark.parametrize("place", ["Run.__init__", "Run._evaluate_start"])
+def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monkeypatch, capsys, place: str) -> None:
+    """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it again."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    lab.write('{ method = "naive" }')
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[2, 2]"))
+    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"benchmark.training.run.{place}", fails)
+        assert lab.call("run") == 1
+    said = capsys.readouterr().err
+    [file] = (lab.runs / "suites" / "tiny").glob("naive-s0-*.jsonl")
+    assert f"(tracebacks, if any, in {file})" in said and "no room" in file.read_text()
+    assert lab.call("status") == 1
+    told = capsys.readouterr().out
+    assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
+    assert lab.call("run", "--retry-failed") == 0
+    assert lab.states()["Naive"].state == "done"

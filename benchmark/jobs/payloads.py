@@ -6,11 +6,13 @@ What a job works with is imported when it begins: plans are made of payloads, an
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store
@@ -62,7 +64,7 @@ class TrainRun:
         from benchmark.training.stage import Stopped, Taken, polled
 
         config, store = self.config, Store(self.runs)
-        name = f"{config.suite}: {config.row}, seed {config.seed}"
+        name, run = f"{config.suite}: {config.row}, seed {config.seed}", None
         line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
         try:
             if self.scratch:
@@ -82,6 +84,9 @@ class TrainRun:
             line.finish("stopped; goes on from what it has kept")
             raise
         except Exception as error:
+            if not run and world.leads:  # else it has said so itself
+                why = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+                records.append(store.run_file(config), {"kind": "failed", "stage": 0, "rank": 0, **why})
             line.finish(f"failed: {error}")
             raise
         crowded = f"; something ran beside it: {', '.join(found)}" if (found := run.crowded()) else ""

@@ -22,10 +22,12 @@ from typing import Literal
 import torch
 
 from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.slots import Slot
+from benchmark.jobs.slots import Slot, memory_kills
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.models.devices import take_share
+from benchmark.store import Store
+from benchmark.training.fewer_rows import record_kill, rows_asked
 from benchmark.training.method import Build
 from benchmark.training.processes import join
 from benchmark.training.stage import Stopped, Taken
@@ -119,11 +121,12 @@ class Worker:
         self.share = share
         self.segment: Segment | None = None  # that it trains now
         self._asked = False
+        self._kills = memory_kills()
         self._start()
 
     def train(self, segment: Segment) -> None:
         """Begin; `receive` says when it has ended."""
-        self.segment = segment
+        self.segment, self._kills = segment, memory_kills()
         try:
             self.connection.send(segment)
         except OSError:  # it has died since its last one, when it had nothing in hand
@@ -145,8 +148,8 @@ class Worker:
             said, outcome = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
-            said, outcome = f"its process died, exit status {self.process.exitcode}", "failed"
-            print(f"{self.segment.name}  {said}; `run` goes on", file=sys.stderr, flush=True)
+            said, outcome = self._cause_of_death(self.segment), "failed"
+            print(f"{self.segment.name}  {said}", file=sys.stderr, flush=True)
             if not self._asked:
                 self._start()
         if outcome:
@@ -154,6 +157,19 @@ class Worker:
         else:
             print(said, end="", file=sys.stderr, flush=True)
         return outcome, said
+
+    def _cause_of_death(self, segment: Segment) -> str:
+        """Why its process died, by what the kernel tells, and what goes on with the run."""
+        said = f"its process died, exit status {self.process.exitcode}; `run` goes on"
+        if self.process.exitcode != -signal.SIGKILL:
+            return said
+        kills = memory_kills()
+        if kills is None or self._kills is None:
+            half = -(-rows_asked(segment.config) // 2)
+            return f"{said}; if the kernel killed it for lack of memory, training.micro_batch_size = {half} needs less"
+        if kills == self._kills:
+            return said
+        return record_kill(segment.config, Store(self.share.runs), halves=self.share.slot.gpu is None)
 
     def close(self, kill: bool) -> None:
         if kill:

@@ -34,6 +34,7 @@ from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, read_heartbeat
 from benchmark.training import checkpoint
+from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, seconds_failed
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
@@ -131,18 +132,19 @@ class Run:
         takes fewer rows at once it is ShortOfMemory, in the process that recorded it.
         """
         self._record_run()
-        self._evaluate_start()
         count = len(self.keys) if last_stage is None else last_stage + 1
-        for index in range(count):
-            try:
+        index = 0
+        try:
+            self._evaluate_start()
+            for index in range(count):
                 while not self._train_stage(index):
                     pass
-            except (Stopped, KeyboardInterrupt, LeaseLost):
-                raise
-            except Exception as error:
-                if self._record_failure(index, error):
-                    raise ShortOfMemory from error
-                raise
+        except (Stopped, KeyboardInterrupt, LeaseLost):
+            raise
+        except Exception as error:
+            if self._record_failure(index, error):
+                raise ShortOfMemory from error
+            raise
         if count == len(self.keys):
             self._record("done")
 
@@ -224,14 +226,14 @@ class Run:
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
         and whoever starts them anew goes on as they said.
         """
-        precision, rows = self._precision(), self.world.agree(self._rows(index))
+        precision, rows = self._precision(), self.world.agree(rows_held(self.config, self.store, index))
         config = with_training(self.config, precision=precision)
-        if rows < self._rows_wanted:
+        if rows < rows_asked(self.config):
             config = with_training(config, micro_batch_size=rows)
         if precision != self._precision_here:
             told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
             _log.warning(told, folder, precision, self._precision_here)
-        spent = self._spent(index)
+        spent = seconds_failed(self.config, self.store, self.keys[index])
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
@@ -239,32 +241,18 @@ class Run:
                     training = self._stage_run(config, index, folder, lease, spent)
                     return self._keep(training, training.run(), index, folder, lease)
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or rows == 1 or self.world.size > 1:
+                if not is_out_of_memory(error) or self.world.size > 1:
                     self._spent_here = training.clock.seconds_here if training else spent
                     raise
+                if rows == 1:
+                    raise ConfigError(
+                        f"memory does not hold the model of stage {index} and one row of a forward pass: take a "
+                        "smaller model, shorter rows, or a machine with more"
+                    ) from error
             spent = training.clock.give_up() if training else spent
             rows = -(-rows // 2)
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
             config = with_training(config, micro_batch_size=rows)
-
-    @property
-    def _rows_wanted(self) -> int:
-        return self.config.training.micro_batch_size or self.config.training.batch_size
-
-    def _rows(self, stage: int) -> int:
-        """Rows of a forward pass: those asked for, or fewer where several processes had no memory for them.
-
-        Nor have they for a later stage's model, which is as large at least.
-        """
-        told = records.read(self.store.run_file(self.config))
-        failed = [line for line in told if line["kind"] == "failed" and line["stage"] <= stage]
-        fewer: list[int] = [line["micro_batch_size"] for line in failed if "micro_batch_size" in line]
-        return min([self._rows_wanted, *fewer])
-
-    def _spent(self, stage: int) -> float:
-        """Seconds that attempts of several processes which had no memory for a stage have charged it."""
-        told = [line for line in records.read(self.store.run_file(self.config)) if line["kind"] == "failed"]
-        return max((line["seconds"] for line in told if line.get("key") == self.keys[stage]), default=0.0)
 
     def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
         """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
@@ -351,9 +339,8 @@ class Run:
         if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
             return False
         text, fewer = f"{type(error).__name__}: {error}", dict[str, Any]()
-        rows = min(self._rows(stage), self.config.training.batch_size // self.world.size)
-        if self.world.size > 1 and is_out_of_memory(error) and rows > 1:
-            half = -(-rows // 2)
+        short = self.world.size > 1 and is_out_of_memory(error)
+        if short and (half := half_as_many(self.config, self.store, stage, self.world.size)):
             text += (
                 f": memory does not hold the rows of a forward pass; `run --retry-failed` goes on with {half} at once"
             )

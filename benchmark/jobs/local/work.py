@@ -63,8 +63,8 @@ def work_through(plan: Plan) -> int:
     if failed:
         files = ", ".join(str(store.run_file(config)) for config in failed[:SHOWN])
         print(
-            f"{len(failed)} runs failed, for the reasons that their lines above say (with tracebacks in {files}); mend "
-            "that, and the same command with --retry-failed goes on from their checkpoints",
+            f"{len(failed)} runs failed, for the reasons that their lines above say (tracebacks, if any, in {files}); "
+            "mend that, and the same command with --retry-failed goes on from their checkpoints",
             file=sys.stderr,
         )
     if unscored:

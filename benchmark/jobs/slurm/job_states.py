@@ -21,6 +21,7 @@ from benchmark.regular import read_text
 
 CONTROLLER = "controller"  # the file that says whose jobs a cluster's folder holds
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
+CURES = {"OUT_OF_MEMORY": ": its processes took more memory than it asked for: set a larger mem in [slurm]"}
 # what sacct says of a job that has not ended, for a while also of one that has: its accounts come after the queue
 GOING = (
     *("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "COMPLETING"),
@@ -104,7 +105,7 @@ def _state_of(job: Job, queued: Queued | None, endings: Mapping[str, str] | None
         return unanswered(job, f"gone from the queue, and sacct still says {ending}")
     # what a bundle had in hand is at fault; all of it where it died before the first
     failed = ending in FAILURES and (job.begun or not begun)
-    return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending})")
+    return _state(job, "failed" if failed else "interrupted", f"ended without a word ({ending}){CURES.get(ending, '')}")
 
 
 def _ended(job: Job, end: Ended) -> JobState:
