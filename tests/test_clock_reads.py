@@ -25,7 +25,8 @@ CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "clock_get
 }
 ALSO_NAMES_OF_NUMBERS = {"time", "times"}  # a field may be called so: these count where they are called, or a module's
 LOOKS_UP = ("getattr", "attrgetter", "methodcaller")
-FILES_WITHOUT = ("/proc/cpuinfo", "/proc/meminfo", "/proc/vmstat")  # of those in which the kernel says how long what took
+# of the files in which the kernel says how long what took
+FILES_WITHOUT = ("/proc/cpuinfo", "/proc/meminfo", "/proc/vmstat")
 PROGRAMS = {"date", "uptime", "hwclock", "timedatectl", "ps", "perf"}
 READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
