@@ -103,6 +103,23 @@ def test_a_bundle_that_died_before_its_first_run_has_failed_for_all(lab: Lab, mo
     assert len(to_train(found.values(), retry_failed=True)) == 2
 
 
+@pytest.mark.parametrize(("bundled", "state"), [(False, "interrupted"), (True, "waiting")])
+def test_a_score_whose_training_has_failed_is_not_under_way(lab: Lab, monkeypatch, bundled: bool, state: str) -> None:
+    """Oracle: Slurm cancels what needs a success that will not come (kill_on_invalid_dep), but seconds later: what is
+    tried again has a score of its own. A bundle succeeds, and the scores of its runs begin."""
+    lab.write('{ method = "naive" }', tasks=write_task(lab.folder))
+    [score] = [job for job in lab.plan().jobs() if job.kind == "score"]
+    ask(monkeypatch, {"8": commands.Queued("PENDING", "DependencyNeverSatisfied", "")})
+    failed = {"kind": "ended", "state": "failed", "error": "why", "key": lab.config("Naive").id}
+    write_job(lab, "Naive", STARTED, failed, bundled=bundled)
+    write_job(lab, "Naive", id="8", key=score.key, run=None, needs=["7"])
+    known = SlurmExecutor(lab.plan().suite, Store(lab.runs)).jobs()
+    assert [job.state for job in known] == ["failed", state]
+    plan = dataclasses.replace(lab.plan(), options=LaunchOptions(retry_failed=True))
+    kinds = ["prepare", "train", "score", "report"]
+    assert [job.kind for job in plan.jobs(known)] == [kind for kind in kinds if kind != "score" or not bundled]
+
+
 def test_a_score_that_died_before_its_first_word_waits_until_it_is_asked_for(lab: Lab, monkeypatch) -> None:
     """Oracle: the order in time, by hand. Submitted with what trains its model, it cannot have begun before that had
     ended; the failure is no more about a model that was trained since."""

@@ -46,6 +46,13 @@ def states_of(known: Sequence[Job], queue: Mapping[str, Queued]) -> list[JobStat
         if job.end:  # those of a bundle end one by one
             ends[job.file.parent, job.id] = max(job.end["time"], ends.get((job.file.parent, job.id), 0.0))
     states = [_state_of(job, queue.get(job.id), endings, job.file in begun) for job in known]
+    lost = {
+        (job.file.parent, job.id)
+        for state, job in zip(states, known, strict=True)
+        # a bundle that came to the end of a run succeeds, whatever became of that
+        if state.state in ("failed", "interrupted") and not job.is_over
+    }
+    states = [_if_it_can_start(state, job, lost) for state, job in zip(states, known, strict=True)]
     found = [_with_a_start(state, job, ends) for state, job in zip(states, known, strict=True)]
     return [_if_rendered_since(state, job) for state, job in zip(found, known, strict=True)]
 
@@ -55,6 +62,13 @@ def _silent_since(known: Sequence[Job], gone: Set[str], endings: Mapping[str, st
     failed = [job for job in known if job.begun and job.id in gone and endings.get(job.id) in FAILURES]
     began = commands.began(job.id for job in failed) if failed else {}
     return {job.file for job in failed if began.get(job.id, 0.0) > job.starts[-1]["time"]}
+
+
+def _if_it_can_start(state: JobState, job: Job, lost: Set[tuple[Path, str]]) -> JobState:
+    """A job that waits for another's success which is `lost` is over: Slurm cancels it within seconds."""
+    if state.state != "waiting" or not any((job.file.parent, id) in lost for id in job.submitted["needs"]):
+        return state
+    return dataclasses.replace(state, state="interrupted", detail="what it needs has not succeeded: Slurm cancels it")
 
 
 def _with_a_start(state: JobState, job: Job, ends: Mapping[tuple[Path, str], float]) -> JobState:
