@@ -109,7 +109,7 @@ def tune(options: argparse.Namespace) -> int:
     search = tuning.search(opened.suite, opened.runs, *how)
     rest = Rest(lambda seeds: tuning.search(opened.suite, opened.every(seeds), *how).runs, tuple)
     survey = Survey(search.suite, search.runs, methods.build, Store(options.runs), rest)
-    return execute(survey, Tables((), search.write, options.out), options)
+    return execute(survey, Tables((), search.write, options.out, search.next_step(options.out)), options)
 
 
 def prepare(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,28 @@ def test_the_best_is_chosen(lab: Lab, chosen: Path) -> None:
         assert [one["perplexity"] for one in choice["tried"]] == pytest.approx(found[row])
         assert choice["perplexity"] == pytest.approx(min(found[row])) and len(set(found[row])) == 2
     assert (content["configurations"], content["unit"], content["amounts"]) == (2, "steps", [6.0, 6.0])
+
+
+def test_what_is_next_is_said_of_the_search(lab: Lab, chosen: Path, capsys: Any) -> None:
+    """Oracle: by hand: `status` and `report` know no trial. The command for what was chosen is one that trains it; a
+    failed trial is told with its reason, and one more `tune` chooses without it."""
+    capsys.readouterr()
+    assert lab.call("tune", *FEW, "--dry-run") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    again = shlex.join([str(lab.file), "--runs", str(lab.runs), *SHORT[:-2], "--options", str(chosen)])
+    assert last == f"next: `python run_all.py run {again}` trains with what it chose"
+    content, file = chosen.read_bytes(), next((lab.runs / "suites" / "tiny-tune").glob("naive-1-*.jsonl"))
+    lines = file.read_bytes()
+    chosen.unlink()
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"done"' not in line))
+    records.append(file, {"kind": "failed", "stage": 1, "error": "Error: why", "traceback": "", "rank": 0})
+    assert lab.call("tune", *FEW, "--dry-run") == 0
+    assert capsys.readouterr().out.endswith("next: the same command without --dry-run writes what it chose\n")
+    assert lab.call("tune", *FEW) == 1
+    said = capsys.readouterr().err
+    assert "1 runs failed before and are left as they are: the first, naive-1-s0: Error: why; the same" in said
+    file.write_bytes(lines)
+    chosen.write_bytes(content)
 
 
 def test_a_row_that_no_configuration_trains_is_named(

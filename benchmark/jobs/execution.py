@@ -36,9 +36,13 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         print(describe(plan, executor))
         return 0
     if plan.left_out:
+        why = f"`python run_all.py status {survey.suite.called}` says why"
+        if tables.search:  # whose runs `status` does not show
+            [first, *_] = [state for state in states if state.state == "failed"]
+            why = f"the first, {first.config.label}: {first.detail}"
         print(
-            f"{plan.left_out} runs failed before and are left as they are: `python run_all.py status "
-            f"{survey.suite.called}` says why, and the same command with --retry-failed tries them again",
+            f"{plan.left_out} runs failed before and are left as they are: {why}; the same command with --retry-failed "
+            "tries them again",
             file=sys.stderr,
         )
     code = executor.execute(plan)

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import random
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,13 @@ class Search:
     @property
     def runs(self) -> list[RunConfig]:
         return [trial.run for trial in self.trials]
+
+    def next_step(self, out: Path) -> str:
+        """What uses what was chosen, or where that is not there yet what writes it."""
+        path = _file(out, self.suite.name)
+        uses = shlex.join(["--options", str(path)])
+        use = f"`python run_all.py run {self.suite.called} {uses}` trains with what it chose"
+        return use if path.exists() else "the same command without --dry-run writes what it chose"
 
     def write(self, suites: Suites, runs: Path, out: Path) -> None:
         """Write what was chosen to `out/SUITE-tune/options.json`, once all trials have ended; else say what is left."""
