@@ -43,6 +43,7 @@ PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 PIDS = 2**22  # Linux' greatest number of a process
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 GONE = {errno.ENOENT, errno.ESTALE}
+ONLY_READ = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class LeaseLost(UserError):
@@ -225,12 +226,14 @@ class Lease(Lock):
         if not self.path.exists():  # nobody ever had it; who only asks creates nothing
             return False
         silence = EXPIRES
-        with contextlib.suppress(PermissionError):  # who may only read goes by what the owner has written
-            file = self._locked()
-            if file is None:
+        try:
+            if (file := self._locked()) is None:
                 silence = LEFT_BEHIND
             else:
                 os.close(file)
+        except OSError as error:
+            if error.errno not in ONLY_READ:  # who may only read goes by what the owner has written
+                raise
         found = self._numbered(max(self._numbers(), default=0))
         owner, is_locked = _read(found), silence == LEFT_BEHIND
         if owner is None or owner.is_dead() is not None:  # who has the lock of a dead one is about to be the owner

@@ -227,6 +227,25 @@ def test_a_lock_that_a_dead_machine_left_behind_is_not_told_of_for_ever(
     first.release()
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_who_may_only_read_goes_by_what_is_written(number: int, tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the owner, who lives, and has given it back; `status` works on what is mounted to be read. The first try
+    on such a disk ended in "Read-only file system"."""
+    opened = os.open
+
+    def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, flags, mode)
+
+    first = Lease(tmp_path / "lock")
+    for taken, act in ((True, first.acquire), (False, first.release)):
+        act()
+        with monkeypatch.context() as there:
+            there.setattr(os, "open", refuse)
+            assert Lease(tmp_path / "lock").is_taken() == taken
+
+
 def test_a_job_that_slurm_queued_again_takes_up_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: Slurm starts a job again only once it has ended; of other jobs, and of equal numbers on another cluster,
     nobody knows."""
