@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -11,10 +12,16 @@ import shutil
 import stat
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from benchmark.process_ids import kernel, lives, started
+
+# what is being written: its name, the machine, number and start of the process that writes, and something random
+_WRITTEN = re.compile(r"\.(.+)\.([0-9a-f]{8})([0-9a-f]{6})([0-9a-f]{10})[0-9a-f]{8}")
 
 
 @contextmanager
@@ -40,6 +47,7 @@ def naming(path: Path) -> Iterator[None]:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_of(path)
     beside = _beside(path)
     try:
         with naming(path):
@@ -61,6 +69,7 @@ def write_json(path: Path, content: Any, indent: int | None = None) -> None:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which replaces `folder` once the block has ended without an error."""
+    _sweep_of(folder)
     beside = _beside(folder)
     beside.mkdir(parents=True)
     try:
@@ -97,17 +106,39 @@ LEFT = 3600.0  # seconds after which nobody writes a file of a report any more
 
 
 def sweep(folder: Path, older: float = 0.0) -> None:
-    """Remove what writers that were killed have left in a folder, so many seconds ago or longer.
+    """Remove what writers that were killed have left in a folder.
 
-    Nobody may be writing what is so old.
+    With `older` others may write there: then only what a process of this machine left that is dead, and what another
+    machine's did so many seconds ago.
     """
     for path in folder.glob(".*." + 32 * "[0-9a-f]"):
-        if older and time.time() - path.stat().st_mtime < older:
-            continue
-        if path.is_dir():
-            remove(path)
-        else:
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):  # another process has swept it, or ended its writing
+            dead = _is_left(path.name) if older else True
+            if dead or (dead is None and time.time() - path.stat().st_mtime >= older):
+                _remove_any(path)
+
+
+def _sweep_of(path: Path) -> None:
+    """Remove what killed processes of this machine have left of this file or folder, and would for good."""
+    with contextlib.suppress(OSError):  # it is in nobody's way
+        for one in os.scandir(path.parent):
+            if one.name.startswith(f".{path.name}.") and _is_left(one.name, path.name):
+                _remove_any(path.with_name(one.name))
+
+
+def _is_left(name: str, of: str | None = None) -> bool | None:
+    """Whether that is what a dead process wrote, of the file `of` if one is given; None where this one cannot tell."""
+    found = _WRITTEN.fullmatch(name)
+    if not found or of not in (None, found[1]) or found[2] != _machine():
+        return None
+    return not lives(int(found[3], 16), int(found[4], 16) or None)
+
+
+def _remove_any(path: Path) -> None:
+    if path.is_dir():
+        remove(path)
+    else:
+        path.unlink()
 
 
 def remove(folder: Path) -> None:
@@ -119,7 +150,13 @@ def remove(folder: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    since = started(os.getpid()) or 0
+    return path.with_name(f".{path.name}.{_machine()}{os.getpid():06x}{since:010x}{uuid.uuid4().hex[:8]}")
+
+
+@functools.cache
+def _machine() -> str:
+    return f"{zlib.crc32(kernel().encode()):08x}"
 
 
 def sync(path: Path) -> None:

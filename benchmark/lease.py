@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import getpass
 import json
 import os
@@ -30,7 +29,8 @@ from typing import TYPE_CHECKING
 from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.hidden import shown
-from benchmark.regular import read_text, regular
+from benchmark.process_ids import kernel, lives, started
+from benchmark.regular import regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -75,7 +75,7 @@ class Owner:
         """None where this process cannot tell."""
         mine = me()
         if self.kernel == mine.kernel:
-            return not _lives(self.pid, self.started)
+            return not lives(self.pid, self.started)
         return True if self.job and self.job == mine.job and self.restarts < mine.restarts else None
 
 
@@ -86,19 +86,17 @@ def me() -> Owner:
         job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
     job = job and f"{os.environ.get('SLURM_CLUSTER_NAME', '')}/{job}"
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-    return Owner(socket.gethostname(), _kernel(), os.getpid(), _started(os.getpid()), _user(), job, restarts)
+    return Owner(socket.gethostname(), kernel(), os.getpid(), started(os.getpid()), _user(), job, restarts)
 
 
 class Lock:
     """A file lock: of one process at a time, on all machines where the file system says so.
 
-    `mode`: of the file, whatever the umask.
+    `mode`: of the file, whatever the umask. One that is not `needed` is as good as taken where a file system has none.
     """
 
-    _needs_locks = True  # of the file system
-
-    def __init__(self, path: Path, mode: int | None = None) -> None:
-        self.path, self._mode = path, mode
+    def __init__(self, path: Path, mode: int | None = None, needed: bool = True) -> None:
+        self.path, self._mode, self._needed = path, mode, needed
         self._file: int | None = None
 
     @property
@@ -142,7 +140,7 @@ class Lock:
             os.close(file)
             return None
         except OSError as error:
-            if self._needs_locks or error.errno not in NO_LOCKS:
+            if self._needed or error.errno not in NO_LOCKS:
                 os.close(file)
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
         return file
@@ -161,10 +159,8 @@ class Lock:
 class Lease(Lock):
     """A file lock with an owner that is known to live, on file systems without such locks too."""
 
-    _needs_locks = False
-
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, needed=False)
         self._number = 0
         self._lost = False
         self._ends = threading.Condition()
@@ -368,32 +364,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in containers
         return str(os.getuid())
-
-
-@functools.cache
-def _kernel() -> str:
-    """What tells machines apart, and containers with numbers of processes of their own."""
-    with contextlib.suppress(OSError):
-        boot = read_text("/proc/sys/kernel/random/boot_id").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
-
-
-def _lives(pid: int, started: int | None) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    now = _started(pid)
-    return now is None or started is None or now == started
-
-
-def _started(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; -1 if it is dead and only waits for its parent to see it."""
-    try:
-        fields = read_text(f"/proc/{pid}/stat", "replace").rpartition(") ")[2].split()
-    except OSError:
-        return None
-    return -1 if fields[0] in "ZX" else int(fields[19])

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmark.atomic import sweep, whole_file, whole_folder, write_json
+from benchmark import atomic
+from benchmark.atomic import LEFT, sweep, whole_file, whole_folder, write_json
 from tests.support.disk_writers import WRITERS
 from tests.support.source_tree import TREES
 
@@ -66,6 +68,35 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
     assert len(os.listdir(tmp_path)) == 3 and not (tmp_path / "b").exists()
     sweep(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden.0123", "a"] and (tmp_path / "a").read_text() == "old"
+
+
+def test_who_writes_sweeps_what_the_dead_left_of_the_same_and_no_more(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the disk, by hand: what a killed process left of `a` goes when `a` is written again, or with all that a
+    report sweeps, at once; what one that lives writes, here or on another machine, stays, whatever the time of day."""
+    code = "import pathlib, sys, os; from benchmark import atomic; place = pathlib.Path(sys.argv[1])\n"
+    code += "with atomic.whole_file(place / 'a'), atomic.whole_file(place / 'a.b'), atomic.whole_folder(place / 'c'): "
+    writer = [sys.executable, "-c", code + "print(flush=True); sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(writer, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        begun = set(os.listdir(tmp_path))
+        later = time.time() + 9999
+        with monkeypatch.context() as ahead:
+            ahead.setattr(time, "time", lambda: later)
+            sweep(tmp_path, older=LEFT)
+        write_json(tmp_path / "a", 1)
+        assert len(begun) == 3 and {*os.listdir(tmp_path)} == {*begun, "a"}
+        process.kill()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(atomic, "_machine", lambda: "another0")
+        sweep(tmp_path, older=LEFT)
+        assert {*os.listdir(tmp_path)} == {*begun, "a"}
+    write_json(tmp_path / "a", 2)
+    assert {*os.listdir(tmp_path)} == {"a", *(name for name in begun if not name.startswith(".a.") or ".a.b." in name)}
+    with whole_folder(tmp_path / "c"):
+        pass
+    assert len(os.listdir(tmp_path)) == 3
+    sweep(tmp_path, older=LEFT)
+    assert sorted(os.listdir(tmp_path)) == ["a", "c"]
 
 
 CALLS = {"write_text", "write_bytes", "save_pretrained", "save_file", "savefig", "copyfile", "copytree", "copy2"}

@@ -38,6 +38,7 @@ READS_A_CLOCK = {
     "benchmark.records": "when a line was written",
     "benchmark.lease": "how long an owner has given no sign of life",
     "benchmark.atomic": "how old what a killed writer has left is",
+    "benchmark.process_ids": "when a process started, which tells it from another of that number",
     "benchmark.checksums": "whether a file was changed since its checksum was computed",
     "benchmark.data.corpus": "when a file of text was last changed",
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",

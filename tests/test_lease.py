@@ -31,7 +31,7 @@ from benchmark import lease
 def none(file, how):
     raise OSError(errno.ENOLCK, "No locks available")
 
-fcntl.flock, lease._kernel, lease.PAUSES = none, lambda: sys.argv[1], (0.001, 0.01)
+fcntl.flock, lease.kernel, lease.PAUSES = none, lambda: sys.argv[1], (0.001, 0.01)
 path = Path(sys.argv[2])
 for _ in range(int(sys.argv[3])):
     with lease.Lease(path.with_suffix(".lock")):
@@ -43,7 +43,7 @@ for _ in range(int(sys.argv[3])):
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
     """From now on this process is on another machine."""
-    monkeypatch.setattr(lease, "_kernel", lambda: name)
+    monkeypatch.setattr(lease, "kernel", lambda: name)
 
 
 def test_one_at_a_time_without_locks_of_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 
 from benchmark import checksums, lease, records
-from benchmark.atomic import sweep, write_json
+from benchmark.atomic import write_json
 from benchmark.data.tokens import prepare
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
@@ -108,7 +108,6 @@ class Models:
 
     def second(self, folder: Path) -> None:
         self.models[1].save(folder / "model", self.tokenizer)
-        sweep(folder)
 
     def read(self, folder: Path, name: str = "model") -> Any:
         return weights_hash(load(folder / name)) if (folder / name).exists() else None
@@ -123,7 +122,6 @@ class Models:
         """Write a new folder where there is none yet, as users do once the disk is whole."""
         if not out.exists():
             write(out)
-        sweep(out.parent)
 
 
 def read_plain(folder: Path) -> Any:
