@@ -31,6 +31,7 @@ from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
 from benchmark.jobs.payloads import RenderReport, TrainRun
 from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
+from benchmark.jobs.study_lock import alone
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
@@ -52,18 +53,19 @@ def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Pa
     What an archive holds already stays as it is. Raises ResultsError where a stage was trained again and came to other
     weights than those recorded.
     """
-    for seed in sorted({config.seed for config in configs}):
-        archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
-        held = _members(archive) if archive.exists() else {}
-        found = dict(held)
-        for config in configs:
-            if config.seed == seed and records.last(store.run_file(config), "done") is not None:
-                for path in _files(config, store):
-                    name = path.relative_to(store.root).as_posix()
-                    _refuse_other_weights(name, held, path)
-                    found.setdefault(name, read_bytes(path, LARGEST_RECORDS))
-        if found != held:
-            _write(archive, found)
+    with alone(folder):
+        for seed in sorted({config.seed for config in configs}):
+            archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
+            held = _members(archive) if archive.exists() else {}
+            found = dict(held)
+            for config in configs:
+                if config.seed == seed and records.last(store.run_file(config), "done") is not None:
+                    for path in _files(config, store):
+                        name = path.relative_to(store.root).as_posix()
+                        _refuse_other_weights(name, held, path)
+                        found.setdefault(name, read_bytes(path, LARGEST_RECORDS))
+            if found != held:
+                _write(archive, found)
 
 
 def unpack(folder: Path, into: Path) -> Store:
@@ -235,7 +237,7 @@ def _write_files(files: subprocess.Popen[bytes], blobs: subprocess.Popen[bytes],
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
     """Render the report of each of the study's suites from its records, and say what these hold."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with alone(folder), tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch))
         _render(suites, store, folder / REPORT, write_report)
         for suite, configs in suites:
