@@ -35,6 +35,25 @@ def test_a_new_method_and_its_test_run_as_they_stand(tmp_path, monkeypatch) -> N
         list(new_method("pull_down", tmp_path))
 
 
+@pytest.mark.parametrize("lost", ["methods/l2_sp.py", "tests/test_l2_sp.py"])
+def test_half_of_a_new_method_is_completed(lost: str, tmp_path) -> None:
+    """Oracle: what a call that nothing disturbs writes. A disk that was full after the first file kept its name taken;
+    a file that somebody has changed is not replaced."""
+    for folder in ("methods", "tests"):
+        (tmp_path / folder).mkdir()
+    list(new_method("l2_sp", tmp_path))
+    whole = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
+    (tmp_path / lost).unlink()
+    list(new_method("l2_sp", tmp_path))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.py")} == whole
+    (tmp_path / lost).unlink()
+    [other] = tmp_path.rglob("*.py")
+    other.write_text("mine")
+    with pytest.raises(UserError, match=f"{other.name} is there already"):
+        list(new_method("l2_sp", tmp_path))
+    assert not (tmp_path / lost).exists() and other.read_text() == "mine"
+
+
 def test_the_page_of_the_interface_is_the_codes() -> None:
     """Oracle: the page in docs/, and that it has what a method cannot do without."""
     page = (Path(__file__).parent.parent / "docs" / "method_interface.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmark.atomic import whole_file
 from benchmark.errors import UserError
+from benchmark.regular import read_bytes
 
 METHOD = '''\
 """{title}: what it does in a sentence (authors, year, title, arXiv number).
@@ -76,18 +77,23 @@ def new_method(name: str, folder: Path = Path()) -> Iterator[str]:
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"a method cannot be called {name!r}: take small letters, digits and _, such as l2_sp")
-    files = {folder / "methods" / f"{name}.py": METHOD, folder / "tests" / f"test_{name}.py": TEST}
+    title = name.replace("_", " ").title()
+    meant = {"name": name, "title": title, "kind": title.replace(" ", "")}
+    files = {
+        folder / "methods" / f"{name}.py": METHOD.format(**meant).encode(),
+        folder / "tests" / f"test_{name}.py": TEST.format(**meant).encode(),
+    }
+    there = [path for path in files if path.exists()]
+    if wrong := there if len(there) == len(files) else [one for one in there if read_bytes(one) != files[one]]:
+        raise UserError(f"{wrong[0]} is there already: take another name")
     for path in files:
-        if path.exists():
-            raise UserError(f"{path} is there already: take another name")
         if not path.parent.is_dir():
             raise UserError(
                 f"there is no folder {path.parent}: go to a clone of the benchmark, or give a package of yours an "
                 "entry point (docs/adding_a_method.md)"
             )
-    title = name.replace("_", " ").title()
-    for path, template in files.items():
+    for path, content in files.items():  # one that a full disk, or a kill, has kept from its other half is there
         with whole_file(path) as file:
-            file.write(template.format(name=name, title=title, kind=title.replace(" ", "")).encode())
+            file.write(content)
         yield f"wrote {path}"
     yield f"next: python run_all.py check {name}"
