@@ -93,7 +93,8 @@ def test_the_time_left_has_the_scores_in_it() -> None:
 
 def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None:
     """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s, 9 s
-    more than was charged; 30 steps are left of two seconds each."""
+    more than was charged; 30 steps are left of two seconds each. A clock that was set back meanwhile tells of no less
+    than was charged, where `status` said "about -24:00:09 left"."""
     last: dict[str, Any] = {
         "stage": {"time": 100.0, "phases": [{"share": 1.0}]},
         "resumed": {"time": 3700.0, "charged": {"seconds": 2.0}},
@@ -102,6 +103,8 @@ def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None
     }
     stage = stage_of(last, ["python"])
     assert seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 + 9)
+    set_back = {**last, "done": {**last["done"], "time": 3727.0 - 86400.0}}
+    assert seconds_left(states(ER=("running", 0.0, [stage_of(set_back, ["python"])]))) == 30 * 2  # not a day ago
     anew = stage_of({**last, "stage": {**last["stage"], "time": 3707.0}}, ["python"])  # its checkpoint was lost
     assert (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
 

@@ -51,10 +51,9 @@ def finished(last: Mapping[str, records.Record], learned: Sequence[str]) -> Fini
     ap = statistics.geometric_mean([math.inf if value is None else value for value in found])
     begun = max((last[kind] for kind in ("stage", "resumed") if kind in last), key=lambda line: float(line["time"]))
     before = float(begun.get("charged", {}).get("seconds", 0.0))  # a stage that begins has spent nothing
-    share = sum(phase["share"] for phase in last["stage"]["phases"])
-    return FinishedStage(
-        ap, float(last["done"]["charged"]["seconds"]), last["done"]["time"] - begun["time"], share, before
-    )
+    seconds = float(last["done"]["charged"]["seconds"])
+    wall = max(last["done"]["time"] - begun["time"], seconds - before)  # no less, where a clock was set back
+    return FinishedStage(ap, seconds, wall, sum(phase["share"] for phase in last["stage"]["phases"]), before)
 
 
 def _recorded(begun: Mapping[str, Any], done: Mapping[str, Any]) -> RecordedStage:
