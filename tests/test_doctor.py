@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
-import methods
-import paper_tables
 import run_all
 from benchmark.jobs import doctor
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
-from benchmark.jobs.slurm.requests import Request, of_limits, of_requests, requests_of
+from benchmark.jobs.slurm.requests import of_requests
 from benchmark.settings.slurm_settings import JobKind, Slurm
 from benchmark.settings.suite_files import load_suite
+from tests.support.slurm_requests import requests
 
 FINE: dict[str, Any] = {
     "node": "n1",
@@ -124,12 +123,6 @@ def test_the_controller() -> None:
     assert [line[:7] for line in poor] == ["ok     ", "look   ", "look   "] and "sacct" in poor[1]
 
 
-def requests(**settings: Any) -> list[Request]:
-    """What the jobs of the demo would ask for with these keys of its suite."""
-    suite = load_suite("demo", {"slurm.exclusive": False, **settings})
-    return requests_of(suite, methods.runs(suite, seeds=[0]), bool(paper_tables.measures(suite)))
-
-
 def test_each_kind_of_job_is_asked_for_once(tmp_path: Path) -> None:
     """Oracle: by hand, the options of each: a kind and a row with their own; those that agree are one."""
     one, *others = requests()
@@ -199,38 +192,6 @@ def test_what_slurm_refuses_is_told_with_its_place(tmp_path: Path, monkeypatch) 
     assert len((tmp_path / "asked").read_text().splitlines()) == len(found) == 2
 
 
-def test_limits_of_accounts(monkeypatch) -> None:
-    """Oracle: sacctmgr's own words, and Slurm's order: of limits of a kind that of the partition's QOS holds, else that
-    of the job's, else that of the account. Where it is silent, or the controller enforces none, nothing is said."""
-    asked: list[list[str]] = []
-    tables = {"associations": "lab|4|\nbio||day\n", "qos": "day|2|7||\nfew|||90|\nnormal||||\n"}
-    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or tables[command[4]])
-    partitions = {"short": {"QoS": "few", "Default": "YES"}}
-
-    def told(account: str | None = None, **settings: str) -> list[str]:
-        asked.clear()
-        return [*map(str, of_limits({"ClusterName": "red", **settings}, account, requests(), partitions))]
-
-    lab, few, day, of_account = told()
-    assert lab.startswith("look   account lab: at most 4 jobs of yours in the queue (MaxSubmitJobs): `run` ")
-    assert few.startswith("look   QOS few: at most 90 jobs of all its users in the queue (GrpSubmitJobs)")
-    assert day.startswith("look   QOS day: at most 2 jobs of yours in the queue (MaxSubmitJobsPU)")
-    assert of_account.startswith("look   QOS day: at most 7 jobs of an account in the queue (MaxSubmitJobsPA)")
-    tables["qos"] = "day|2|||\nfew|3|||\nnormal|5|||\n"
-    assert [line[:25] for line in told()] == ["look   QOS few: at most 3"]
-    tables["qos"] = "day|2|||OverPartQOS\nfew|3|||\nnormal|5|||\n"
-    assert [line[:25] for line in told()] == ["look   QOS few: at most 3", "look   QOS day: at most 2"]
-    assert "account=lab" not in asked[0] and "cluster=red" in asked[0] and asked[1][5] == "day,few,normal"
-    assert told("lab", AccountingStorageEnforce="associations,limits") and "account=lab" in asked[0]
-    assert not told(AccountingStorageEnforce="associations") and not asked
-
-    def silent(command: list[str]) -> str:
-        raise commands.SlurmError("Slurm accounting storage is disabled")
-
-    monkeypatch.setattr(commands, "_ask", silent)
-    assert not told()
-
-
 def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
     """Oracle: in a container the number of a user may have no name: Python's own error, and the number in its place."""
 
@@ -239,7 +200,7 @@ def test_a_user_without_a_name_has_limits_too(monkeypatch) -> None:
 
     asked: list[list[str]] = []
     monkeypatch.setattr("getpass.getuser", nameless)
-    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "lab|4|\n")
+    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "lab|4||\n")
     assert commands.associations(None, "")[0]["MaxSubmitJobs"] == "4" and f"user={os.getuid()}" in asked[0]
 
 

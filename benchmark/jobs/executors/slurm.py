@@ -7,6 +7,7 @@ between: the next call finishes what it finds half done, and submits nothing tha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -25,6 +26,7 @@ from benchmark.jobs.slurm.description import job_lines
 from benchmark.jobs.slurm.job_files import Job
 from benchmark.jobs.slurm.job_states import CONTROLLER, states_of, unanswered, unasked
 from benchmark.jobs.slurm.private import private_place
+from benchmark.jobs.slurm.requests import Request, exceeded
 from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState
 from benchmark.lease import Lease
@@ -65,7 +67,15 @@ class SlurmExecutor:
         if lost:
             count = sum(len(commands.each_task(ids)) for ids in lost)
             lines.append(f"  {count} held jobs that nobody noted, to be ended: {', '.join(lost[:SHOWN])}")
-        return lines + job_lines(plan, jobs, self._under_way(known, queue))
+        lines += job_lines(plan, jobs, self._under_way(known, queue))
+        return lines + [f"  ! {line}" for line in self._too_many(plan, jobs, queue)]
+
+    def _too_many(self, plan: Plan, jobs: Sequence[PlannedJob], queue: Mapping[str, Queued]) -> list[str]:
+        """The limits that these jobs would exceed, where Slurm is there and tells them."""
+        requests = [Request((), parameters, "") for _, parameters in Resources(plan).alike(jobs)]
+        with contextlib.suppress(SlurmError):
+            return exceeded(len(jobs), len(queue), self._settings, self.suite.slurm.account, requests) if jobs else []
+        return []
 
     def execute(self, plan: Plan) -> int:
         """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""

@@ -146,18 +146,24 @@ def configuration() -> dict[str, str]:
 
 
 def associations(account: str | None, cluster: str) -> list[dict[str, str]]:
-    """What accounts say of this user, each or the one that is named: Account, MaxSubmitJobs, DefaultQOS.
+    """What accounts say of this user, each or the one that is named, what those above them allow a user included.
 
     Raises SlurmError where there is no answer: many sites keep no accounts.
     """
     words = [f"user={me().user}", *([f"account={account}"] if account else [])]
     words += [f"cluster={cluster}"] if cluster else []
-    return _kept(["associations", *words], "Account", "MaxSubmitJobs", "DefaultQOS")
+    return _kept(["associations", *words], "Account", "MaxSubmitJobs", "MaxWall", "DefaultQOS")
+
+
+def accounts(cluster: str) -> list[dict[str, str]]:
+    """How many jobs all users of an account may have, those of accounts below it too. Raises as `associations`."""
+    words = ["user=", *([f"cluster={cluster}"] if cluster else [])]  # of no user: those of accounts themselves
+    return _kept(["associations", *words], "Account", "ParentName", "GrpSubmitJobs")
 
 
 def qualities(names: Sequence[str]) -> list[dict[str, str]]:
-    """How many jobs these qualities of service allow, and their flags. Raises SlurmError where there is no answer."""
-    fields = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs", "Flags")
+    """How many jobs these qualities of service allow, for how long, and their flags. Raises as `associations`."""
+    fields = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs", "MaxWall", "Flags")
     return _kept(["qos", ",".join(names)], *fields) if names else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,24 +108,69 @@ def of_limits(
     requests: Sequence[Request],
     partitions: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Finding]:
-    """How many jobs Slurm takes at once: what the partition's QOS says of it, else the job's, else the user's account.
+    """How many jobs Slurm takes at once, and which it would take and never start, as they ask for too much time.
 
+    What the partition's QOS says of it holds, else what the job's does, else the user's account and those above it.
     Nothing where limits are not enforced, or Slurm does not tell them: then `run` is told by what is refused.
     """
-    if not {"limits", "safe", "all"} & {*configuration.get("AccountingStorageEnforce", "limits").lower().split(",")}:
-        return
-    try:
-        accounts = commands.associations(account, configuration.get("ClusterName", ""))
-        orders = [order for request in requests for order in _limiting(request, accounts, partitions)]
-        names = {name for qualities, _ in orders for name in qualities}
-        known = {one["Name"]: one for one in commands.qualities(sorted(names))}
-    except commands.SlurmError:
-        return
-    told = {line: None for qualities, last in orders for line in _limits([known.get(one) for one in qualities], last)}
+    told: dict[str, None] = {}
+    for request, orders in _orders(configuration, account, requests, partitions):
+        told |= dict.fromkeys(line for order in orders for _, line in _limits(order))
+        longest = [_longest(order) for order in orders]
+        if longest and request.parameters["time"] > max(longest)[0]:
+            cure = f"they would wait for ever: set time in {request.place}"
+            yield Finding(f"{request}: {max(longest)[1]} allows {max(longest)[0]:g} minutes (MaxWall)", cure)
     yield from (Finding(line, MORE, serious=False) for line in told)
 
 
+def exceeded(
+    count: int, there: int, configuration: Mapping[str, str], account: str | None, requests: Sequence[Request]
+) -> list[str]:
+    """The limits that submitting so many jobs would exceed, whichever account and partition Slurm takes, in words.
+
+    `there` are this user's in the queue, which count where all users' do; of what others have nothing is known.
+    """
+    most, found = configuration.get("MaxJobCount", ""), list[str]()
+    if most.isdigit() and there + count > int(most):
+        found.append(f"MaxJobCount: at most {most} jobs of all users in the queue")
+    with contextlib.suppress(commands.SlurmError):
+        orders = [each for _, each in _orders(configuration, account, requests, commands.partitions())]
+        limits = [dict.fromkeys(_limits(order)) for each in orders for order in each]
+        held = [one for one in limits[0] if all(one in each for each in limits)] if limits else []
+        found += [line for number, line in held if count > number]
+    return [f"{line}: {MORE}" for line in found]
+
+
 Limits = Mapping[str, str]
+
+
+def _orders(
+    configuration: Mapping[str, str],
+    account: str | None,
+    requests: Sequence[Request],
+    partitions: Mapping[str, Mapping[str, str]],
+) -> list[tuple[Request, list[list[Limits]]]]:
+    """What limits each request, the first that says a limit before others; for each partition and account a list."""
+    if not {"limits", "safe", "all"} & {*configuration.get("AccountingStorageEnforce", "limits").lower().split(",")}:
+        return []
+    cluster = configuration.get("ClusterName", "")
+    try:
+        own, above = commands.associations(account, cluster), commands.accounts(cluster)
+        names = [(request, [*_limiting(request, own, partitions)]) for request in requests]
+        asked = sorted({name for _, each in names for qualities, _ in each for name in qualities})
+        known = {one["Name"]: one for one in commands.qualities(asked)}
+    except commands.SlurmError:
+        return []
+    return [
+        (
+            request,
+            [
+                [*_in_order([known.get(name) for name in qualities], last), _tightest(last, above)]
+                for qualities, last in each
+            ],
+        )
+        for request, each in names
+    ]
 
 
 def _limiting(
@@ -137,17 +183,40 @@ def _limiting(
         yield from (([own] if name == "N/A" else [name, own], account) for name in of_partitions)
 
 
-def _limits(qualities: Sequence[Limits | None], account: Limits) -> Iterator[str]:
-    """The limits that hold: of several the first that is said, however large."""
+def _in_order(qualities: Sequence[Limits | None], account: Limits) -> list[Limits]:
+    """What limits jobs: of several limits of a kind the first that is said holds, however large."""
     there = [one for one in qualities if one]
     if len(there) == 2 and "OverPartQOS" in there[1]["Flags"]:
         there.reverse()
+    return [*there, account]
+
+
+def _tightest(account: Limits, every: Sequence[Limits]) -> Limits:
+    """The account that allows fewest jobs of all its users: this one or one above it, whose limits hold too."""
+    known, name, found = {one["Account"]: one for one in every}, account["Account"], list[Limits]()
+    while name in known:
+        one = known.pop(name)  # once each
+        found += [one] * one["GrpSubmitJobs"].isdigit()
+        name = one["ParentName"]
+    return min(found, key=lambda one: int(one["GrpSubmitJobs"]), default={})
+
+
+def _limits(order: Sequence[Limits]) -> Iterator[tuple[int, str]]:
+    """How many jobs are allowed by each limit that holds, and that in words."""
     for whose, fields in COUNTED.items():
-        for one in (*there, account):
-            if field := next((field for field in fields if one.get(field)), ""):
-                name = f"QOS {one['Name']}" if "Name" in one else f"account {one['Account']}"
-                yield f"{name}: at most {one[field]} jobs {whose} in the queue ({field})"
+        for one in order:
+            if field := next((field for field in fields if one.get(field, "").isdigit()), ""):
+                yield int(one[field]), f"{_named(one)}: at most {one[field]} jobs {whose} in the queue ({field})"
                 break
+
+
+def _longest(order: Sequence[Limits]) -> tuple[float, str]:
+    """How many minutes a job may ask for, and who says so."""
+    return next(((minutes(one["MaxWall"]), _named(one)) for one in order if one.get("MaxWall")), (math.inf, ""))
+
+
+def _named(one: Limits) -> str:
+    return f"QOS {one['Name']}" if "Name" in one else f"account {one['Account']}"
 
 
 def minutes(text: str) -> float:
