@@ -28,7 +28,8 @@ _WRITTEN = re.compile(r"\.(.+)\.([0-9a-f]{8})([0-9a-f]{6})([0-9a-f]{10})[0-9a-f]
 def naming(path: Path) -> Iterator[None]:
     """Let errors of the disk that name no file name this one: a full disk must be found.
 
-    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's number in words.
+    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's number in words,
+    and the name of a file of theirs where they could not begin one.
     """
     try:
         yield
@@ -37,7 +38,7 @@ def naming(path: Path) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
-        said = re.search(r"\(os error (\d+)\)$", str(error))
+        said = re.search(r"\(os error (\d+)\)( at path \".*\")?$", str(error))
         if not said:
             raise
         raise OSError(int(said[1]), os.strerror(int(said[1])), str(path)) from error

@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from benchmark import atomic
-from benchmark.atomic import LEFT, sweep, whole_file, whole_folder, write_json
+from benchmark.atomic import LEFT, naming, sweep, whole_file, whole_folder, write_json
 from tests.support.disk_writers import WRITERS
 from tests.support.source_tree import TREES
 
@@ -44,6 +46,13 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
         raise OSError("disk full")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_file_that_safetensors_cannot_begin_is_one_line(tmp_path: Path) -> None:
+    """Oracle: the library itself, whose exception is none of the disk's: a command told of it with a traceback."""
+    with pytest.raises(FileNotFoundError) as told, naming(tmp_path / "model"):
+        save_file({"a": torch.zeros(1)}, tmp_path / "none" / "a.safetensors")
+    assert told.value.filename == str(tmp_path / "model")
 
 
 def test_two_writers_of_a_file_do_not_mix(tmp_path: Path) -> None:

@@ -188,6 +188,10 @@ def one_fault(
             if error.filename is None:  # which no command tells in a line
                 raise AssertionError(f"an OSError of no file, errno {error.errno}") from error
             raise
+        except Exception as error:
+            if not isinstance(error, ValueError):  # UserError among them; any other is told with a traceback
+                raise AssertionError(f"told with a traceback: {type(error).__name__}") from error
+            raise
 
     status, error = in_a_child(act)
     if status == HANGS:
