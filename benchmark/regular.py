@@ -11,6 +11,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
+CURED = errno.EINVAL, errno.EFBIG  # of what is raised here: such errors name their cure, and need no second one
 NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
 LARGEST = 2**28  # bytes of JSON, TOML or text that is read whole; the largest tokenizers have a tenth of it
 LARGEST_RECORDS = 2**30  # bytes of a file of records: a line of an evaluation has a few thousand

@@ -4,7 +4,10 @@ the files have holes, so that they take no room on a disk, and all of their byte
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from benchmark.errors import UserError, told
 from benchmark.instruments import track
 from benchmark.instruments.evaluate_text import open_folder
 from benchmark.jobs import results, tuning
+from benchmark.jobs.slurm import process
 from benchmark.lease import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
@@ -132,6 +136,46 @@ def test_a_command_that_is_given_a_large_file_says_so(tmp_path: Path, capsys: py
     assert run_all.main(["status", str(tmp_path / "large.toml")]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1 and "9,663,676,416 bytes" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("7", {}), ("12_3", {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"})]
+)
+def test_a_jobs_pickle_has_a_limit(name: str, asked: dict[str, str], tmp_path: Path) -> None:
+    """Oracle: its size and the limit in the error; a module that takes submitit's place would make a folder."""
+    (tmp_path / "in_its_place.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'made')!r})\n")
+    (tmp_path / "logs").mkdir(mode=0o755)
+    pickled = hole(tmp_path / "logs" / f"{name}_submitted.pkl", LARGEST + 1)
+    command = [sys.executable, str(process.__file__), "-u", "-m", "in_its_place", str(tmp_path / "logs")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "SLURM_JOB_ID": "7", **asked}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert f"has {LARGEST + 1:,} bytes, and such a file at most {LARGEST:,}" in done.stderr and done.returncode
+    assert not (tmp_path / "made").exists()
+    pickled.write_bytes(b"small")
+    assert not subprocess.run(command, env=environment, check=False).returncode and (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("status", "{file}"),
+        ("run", "{suite}", "--dry-run", "--options", "{file}"),
+        ("run", "{suite}", "--dry-run", *(f"--set=budget.{one}" for one in ("unit=reference", "reference={file}"))),
+        ("prepare", "{suite}", "--set=tokenizer.folder={folder}"),
+    ],
+)
+@pytest.mark.parametrize("pipe", [False, True])
+def test_what_has_a_cure_gets_no_second_one(
+    given: tuple[str, ...], pipe: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: the line ends with the cure of what reads files; others said to name another file after it."""
+    suite, file = tiny_suite.write(tmp_path), tmp_path / "t" / ("x.toml" if given[0] == "status" else "vocab.json")
+    file.parent.mkdir()
+    os.mkfifo(file) if pipe else hole(file, LARGEST + 1)
+    words = [one.format(file=file, suite=suite, folder=file.parent) for one in given]
+    assert run_all.main([*words, f"--runs={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}: ") and re.search(r"(from a copy|in its place), or remove it\n$", said)
 
 
 def test_a_command_without_memory_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

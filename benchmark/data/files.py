@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import glob
 import gzip
 import json
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.regular import expanded, regular
+from benchmark.regular import CURED, expanded, regular
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document
@@ -28,7 +27,7 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
     try:
         return _find(spec, skipped)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # it names its cure
+        if error.errno in CURED:
             raise
         place = error.filename or spec
         raise DataError(

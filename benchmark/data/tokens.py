@@ -144,7 +144,9 @@ def prepare(
     """
     into = _Place(folder, progress or (lambda line: None), makes, poll)
     with _without_library_threads():
-        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, into)
+        # before anything is found to be missing: text that is not there is said by a dry run, too
+        sources = {domain.name: corpus.identity(domain, data.valid_share) for domain in (*domains, *probes)}
+        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
         made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
         opened = [_domain(domain, made_with, data, into) for domain in (*domains, *probes)]
     split = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
@@ -158,14 +160,17 @@ def prepare(
 # Tokenizers
 
 
-def _tokenizer(domains: Sequence[Domain], config: TokenizerConfig, data: Data, into: _Place) -> TextTokenizer:
+def _tokenizer(
+    domains: Sequence[Domain], config: TokenizerConfig, data: Data, sources: dict[str, str], into: _Place
+) -> TextTokenizer:
+    """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
         bpe = load_bpe(expanded(config.folder))
     else:
         by_name = {domain.name: domain for domain in domains}
         sampled = [by_name[name] for name in config.domains or by_name]
-        sources = [corpus.identity(domain, data.valid_share) for domain in sampled]
-        identity = digest([FORMAT, config.vocabulary, config.sample_bytes, sources])
+        given = [sources[domain.name] for domain in sampled]
+        identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from benchmark.hidden import BREAKS, HIDDEN, first
-from benchmark.regular import read_text
+from benchmark.regular import CURED, read_text
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
@@ -56,10 +56,9 @@ class _Site(Settings):
 def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
     """Read a suite, with `--set` overrides applied.
 
-    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
-
-    A suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the
-    environment. Paths are relative to the file (benchmark/settings/suite_paths.py). Raises ConfigError.
+    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A suite may say
+    `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the environment. Paths are
+    relative to the file (benchmark/settings/suite_paths.py). Raises ConfigError.
     """
     place = f"suite {name!r}"
     try:
@@ -155,7 +154,8 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
     try:
         return _SEEDS.validate_json(f"[{text}]", strict=True)
     except ValidationError as error:
-        why = validation_message(error, "seeds", tuple)
+        unread = error.errors()[0]["type"] == "json_invalid"  # its words are about a parser
+        why = "no list of numbers" if unread else validation_message(error, "seeds", tuple)
         raise ConfigError(f"--seeds {text[:80]!r}: {why}; give different whole numbers, e.g. --seeds 0,1") from None
 
 
@@ -266,8 +266,7 @@ def _at(suite: Suite, path: str) -> Any:
 
 def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
     try:
-        settings: SettingsKind = validated(TypeAdapter(model), content)
-        return settings
+        return validated(TypeAdapter(model), content)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise ConfigError(validation_message(error, place, model)) from None
 
@@ -285,6 +284,8 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         content: dict[str, Any] = tomllib.loads(read_text(path))
     except OSError as error:
+        if error.errno in CURED:
+            raise
         raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
@@ -385,10 +386,7 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
 
 
 def _refuse_unreadable(text: str, place: str, hidden: tuple[str, ...] = BREAKS) -> None:
-    """Raise ConfigError for a text that would tear a line of a table, of a script or of a terminal.
-
-    `hidden`: the categories of characters that it may not hold.
-    """
+    """Raise ConfigError for a text that would tear a line: that holds a character of the `hidden` categories."""
     if len(text) > LONGEST_TEXT:
         raise ConfigError(
             f"{place}: a text of {len(text):,} characters; at most {LONGEST_TEXT:,} can be meant; shorten it"

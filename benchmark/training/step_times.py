@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.atomic import write_json
-from benchmark.regular import read_text
+from benchmark.regular import CURED, read_text
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     try:
         rows = _rows(path, path.stat().st_mtime_ns)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in CURED:
+            raise
         told = f"{type(error).__name__}: {error}"[:200]
         raise ConfigError(f"budget.reference: {path} is no table of step times ({told}); {cure}") from None
     same = [row for row in rows if row.method == config.method and row.options == config.options]

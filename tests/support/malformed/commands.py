@@ -14,7 +14,7 @@ def commands() -> Iterator[Case]:
     """Command lines."""
     run = ("run", SUITE, "--dry-run", *PLACES)
     for given, named in {
-        ("--seeds", "x"): "--seeds",
+        ("--seeds", "x"): "--seeds 'x': no list of numbers; give",
         ("--seeds", "0,0"): "--seeds",
         ("--seeds", "0,,1"): "--seeds",
         ("--seeds", ","): "--seeds",
@@ -26,6 +26,7 @@ def commands() -> Iterator[Case]:
         ("--seeds", "0],[1"): "--seeds",
         ("--set", 'rows=[{{method="er",name="  "}}]'): "name",
         ("--set", 'title=" "'): "title",
+        ("--set", 'probes=[{{name="p", train=["{here}/none.jsonl"]}}]'): "{here}/none.jsonl",
         ("--set", 'tokenizer.folder="~no_such_user/x"'): "~no_such_user/x",
         ("--seeds", "9" * 5000): "--seeds",
         ("--seeds", "9" * 30): "--seeds",
