@@ -84,7 +84,7 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
-from benchmark.regular import LARGEST_RECORDS, NO_FILE, jsonl_files, read_bytes
+from benchmark.regular import LARGEST_RECORDS, NO_FILE, is_missing, jsonl_files, read_bytes
 from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types
@@ -245,8 +245,8 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     of_stage = os.path.basename(path) == STAGE_FILE
     try:
         lines = (text := _bytes(path)).split(b"\n")
-    except (FileNotFoundError, NotADirectoryError):
-        return found
+    except FileNotFoundError:
+        return found if is_missing(Path(path)) else last_of_each(path, *kinds)
     known = kinds_of(text, lines)
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):
@@ -358,7 +358,7 @@ def _is_beyond(record: Record, here: tuple[int, int], order: list[str]) -> bool:
 
 
 def _if_there(path: Path, reader: Callable[[Path], Sequence[Any]]) -> Any:
-    return reader(path) if path.exists() else []
+    return [] if is_missing(path) else reader(path)
 
 
 def _last(records: Sequence[Record], *keys: str) -> list[Any]:

@@ -87,9 +87,31 @@ def bounded(path: Path, largest: int = LARGEST) -> Path:
     return path
 
 
+def is_missing(path: Path) -> bool:
+    """Whether nothing lies at a path. Raises OSError for a file in the place of a folder, and for a link to nothing.
+
+    Else what was written would be taken for what never was.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        for one in (path, *path.parents[:2]):
+            if one.is_symlink() and not one.exists():
+                raise OSError(
+                    errno.ENOENT, "a link to nothing; put a file in its place, or remove it", str(one)
+                ) from None
+        return True
+    return False
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder; nothing without one. Raises OSError as `is_missing` does, and for a file in its place."""
+    return [] if is_missing(folder) else os.listdir(folder)
+
+
 def jsonl_files(folder: Path) -> list[Path]:
     """The JSON Lines files in a folder, sorted; none without one. Raises OSError where a glob would find nothing."""
-    names = os.listdir(folder) if folder.is_dir() else []
+    names = names_in(folder)
     return sorted(folder / name for name in names if name.endswith(".jsonl"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Protocol, TypedDict, cast
 from benchmark import records
 from benchmark.hidden import all_shown
 from benchmark.record_checks import flaw_of_key, flaw_of_run
-from benchmark.regular import read_bytes
+from benchmark.regular import is_missing, names_in, read_bytes
 from benchmark.run_description import RunLine
 
 
@@ -81,11 +80,11 @@ class Store:
 
     def begun_runs(self, suite: str) -> set[str]:
         """The names of the files of a suite's runs: one question, where asking for each is many."""
-        return _names(self.root / "suites" / suite)
+        return set(names_in(self.root / "suites" / suite))
 
     def begun_stages(self) -> set[str]:
         """The keys of stages that have a folder."""
-        return _names(self.root / "stages")
+        return set(names_in(self.root / "stages"))
 
     def heartbeat(self, config: NamedRun) -> Path:
         """The file of the run's Heartbeat."""
@@ -108,13 +107,9 @@ class Store:
         return "done" in self.last_of_stage(key, "done")
 
 
-def _names(folder: Path) -> set[str]:
-    return set(os.listdir(folder)) if folder.is_dir() else set()
-
-
 def run_line(path: Path) -> RunLine | None:
     """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
-    lines = records.read(path) if path.exists() else []  # whole: its settings are more than its type names
+    lines = [] if is_missing(path) else records.read(path)  # whole: its settings are more than its type names
     line = next((one for one in reversed(lines) if one["kind"] == "run"), None)
     if line and (wrong := flaw_of_run(line, path.stem)):
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")

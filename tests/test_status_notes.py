@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 
@@ -77,3 +78,12 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monke
     assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
     assert lab.call("run", "--retry-failed") == 0
     assert lab.states()["Naive"].state == "done"
+
+
+def test_braces_on_the_command_line_are_text(lab: Lab, capsys) -> None:
+    """Oracle: the words that were given, as a shell takes them, in the command that status names next."""
+    given = '--set=title="{0} {x} {"', "--set=tasks=[{name='t', domain='sea', train='x', dev='x', test='x'}]"
+    assert lab.call("status", *given) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    words = shlex.split(line.partition("`")[2].rpartition("`")[0])
+    assert [f"--set={word}" for word in words if word.startswith(("title", "tasks"))] == list(given)

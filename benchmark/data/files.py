@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.regular import CURED, expanded, regular
+from benchmark.regular import CURED, expanded, regular, unique
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document
 EXPANSION, FEW_BYTES = 250, 2**24  # a packed file of more bytes than a few may hold so many times its size
-SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
+JSON_LINES, PLAIN = (tuple(kind + packed for packed in ("", ".gz", ".zst")) for kind in (".jsonl", ".txt"))
+SUFFIXES = (*JSON_LINES, *PLAIN)
 
 
 def find(spec: str, skipped: Counter[str]) -> list[Path]:
@@ -109,7 +110,8 @@ def _file(path: Path) -> Path:
 
 def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:
     empty = True
-    for document in _json_lines(path, text_field) if ".jsonl" in path.suffixes[-2:] else _plain_text(path):
+    is_plain = path.name.endswith(PLAIN)
+    for document in _plain_text(path) if is_plain else _json_lines(path, text_field):
         empty = False
         yield document
     if empty:
@@ -133,7 +135,9 @@ def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
         place = f"{path}:{number}"
         try:
             record = (
-                json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")) if line.strip() else {text_field: ""}
+                json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=unique)
+                if line.strip()
+                else {text_field: ""}
             )
         except UnicodeDecodeError as error:
             raise DataError(f"{place}: {_not_utf8(error)}") from None
@@ -206,6 +210,9 @@ def chunks(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: a folder, not a file: correct the path") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}:{line}: truncated or damaged about here ({error}): make or fetch it again") from None
+    except OSError as error:  # in the middle of it the system names no file
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _decompressed(file: IO[bytes], suffix: str) -> Iterator[bytes]:

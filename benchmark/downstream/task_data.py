@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from benchmark.data import corpus, files
 from benchmark.data.documents import DataError, naming_source
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
-from benchmark.regular import expanded
+from benchmark.regular import expanded, unique
 from benchmark.settings.config import Domain, digest
 from benchmark.settings.task_settings import SPLITS, HubTask, Split, Task
 
@@ -52,14 +53,22 @@ def _kept(
     return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
 
 
-def read_file(task: str, path: Path) -> list[RawExample]:
+def check_first_lines(tasks: Sequence[Task]) -> None:
+    """Read the first lines of tasks' files, as a dry run does. Raises DataError as `read_file` does."""
+    for task in tasks:
+        for path in filter(None, (getattr(task, split) for split in SPLITS)):
+            read_file(task.name, expanded(path), most=1)
+
+
+def read_file(task: str, path: Path, most: int | None = None) -> list[RawExample]:
     """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
 
-    Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
+    `most`: so many lines alone. Raises DataError with file and line for what is no such line, and for a file that is
+    missing or damaged.
     """
     found = []
     try:
-        for number, line in enumerate(files.lines(path), start=1):
+        for number, line in enumerate(islice(files.lines(path), most), start=1):
             if line.strip():
                 found.append(_parse(f"{path}:{number}", line))
     except FileNotFoundError:
@@ -73,7 +82,7 @@ def read_file(task: str, path: Path) -> list[RawExample]:
 
 def _parse(place: str, line: bytes) -> RawExample:
     try:
-        row = json.loads(line.decode("utf-8-sig"))
+        row = json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 ({error.reason}): convert the file") from None
     except (ValueError, RecursionError) as error:

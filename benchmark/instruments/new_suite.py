@@ -139,7 +139,7 @@ def glimpse(place: Path, name: str) -> Text:
 
 def _text_field(found: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    lines = next((path for path in found if ".jsonl" in path.suffixes[-2:]), None)
+    lines = next((path for path in found if path.name.endswith(files.JSON_LINES)), None)
     record = files.first_record(lines) if lines else {}
     texts = {key: value for key, value in record.items() if isinstance(value, str)}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))

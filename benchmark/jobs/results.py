@@ -35,7 +35,7 @@ from benchmark.jobs.study_lock import alone
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
-from benchmark.regular import LARGEST_RECORDS, read_bytes, read_text
+from benchmark.regular import LARGEST_RECORDS, is_missing, read_bytes, read_text
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
@@ -60,6 +60,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Pa
             found = dict(held)
             for config in configs:
                 if config.seed == seed and records.last(store.run_file(config), "done") is not None:
+                    _refuse_unended(config, store, held)
                     for path in _files(config, store):
                         name = path.relative_to(store.root).as_posix()
                         _refuse_other_weights(name, held, path)
@@ -302,7 +303,14 @@ def _files(config: RunConfig, store: Store) -> Iterator[Path]:
         *(store.root / kind / f"{key}.jsonl" for kind in ("scores", "similarity") for key in keys),
         store.root / "scores" / "baselines.jsonl",
     ]
-    return (path for path in places if path.is_file())
+    return (path for path in places if not is_missing(path))
+
+
+def _refuse_unended(config: RunConfig, store: Store, held: dict[str, bytes]) -> None:
+    """Raise ResultsError for a run that is done and lacks a stage's records, which the study has not either."""
+    for index, key in enumerate(recorded_stages(config, store)):
+        if not store.stage_done(key) and f"stages/{key}/records.jsonl" not in held:
+            raise ResultsError(f"{config.id}: its stage {index} did not end: collect finished runs alone")
 
 
 def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None:

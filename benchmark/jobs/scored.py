@@ -14,7 +14,7 @@ from benchmark.downstream.tasks import scored_stages
 from benchmark.hidden import shown
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.record_checks import flaw_of_owners
-from benchmark.regular import LARGEST_RECORDS, read_bytes
+from benchmark.regular import LARGEST_RECORDS, is_missing, read_bytes
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
 from benchmark.store import Store
@@ -105,7 +105,7 @@ def _lines(path: str) -> list[_Line]:
     try:
         return _LINE.decode_lines(read_bytes(path, LARGEST_RECORDS))
     except FileNotFoundError:
-        return []
+        return [] if is_missing(Path(path)) else _lines(path)
     except (msgspec.MsgspecError, OSError, ValueError, RecursionError):  # a half line, damage, a pipe: `read` knows
         return msgspec.convert(records.read(Path(path)), list[_Line])
 

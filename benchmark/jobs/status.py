@@ -69,20 +69,20 @@ def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, i
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
     found, lacks_scores = {state.state for state in states}, unscored(states, survey.other_jobs(*get_args(StateName)))
-    command = f"python run_all.py {{}} {survey.suite.called}"
+    command = {name: f"python run_all.py {name} {survey.suite.called}" for name in ("run", "status", "report")}
     as_before = " (with --executor as before)" if survey.jobs else ""
-    run = f"`{command.format('run')}`{as_before}"
+    run = f"`{command['run']}`{as_before}"
     if survey.under_way():
-        watch = f"`{command.format('status')} --watch` shows it again and again until nothing is under way"
+        watch = f"`{command['status']} --watch` shows it again and again until nothing is under way"
         submits = any(job.state in ("waiting", "running") for job in survey.jobs.values())  # else all is here
         runs = bool(to_train(states, retry_failed=False))
         left = [what for what, is_left in (("runs", runs), ("scores", lacks_scores)) if is_left and submits]
         rest = f"the {' and '.join(left)} that are left" if left else "the rest" if lacks_report(survey) else ""
         return f"next: {run} submits {rest}; {watch}" if rest else f"next: {watch}"
     if found == {"done"} and survey.other_jobs("failed"):
-        return f"next: `{command.format('run')} --retry-failed`{as_before} tries again what failed"
+        return f"next: `{command['run']} --retry-failed`{as_before} tries again what failed"
     if found == {"done"}:
-        report = f"`{command.format('report')}` renders tables and figures"
+        report = f"`{command['report']}` renders tables and figures"
         return f"next: {run} scores what is missing" if lacks_scores else f"next: {report}"
     failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""
     return f"next: {run} trains what is missing{failed}"

@@ -140,8 +140,10 @@ def pipes() -> Iterator[Case]:
         yield Case(f"a pipe for {name}", given, ("{here}", "a pipe"), pipe(name))
     merges = ("prepare", SUITE, *RUNS, "--set", "tokenizer.folder={here}/t")
     yield Case("a pipe for merges.txt", merges, ("{here}/t", "a pipe"), both(other, pipe("t/merges.txt")))
-    examples = ("prepare", SUITE, "--runs", "{place}/runs", "--set", task)
-    yield Case("a pipe for examples", examples, ("task 't'", "a pipe"), pipe("p"))
+    for examples in (("prepare", SUITE, "--runs", "{place}/runs"), run):
+        named = ("task 't'", "a pipe")
+        yield Case(f"{examples[0]}: a pipe for examples", (*examples, "--set", task), named, pipe("p"))
+    yield Case("run: no file of examples", (*run, "--set", task), ("task 't': no file {here}/p",))
 
 
 def step_times() -> Iterator[Case]:

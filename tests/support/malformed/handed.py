@@ -16,6 +16,7 @@ from tests.support.malformed import Case, Make
 from tests.support.malformed.making import FILLED, PLACES, RUNS, SUITE, both, pipe, stage_folder, write
 from tests.support.malformed.trained import (
     NO_TOKENS,
+    READERS,
     _edit,
     _runs,
     _swap_runs,
@@ -107,6 +108,7 @@ def moved() -> Iterator[Case]:
     ):
         yield Case(f"{command[0]}: another stage's records", command, ("records.jsonl",), stage)
         yield Case(f"{command[0]}: another run's records", command, ("er-",), run)
+    yield from _in_the_place_of_folders()
     collected = both(stage, _study(_archive()))
     yield Case("collect", ("collect", SUITE, "--study", "{here}/study", *RUNS), ("records.jsonl",), collected)
     ways: dict[str, dict[str, object]] = {
@@ -118,6 +120,29 @@ def moved() -> Iterator[Case]:
         content = json.dumps({"kind": "run", "id": "x", **line}).encode() + b"\n"
         given = ("export", "{here}/runs/suites/tiny/x.jsonl", "{here}/out")
         yield Case(f"export: a run of {name}", given, ("x.jsonl",), write("runs/suites/tiny/x.jsonl", content))
+
+
+def _in_the_place_of_folders() -> Iterator[Case]:
+    """Files and links to nothing where records lie, which would be taken for runs that nobody has begun."""
+    stage = f"stages/{stage_folder().name}"
+    for place in ("stages", stage, f"{stage}/records.jsonl", "suites/tiny"):
+
+        def make(here: Path, link: bool, place: str = place) -> None:
+            path = here / "runs" / place
+            path.rename(here / "moved")
+            path.symlink_to(here / "none") if link else path.write_bytes(b"x")
+
+        for command, given in READERS.items():
+            if not place.endswith(".jsonl") and (command, place) != ("compare", "suites/tiny"):
+                name, said = f"{command}: a file for {place}", ("{here}/runs/" + place, "Not a directory")
+                yield Case(name, given, said, both(_runs, lambda here, make=make: make(here, False)))
+            named = ("{here}/runs/" + place + ": a link to nothing",)
+            if (command, place) != ("compare", "suites/tiny"):
+                name = f"{command}: a link for {place}"
+                yield Case(name, given, named, both(_runs, lambda here, make=make: make(here, True)))
+    gone = both(_runs, lambda here: shutil.rmtree(here / "runs" / stage), _study(_archive()))
+    collected = ("collect", SUITE, "--study", "{here}/study", *RUNS)
+    yield Case("collect: a stage less", collected, ("er-s0", "its stage 1 did not end"), gone)
 
 
 def _plain(make: Make) -> Make:

@@ -25,6 +25,9 @@ def corpora() -> Iterator[Case]:
         ("a.jsonl", good + b'{"text": "\\ud800"}\n', "a.jsonl:201"),
         ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "a.jsonl:1"),
         ("a.jsonl", b'{"text": NaN}\n', "a.jsonl:1"),
+        ("a.jsonl", good + b'{"text": "x", "text": "y"}\n', "a.jsonl:201: not JSON ('text' stands twice"),
+        (".jsonl", good + b"x\n", ".jsonl:201"),
+        ("a.jsonl.txt", b"\xff", "a.jsonl.txt:1"),
         ("a.jsonl", b'{"text": ["x"]}\n', "a.jsonl:1"),
         ("a.jsonl", b'["x"]\n', "a.jsonl:1"),
         ("a.jsonl", b'"x"\n', "a.jsonl:1"),
@@ -77,6 +80,7 @@ def places() -> Iterator[Case]:
         ("**/*.jsonl", _named_like_a_file, "folder/c.jsonl"),
         ("a.jsonl", lambda here: (here / "a.jsonl").mkdir(), "a.jsonl"),
         ("a.jsonl", _dangling_file, "a.jsonl"),
+        ("a.txt", _not_to_be_read, "a.txt: Input/output error"),
     ):
         suite = ("prepare", SUITE, *RUNS, "--set", 'domains=[{{name="a", train=["{here}/' + name + '"]}}]')
         ladder = ("--set", "model.ladder=[{{layers=1, hidden_size=16}}]")
@@ -119,6 +123,11 @@ def _dangling_file(here: Path) -> None:
     (here / "a.jsonl").symlink_to(here / "none.jsonl")
 
 
+def _not_to_be_read(here: Path) -> None:
+    """A file whose bytes the kernel does not give, as a bad disk would not."""
+    (here / "a.txt").symlink_to("/proc/self/mem")
+
+
 def tasks() -> Iterator[Case]:
     """Files of a task's examples."""
     good = lines(*TASK)
@@ -131,6 +140,7 @@ def tasks() -> Iterator[Case]:
         good + b'{"text": "", "label": "a"}\n',
         good + b'{"text": 7, "label": "a"}\n',
         good + b'{"text": "x", "label": null}\n',
+        good + b'{"text": "x", "label": "a", "label": "b"}\n',
         good + b'{"text": "x", "label": NaN}\n',
         good + b'{"text": "x", "label": ["a"]}\n',
         good + b'{"text": "x", "label": ' + b"9" * 5000 + b"}\n",
