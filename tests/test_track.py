@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmark.instruments.track import TrackerError, open_tracker, points, track
+from benchmark.instruments.track import TensorBoard, TrackerError, open_tracker, points, track
 from benchmark.records import load_runs
 from run_all import main
 from tests.support import synthetic
@@ -148,3 +150,20 @@ def test_the_command_says_what_it_did(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(TrackerError, match="pip install wandb"):
         open_tracker("wandb", "demo", run, tmp_path)
+
+
+@pytest.mark.parametrize("call", ["add_scalar", "close"])
+def test_a_full_disk_below_tensorboard_is_named(call: str, tmp_path, monkeypatch) -> None:
+    """Oracle: the folder. The library's error names none, and the command took it for one of what it prints."""
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SummaryWriter, call, full)
+    run: Any = SimpleNamespace(id="run")
+    tracker = TensorBoard("suite", run, tmp_path)
+    with pytest.raises(OSError, match="No space left") as told:
+        tracker.log({"AP": 1.0}, 1, 1.0)
+        tracker.close()
+    assert told.value.filename == str(tmp_path / "suite")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmark.atomic import write_json
+from benchmark.atomic import naming, write_json
 from benchmark.errors import UserError
 from benchmark.records import RunRecords, load_runs
 from benchmark.regular import read_bytes
@@ -46,11 +46,13 @@ class TensorBoard:
         self._folder, self._writer = out / suite, SummaryWriter(str(out / suite / run.id))
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step, walltime=when)
+        with naming(self._folder):
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step, walltime=when)
 
     def close(self) -> str:
-        self._writer.close()
+        with naming(self._folder):
+            self._writer.close()
         return f"`tensorboard --logdir {shlex.quote(str(self._folder))}` shows them"
 
 
