@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError, flushed, stop_printing, told, unprinted
+from benchmark.errors import UserError, flushed, print_anything, stop_printing, told, unprinted
 from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import check_runs, command_line, interrupted
@@ -237,4 +237,4 @@ COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_C
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on
-    sys.exit(main())
+    sys.exit(print_anything() or main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -47,6 +48,15 @@ def _without_memory(error: MemoryError) -> str:
         f"no memory is left for what was read or computed{where}: free some, or let this process have more "
         "(`ulimit -v`, a job's or a container's limit)"
     )
+
+
+def print_anything() -> int:
+    """Let what is printed hold any character, whatever the encoding, and go nowhere where standard output is closed."""
+    sys.stdout = sys.stdout or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return 0
 
 
 def flushed(status: int) -> int:

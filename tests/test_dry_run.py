@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import run_all
+from tests.support import tiny_suite
 from tests.support.fake_slurm import FakeSlurm, after
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
@@ -172,3 +177,19 @@ def test_waves_are_said(lab: Lab, tmp_path, monkeypatch, capsys) -> None:
     shared = {job.id for job in lab.jobs() if "wood-of" in job.name}
     runs = [job for job in lab.jobs() if job.run]
     assert len(shared) == 30 and len(runs) == 60 and all(after(lab, slurm, job.id) >= shared for job in runs)
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("PYTHONIOENCODING=ascii {} --set 'title=\"\u00e9\"'", 0, ""),
+        ("{} >&-", 0, ""),
+        ("mkdir gone && cd gone && rmdir ../gone && {}", 2, "error: the current folder: No such file or directory"),
+        ("WORLD_SIZE=0 {}", 2, "error: WORLD_SIZE=0 and no MASTER_ADDR"),
+    ],
+)
+def test_no_terminal_or_folder_makes_a_traceback(shell: str, code: int, said: str, tmp_path) -> None:
+    """Oracle: exit code and standard error of the program itself, in a shell."""
+    words = [sys.executable, str(Path(run_all.__file__)), "run", str(tiny_suite.write(tmp_path)), "--dry-run"]
+    done = subprocess.run(shell.format(shlex.join(words)), shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr[: len(said)]) == (code, said) and "Traceback" not in done.stderr
