@@ -54,10 +54,12 @@ _HANDLE, _PAD, _BETWEEN = 3.0, 0.8, 2.0  # of a legend, in letter heights: its l
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Everything drawn inside has this style."""
-    with matplotlib.rc_context(), seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
-        matplotlib.rcParams.update(_SETTINGS)
-        yield
+    """Everything drawn inside has this style, whatever a user's matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        with seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
+            matplotlib.rcParams.update(_SETTINGS)
+            yield
 
 
 @cache
