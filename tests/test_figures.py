@@ -326,7 +326,13 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
 def test_a_figure_is_the_same_bytes_whatever_a_user_has_set(study, name):
     """Oracle: byte equality under what a matplotlibrc in the current folder or at home would set."""
     first = paper_tables.load(name).render(study)
-    user: Any = {"text.usetex": True, "lines.linewidth": 9, "axes.facecolor": "red", "savefig.dpi": 30, "axes.grid": True}
+    user: Any = {
+        "text.usetex": True,
+        "lines.linewidth": 9,
+        "axes.facecolor": "red",
+        "savefig.dpi": 30,
+        "axes.grid": True,
+    }
     with matplotlib.rc_context(user):
         assert paper_tables.load(name).render(study) == first
         assert matplotlib.rcParams["axes.facecolor"] == "red"  # and it is the user's again
