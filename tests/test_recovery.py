@@ -29,7 +29,7 @@ from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
 from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training import step_times
-from benchmark.training.fewer_rows import rows_held
+from benchmark.training.fewer_rows import lines_of_run, rows_held
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent
@@ -201,7 +201,8 @@ def test_rows_that_memory_did_not_hold_are_not_tried_again_for_later_models(fold
     run = lab.run(lab.config(), "later")
     line = {"kind": "failed", "stage": 1, "error": "", "traceback": "", "rank": 0, "micro_batch_size": 2}
     records.append(run.store.run_file(run.config), line)
-    assert [rows_held(run.config, run.store, stage) for stage in range(3)] == [lab.config().training.batch_size, 2, 2]
+    known = lines_of_run(run.config, run.store)
+    assert [rows_held(run.config, known, stage) for stage in range(3)] == [run.config.training.batch_size, 2, 2]
 
 
 def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_path: Path) -> None:

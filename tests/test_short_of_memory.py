@@ -27,7 +27,7 @@ from benchmark.jobs.states import RunState, Trained
 from benchmark.jobs.training_graph import Segment
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Heartbeat, Store
-from benchmark.training.fewer_rows import rows_held, seconds_failed
+from benchmark.training.fewer_rows import lines_of_run, rows_held, seconds_failed
 from benchmark.training.method import LifelongMethod
 from methods.naive import Naive
 from tests.support.slurm_lab import Lab, copy_code, submitting
@@ -135,6 +135,7 @@ def test_what_the_kernel_kills_for_memory_goes_on_with_fewer_rows(
     outcome, why = worker.receive()
     worker.close(kill=False)
     assert outcome == "failed" and said in why
-    assert rows_held(run.config, run.store, 0) == rows
-    assert seconds_failed(run.config, run.store, run.keys[0]) == (30.0 if rows < 8 else 0.0)
+    known = lines_of_run(run.config, run.store)
+    assert rows_held(run.config, known, 0) == rows
+    assert seconds_failed(known, run.keys[0]) == (30.0 if rows < 8 else 0.0)
     assert (records.read(run.store.run_file(run.config))[-1]["kind"] == "failed") == (counts[1] == 4)

@@ -76,7 +76,7 @@ def test_limits_above_an_account_and_of_time(monkeypatch) -> None:
 def test_a_dry_run_foresees_limits_of_numbers(monkeypatch, most: int, there: int, told: bool) -> None:
     """Oracle: by hand, for twelve jobs: MaxJobCount holds for what is there too; of other limits those count that are
     too small whichever partition and account Slurm takes."""
-    tables = {"associations": "lab|12||\nbio|3||\n", "qos": "normal||11|||\nday|||4||\n", "user=": ""}
+    tables = {"associations": "bio|3||\nlab|12||\n", "qos": "normal||11|||\nday|||4||\n", "user=": ""}
     monkeypatch.setattr(commands, "_ask", lambda command: tables["user=" if "user=" in command else command[4]])
     monkeypatch.setattr(commands, "partitions", lambda: {"main": {"Default": "YES"}, "other": {"QoS": "day"}})
     settings = {"ClusterName": "red", "MaxJobCount": str(most)}

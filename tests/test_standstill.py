@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmark.jobs.known_stages import recorded
 from benchmark.jobs.status import jumped
 from benchmark.settings.config import Budget
 from benchmark.settings.units import Work
@@ -133,7 +134,8 @@ def test_jumps_of_the_time_of_day_are_told_and_not_charged(told: Lost, monkeypat
     assert clock.cores.total.jumped == pytest.approx(3650.0)
     assert [record.args for record in caplog.records] == [(pytest.approx(3600.0),), (pytest.approx(-50.0),)]
     cores = contention(clock.cores, World(0, 1, torch.device("cpu")))
-    stages = [SimpleNamespace(begun={"domain": "wb"}, done={"cores": cores}), SimpleNamespace(begun={}, done={})]
+    begun = {"domain": "wb", "provenance": {"hardware": {"count": 1, "device": "CPU"}}}
+    stages = [recorded(begun, {"kind": "done", "cores": cores}), recorded(begun, {})]
     [line] = jumped([SimpleNamespace(config=SimpleNamespace(label="ER, seed 0"), stages=stages)])  # type: ignore
     assert "ER, seed 0: in wb" in line and "by 3,650 s" in line
 

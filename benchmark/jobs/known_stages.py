@@ -41,7 +41,7 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> KnownStage:
         evaluated="evaluation" in last,
         seconds=float(spent["charged"]["seconds"]) if spent else 0.0,
         finished=finished(last, learned) if learned and last.keys() >= {"stage", "evaluation", "done"} else None,
-        recorded=_recorded(last["stage"], last.get("done", {})) if "stage" in last else None,
+        recorded=recorded(last["stage"], last.get("done", {})) if "stage" in last else None,
     )
 
 
@@ -56,7 +56,8 @@ def finished(last: Mapping[str, records.Record], learned: Sequence[str]) -> Fini
     return FinishedStage(ap, seconds, wall, sum(phase["share"] for phase in last["stage"]["phases"]), before)
 
 
-def _recorded(begun: Mapping[str, Any], done: Mapping[str, Any]) -> RecordedStage:
+def recorded(begun: Mapping[str, Any], done: Mapping[str, Any]) -> RecordedStage:
+    """What `status` may have a note on, of a stage's first line and its last, which is empty before it is done."""
     hardware = begun["provenance"]["hardware"]
     machine = f"{hardware['count']} x {hardware['device']}"
     # "user" and the like leave others of a kind on the node; older records do not say

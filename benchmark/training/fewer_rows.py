@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmark import records
@@ -14,25 +15,26 @@ def rows_asked(config: RunConfig) -> int:
     return config.training.micro_batch_size or config.training.batch_size
 
 
-def rows_held(config: RunConfig, store: Store, stage: int) -> int:
-    """Rows of a forward pass: those asked for, or fewer where a failure has said so.
+def rows_held(config: RunConfig, known: Sequence[records.Record], stage: int) -> int:
+    """Rows of a forward pass: those asked for, or fewer where a failure among the run's records `known` has said so.
 
     What memory did not hold it does not hold for a later stage's model, which is as large at least.
     """
-    failed = [line for line in _failures(config, store) if line["stage"] <= stage]
+    failed = [line for line in known if line["kind"] == "failed" and line["stage"] <= stage]
     fewer: list[int] = [line["micro_batch_size"] for line in failed if "micro_batch_size" in line]
     return min([rows_asked(config), *fewer])
 
 
-def half_as_many(config: RunConfig, store: Store, stage: int, processes: int = 1) -> int | None:
+def half_as_many(config: RunConfig, known: Sequence[records.Record], stage: int, processes: int = 1) -> int | None:
     """Rows with which a stage is to go on for which memory was short; None where it takes one at once already."""
-    rows = min(rows_held(config, store, stage), config.training.batch_size // processes)
+    rows = min(rows_held(config, known, stage), config.training.batch_size // processes)
     return -(-rows // 2) if rows > 1 else None
 
 
-def seconds_failed(config: RunConfig, store: Store, key: str) -> float:
+def seconds_failed(known: Sequence[records.Record], key: str) -> float:
     """Seconds that attempts which failed for memory, and could not go on by themselves, have charged a stage."""
-    return max((line["seconds"] for line in _failures(config, store) if line.get("key") == key), default=0.0)
+    failed = [line for line in known if line["kind"] == "failed" and line.get("key") == key]
+    return max((line["seconds"] for line in failed), default=0.0)
 
 
 def record_kill(config: RunConfig, store: Store, halves: bool) -> str:
@@ -43,7 +45,7 @@ def record_kill(config: RunConfig, store: Store, halves: bool) -> str:
     """
     keys, text = recorded_stages(config, store), "the kernel killed its process for lack of memory"
     stage = next((index for index, key in enumerate(keys) if not store.stage_done(key)), None)
-    half = half_as_many(config, store, stage) if halves and stage is not None else None
+    half = half_as_many(config, lines_of_run(config, store), stage) if halves and stage is not None else None
     fewer: dict[str, Any] = {}
     if stage is not None and half:
         text += f"; `run --retry-failed` goes on with {half} rows at once"
@@ -57,6 +59,7 @@ def record_kill(config: RunConfig, store: Store, halves: bool) -> str:
     return text
 
 
-def _failures(config: RunConfig, store: Store) -> list[records.Record]:
+def lines_of_run(config: RunConfig, store: Store) -> list[records.Record]:
+    """What is recorded of a run."""
     path = store.run_file(config)
-    return [line for line in (records.read(path) if path.exists() else []) if line["kind"] == "failed"]
+    return records.read(path) if path.exists() else []

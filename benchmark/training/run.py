@@ -34,7 +34,7 @@ from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, read_heartbeat
 from benchmark.training import checkpoint
-from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, seconds_failed
+from benchmark.training.fewer_rows import half_as_many, lines_of_run, rows_asked, rows_held, seconds_failed
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
@@ -226,14 +226,15 @@ class Run:
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
         and whoever starts them anew goes on as they said.
         """
-        precision, rows = self._precision(), self.world.agree(rows_held(self.config, self.store, index))
+        known = lines_of_run(self.config, self.store)
+        precision, rows = self._precision(), self.world.agree(rows_held(self.config, known, index))
         config = with_training(self.config, precision=precision)
         if rows < rows_asked(self.config):
             config = with_training(config, micro_batch_size=rows)
         if precision != self._precision_here:
             told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
             _log.warning(told, folder, precision, self._precision_here)
-        spent = seconds_failed(self.config, self.store, self.keys[index])
+        spent = seconds_failed(known, self.keys[index])
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
@@ -335,12 +336,12 @@ class Run:
 
         Returns whether it has said that the next start takes fewer rows at once.
         """
-        known = records.read(self.store.run_file(self.config))
+        known = lines_of_run(self.config, self.store)  # once: another process may add its own meanwhile
         if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
             return False
         text, fewer = f"{type(error).__name__}: {error}", dict[str, Any]()
         short = self.world.size > 1 and is_out_of_memory(error)
-        if short and (half := half_as_many(self.config, self.store, stage, self.world.size)):
+        if short and (half := half_as_many(self.config, known, stage, self.world.size)):
             text += (
                 f": memory does not hold the rows of a forward pass; `run --retry-failed` goes on with {half} at once"
             )
