@@ -201,10 +201,11 @@ def test_preemption_of_a_bundle_and_changed_code(lab: Lab) -> None:
         state = lab.wait_for(row, "done")
         assert (state.job.id, state.restarts) == (job, 1)
         assert_as_if_undisturbed(lab, row, resumed=1)
-        assert lab.stage(row)[-1]["cores"]["stood_still"] > 3
         assert longest_off_the_clock(lab, row) > 3
         hardware = lab.stage(row)[0]["provenance"]["hardware"]
         assert (hardware["side_by_side"], hardware["threads"]) == (2, 1)
+    # of a run that was evaluating meanwhile no clock ran
+    assert max(lab.stage(row)[-1]["cores"]["stood_still"] for row in ("x", "y")) > 3
     assert "tripped" in lab.wait_for("trips", "failed").detail
     assert len([line for line in lab.run_lines("trips") if line["kind"] == "failed"]) == 1
     lab.wait_for_endings(job)
