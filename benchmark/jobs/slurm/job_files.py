@@ -25,6 +25,7 @@ from typing import Any, cast
 from benchmark import records
 from benchmark.jobs.states import History
 from benchmark.record_lines import Ended, Started, Submitted
+from benchmark.regular import jsonl_files, names_in
 
 AT_ONCE = 16  # files that wait for the disk
 
@@ -94,8 +95,12 @@ def file_of(folder: Path, job: str) -> Path:
 
 
 def read(folder: Path) -> list[Job]:
-    """The jobs of a suite in the order of submission."""
-    found = [job for path in (*folder.glob("*.jsonl"), *folder.glob("*/*.jsonl")) for job in read_one(path)]
+    """The jobs of a suite in the order of submission. Raises OSError for a folder that cannot be read.
+
+    Else what is under way would be submitted again.
+    """
+    clusters = [folder / name for name in names_in(folder) if (folder / name).is_dir()]  # older files lie above them
+    found = [job for one in (folder, *clusters) for path in jsonl_files(one) for job in read_one(path)]
     return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
 
 

@@ -140,6 +140,16 @@ def _in_the_place_of_folders() -> Iterator[Case]:
             if (command, place) != ("compare", "suites/tiny"):
                 name = f"{command}: a link for {place}"
                 yield Case(name, given, named, both(_runs, lambda here, make=make: make(here, True)))
+    for command in ("status", "run", "cancel"):
+        given = (command, SUITE, *RUNS)
+        for link, words in ((False, "jobs: Not a directory"), (True, "jobs: a link to nothing")):
+
+            def no_folder(here: Path, link: bool = link) -> None:
+                path = here / "runs/suites/tiny/jobs"
+                path.symlink_to(here / "none") if link else path.write_bytes(b"x")
+
+            name = f"{command}: a {'link' if link else 'file'} for jobs"
+            yield Case(name, given, ("{here}/runs/suites/tiny/" + words,), both(_runs, no_folder))
     gone = both(_runs, lambda here: shutil.rmtree(here / "runs" / stage), _study(_archive()))
     collected = ("collect", SUITE, "--study", "{here}/study", *RUNS)
     yield Case("collect: a stage less", collected, ("er-s0", "its stage 1 did not end"), gone)
