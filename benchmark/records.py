@@ -42,8 +42,8 @@ is written as null. Amounts in `charged` count from the start of the stage, `ste
                 unigram {domain: its unigram perplexity}, probes [{name, title}], texts {domain or probe: a hash of its
                 validation text}, start (key of the start model, empty where there is none; older: none of the three),
                 tasks [downstream tasks with their hyper-parameters] (none: no such field)
-    failed      stage, error, traceback, rank; where memory was short for several processes micro_batch_size (for the
-                next start), key and seconds (of the stage, what it is charged for attempts that failed)
+    failed      stage, error, traceback, rank; where memory was short for several processes, or the kernel killed one:
+                micro_batch_size (for the next start), key and seconds (of the stage, charged for failed attempts)
     done        (no fields)
 
     score       key, stage_key, task, task_key (of its data), domain, prompt ("right"|"none"|"wrong"|"picked"),
@@ -246,7 +246,7 @@ def last_of_each(path: Path | str, *kinds: str) -> dict[str, Record]:
     try:
         lines = (text := _bytes(path)).split(b"\n")
     except FileNotFoundError:
-        return found if is_missing(Path(path)) else last_of_each(path, *kinds)
+        return found if is_missing(path) else last_of_each(path, *kinds)
     known = kinds_of(text, lines)
     for index in reversed(range(len(lines))):
         if len(found) == len(kinds):

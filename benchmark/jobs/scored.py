@@ -105,7 +105,7 @@ def _lines(path: str) -> list[_Line]:
     try:
         return _LINE.decode_lines(read_bytes(path, LARGEST_RECORDS))
     except FileNotFoundError:
-        return [] if is_missing(Path(path)) else _lines(path)
+        return [] if is_missing(path) else _lines(path)
     except (msgspec.MsgspecError, OSError, ValueError, RecursionError):  # a half line, damage, a pipe: `read` knows
         return msgspec.convert(records.read(Path(path)), list[_Line])
 
