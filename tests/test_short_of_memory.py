@@ -139,3 +139,19 @@ def test_what_the_kernel_kills_for_memory_goes_on_with_fewer_rows(
     assert rows_held(run.config, known, 0) == rows
     assert seconds_failed(known, run.keys[0]) == (30.0 if rows < 8 else 0.0)
     assert (records.read(run.store.run_file(run.config))[-1]["kind"] == "failed") == (counts[1] == 4)
+
+
+def test_a_kill_that_cannot_be_recorded_ends_no_other_run(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: what is told: the parent of all runs would have died of its own error, and they with it."""
+    lab = instruments.Lab("naive", lambda *_: Naive(), tmp_path)
+    run = lab.run(lab.config(), "killed")
+    run.store.run_file(run.config).mkdir(parents=True)
+    counts = iter(range(9))
+    monkeypatch.setattr(side_by_side, "memory_kills", lambda: next(counts))
+    monkeypatch.setattr(side_by_side, "TrainRun", lambda *_, **__: lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    share = WorkerShare(slots.Slot((), 1), 1, lab.build, run.store.root, start="fork")
+    worker = side_by_side.Worker(share)
+    worker.train(Segment("key", "name", run.config))
+    outcome, why = worker.receive()
+    worker.close(kill=False)
+    assert outcome == "failed" and "lack of memory, which cannot be recorded: " in why and "is a folder" in why

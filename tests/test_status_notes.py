@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +80,23 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monke
     assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
     assert lab.call("run", "--retry-failed") == 0
     assert lab.states()["Naive"].state == "done"
+
+
+def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the failure's own words, in the line of the run; a full disk took their place, and the line."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    lab.write('{ method = "naive" }')
+    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    monkeypatch.setattr("benchmark.training.run.Run.__init__", fails)
+    monkeypatch.setattr(records, "append", full)
+    assert lab.call("run") == 1
+    assert "failed: no room" in capsys.readouterr().err
 
 
 def test_braces_on_the_command_line_are_text(lab: Lab, capsys) -> None:

@@ -5,6 +5,7 @@ What a job works with is imported when it begins: plans are made of payloads, an
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -86,7 +87,8 @@ class TrainRun:
         except Exception as error:
             if not run and world.leads:  # else it has said so itself
                 why = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-                records.append(store.run_file(config), {"kind": "failed", "stage": 0, "rank": 0, **why})
+                with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
+                    records.append(store.run_file(config), {"kind": "failed", "stage": 0, "rank": 0, **why})
             line.finish(f"failed: {error}")
             raise
         crowded = f"; something ran beside it: {', '.join(found)}" if (found := run.crowded()) else ""

@@ -21,6 +21,7 @@ from typing import Literal
 
 import torch
 
+from benchmark.errors import UserError
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.slots import Slot, memory_kills
 from benchmark.jobs.stop_signals import StopSignals
@@ -169,7 +170,10 @@ class Worker:
             return f"{said}; if the kernel killed it for lack of memory, training.micro_batch_size = {half} needs less"
         if kills == self._kills:
             return said
-        return record_kill(segment.config, Store(self.share.runs), halves=self.share.slot.gpu is None)
+        try:
+            return record_kill(segment.config, Store(self.share.runs), halves=self.share.slot.gpu is None)
+        except (OSError, UserError) as error:  # the others go on
+            return f"the kernel killed its process for lack of memory, which cannot be recorded: {error}"
 
     def close(self, kill: bool) -> None:
         if kill:
