@@ -30,7 +30,7 @@ from benchmark.atomic import naming
 from benchmark.errors import UserError
 from benchmark.hidden import shown
 from benchmark.process_ids import kernel, lives, started
-from benchmark.regular import regular
+from benchmark.regular import is_missing, regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -149,6 +149,7 @@ class Lock:
         while True:
             with contextlib.suppress(FileNotFoundError):  # first: in /tmp nobody may create what is another's
                 return os.open(regular(self.path), os.O_RDWR)
+            is_missing(self.path)  # raises for a link to nothing, which would be tried for ever
             with contextlib.suppress(FileExistsError):
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
                 if self._mode is not None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import errno
 import fcntl
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmark import lease
 from benchmark.errors import UserError
-from benchmark.lease import Lease, LeaseLost, Owner, me
+from benchmark.lease import Lease, LeaseLost, Lock, Owner, me
 from benchmark.regular import regular
 
 COUNTS = """
@@ -70,6 +72,21 @@ def test_a_file_that_goes_while_it_is_looked_at_is_no_pipe(tmp_path: Path, monke
 
     monkeypatch.setattr(Path, "stat", goes)
     assert regular(lock) == lock
+
+
+def test_a_lock_that_is_a_link_to_nothing_is_said(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the disk: it can neither be opened nor made, and was tried for ever (as Emacs leaves `.#a.toml`)."""
+    lock, tries, opened = tmp_path / "lock", itertools.count(), os.open
+    lock.symlink_to(tmp_path / "none")
+
+    def few(*how: Any) -> int:
+        assert next(tries) < 9, "tried for ever"
+        return opened(*how)
+
+    monkeypatch.setattr(os, "open", few)
+    with pytest.raises(OSError, match="a link to nothing") as told:
+        Lock(lock).acquire()
+    assert told.value.filename == str(lock)
 
 
 def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
