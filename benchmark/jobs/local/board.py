@@ -22,10 +22,8 @@ from benchmark.training.progress import IN_PROGRESS
 
 EVERY, LINE = 2.0, 60.0  # seconds between two looks at the records: on a terminal, and in a file where nothing ends
 PAUSE = 0.5  # seconds between two thoughts of that
-SHORT, REST = (
-    0.1,
-    9.0,
-)  # seconds of a look that nobody feels; after a longer one nothing is looked at for so many times it
+SHORT = 0.1  # seconds of a look that nobody feels
+REST = 9.0  # times a longer look's seconds in which there is no other
 WIDTH, HEIGHT = 100, 24  # of the table in a file
 STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
 STATE, GAP = 11, 2  # letters of the longest state, and between two columns
