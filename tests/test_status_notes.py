@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmark import records
+from benchmark.lease import LeaseLost
 from benchmark.store import Store
 from tests.support import synthetic
 from tests.support.job_lines import STARTED, ask, write_job
@@ -80,6 +81,19 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monke
     assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
     assert lab.call("run", "--retry-failed") == 0
     assert lab.states()["Naive"].state == "done"
+
+
+def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(lab: Lab, monkeypatch) -> None:
+    """Oracle: as in a stage: the run may be the other's by now, and has not failed."""
+
+    def loses(*_: object, **__: object) -> None:
+        raise LeaseLost("silent for too long")
+
+    lab.write('{ method = "naive" }')
+    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    monkeypatch.setattr("benchmark.training.run.Run.__init__", loses)
+    assert lab.call("run") == 1
+    assert lab.states()["Naive"].state == "todo"
 
 
 def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(lab: Lab, monkeypatch, capsys) -> None:

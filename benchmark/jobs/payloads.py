@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
+from benchmark.lease import LeaseLost
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -85,7 +86,7 @@ class TrainRun:
             line.finish("stopped; goes on from what it has kept")
             raise
         except Exception as error:
-            if not run and world.leads:  # else it has said so itself
+            if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
                 why = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
                 with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
                     records.append(store.run_file(config), {"kind": "failed", "stage": 0, "rank": 0, **why})
