@@ -99,7 +99,8 @@ def read(folder: Path) -> list[Job]:
 
     Else what is under way would be submitted again.
     """
-    clusters = [folder / name for name in names_in(folder) if (folder / name).is_dir()]  # older files lie above them
+    names = [name for name in names_in(folder) if not name.endswith(".jsonl")]  # older files, above those of clusters
+    clusters = [path for name in names if (path := folder / name).is_dir()]
     found = [job for one in (folder, *clusters) for path in jsonl_files(one) for job in read_one(path)]
     return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
 
