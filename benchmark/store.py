@@ -107,9 +107,18 @@ class Store:
         return "done" in self.last_of_stage(key, "done")
 
 
+def lines_of_run(config: NamedRun, store: Store) -> list[records.Record]:
+    """What is recorded of a run; nothing of one that has not started."""
+    return _lines(store.run_file(config))
+
+
+def _lines(path: Path) -> list[records.Record]:
+    return [] if is_missing(path) else records.read(path)
+
+
 def run_line(path: Path) -> RunLine | None:
     """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
-    lines = [] if is_missing(path) else records.read(path)  # whole: its settings are more than its type names
+    lines = _lines(path)  # whole: its settings are more than its type names
     line = next((one for one in reversed(lines) if one["kind"] == "run"), None)
     if line and (wrong := flaw_of_run(line, path.stem)):
         raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")

@@ -27,9 +27,9 @@ from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.lease import me
 from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
-from benchmark.store import Heartbeat, Store, read_heartbeat
+from benchmark.store import Heartbeat, Store, lines_of_run, read_heartbeat
 from benchmark.training import step_times
-from benchmark.training.fewer_rows import lines_of_run, rows_held
+from benchmark.training.fewer_rows import rows_held
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent

@@ -26,8 +26,8 @@ from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.states import RunState, Trained
 from benchmark.jobs.training_graph import Segment
 from benchmark.settings.config import ConfigError, RunConfig
-from benchmark.store import Heartbeat, Store
-from benchmark.training.fewer_rows import lines_of_run, rows_held, seconds_failed
+from benchmark.store import Heartbeat, Store, lines_of_run
+from benchmark.training.fewer_rows import rows_held, seconds_failed
 from benchmark.training.method import LifelongMethod
 from methods.naive import Naive
 from tests.support.slurm_lab import Lab, copy_code, submitting

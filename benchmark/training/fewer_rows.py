@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmark import records
 from benchmark.settings.config import RunConfig
-from benchmark.store import Store, read_heartbeat, recorded_stages
+from benchmark.store import Store, lines_of_run, read_heartbeat, recorded_stages
 
 
 def rows_asked(config: RunConfig) -> int:
@@ -57,9 +57,3 @@ def record_kill(config: RunConfig, store: Store, halves: bool) -> str:
     line = {"kind": "failed", "stage": stage or 0, "error": text, "traceback": "", "rank": 0}
     records.append(store.run_file(config), {**line, **fewer})
     return text
-
-
-def lines_of_run(config: RunConfig, store: Store) -> list[records.Record]:
-    """What is recorded of a run."""
-    path = store.run_file(config)
-    return records.read(path) if path.exists() else []

@@ -32,9 +32,9 @@ from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
-from benchmark.store import Store, read_heartbeat
+from benchmark.store import Store, lines_of_run, read_heartbeat
 from benchmark.training import checkpoint
-from benchmark.training.fewer_rows import half_as_many, lines_of_run, rows_asked, rows_held, seconds_failed
+from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, seconds_failed
 from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
@@ -351,13 +351,12 @@ class Run:
 
     def _record_run(self) -> None:
         """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""
-        if not self._is_recorded() or records.read(self.store.run_file(self.config))[-1]["kind"] == "failed":
+        if not self._is_recorded() or lines_of_run(self.config, self.store)[-1]["kind"] == "failed":
             self._record("run", **self._description())
 
     def _is_recorded(self) -> bool:
         """Whether the run's file says what it consists of now (a changed text changes its stages)."""
-        path = self.store.run_file(self.config)
-        known = [line for line in records.read(path) if line["kind"] == "run"] if path.exists() else []
+        known = [line for line in lines_of_run(self.config, self.store) if line["kind"] == "run"]
         return bool(known) and self._description().items() <= known[-1].items()
 
     def _description(self) -> RunLine:
