@@ -11,7 +11,6 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NoReturn
 
-CURED = errno.EINVAL, errno.EFBIG  # of what is raised here: such errors name their cure, and need no second one
 NO_FILE = errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EAGAIN  # a device, a folder, a socket, a pipe
 LARGEST = 2**28  # bytes of JSON, TOML or text that is read whole; the largest tokenizers have a tenth of it
 LARGEST_RECORDS = 2**30  # bytes of a file of records: a line of an evaluation has a few thousand
@@ -19,16 +18,20 @@ WHOLE = (".json", ".txt", ".model", ".jinja")  # how files end that libraries re
 _ENOUGH = 2**16  # bytes, which most files of records do not reach: one call reads them
 
 
+class Refused(OSError):
+    """What is no file, or too large for one. Unlike the system's errors it names its cure, and needs no second one."""
+
+
 def expanded(path: str) -> Path:
-    """A path in which `~` stands for a home. Raises OSError where no user has that name."""
+    """A path in which `~` stands for a home. Raises Refused where no user has that name."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise OSError(errno.EINVAL, "no user of that name has a home here; correct the path", path) from None
+        raise Refused(errno.EINVAL, "no user of that name has a home here; correct the path", path) from None
 
 
 def regular(path: Path) -> Path:
-    """The path of a file. Raises OSError for that of a pipe; whoever opens it tells of what is missing, or a folder."""
+    """The path of a file. Raises Refused for that of a pipe; whoever opens it tells of what is missing, or a folder."""
     try:
         mode = path.stat().st_mode  # asked once: between two questions somebody may remove the file
     except (OSError, ValueError):
@@ -119,7 +122,7 @@ def jsonl_files(folder: Path) -> list[Path]:
 
 def _check_size(path: Path | str, size: int, largest: int) -> None:
     if size > largest:
-        raise OSError(
+        raise Refused(
             errno.EFBIG,
             f"has {size:,} bytes, and such a file at most {largest:,}: restore it from a copy, or remove it",
             str(path),
@@ -127,6 +130,6 @@ def _check_size(path: Path | str, size: int, largest: int) -> None:
 
 
 def _refuse(path: Path | str) -> NoReturn:
-    raise OSError(
+    raise Refused(
         errno.EINVAL, "no file but a pipe, a socket or a device; put a file in its place, or remove it", str(path)
     )

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Special
-from benchmark.regular import CURED, read_text
+from benchmark.regular import Refused, read_text
 from benchmark.settings.config import digest
 
 
@@ -58,9 +58,9 @@ def load_bpe(folder: Path) -> Tokenizer:
     try:
         published = json.loads(read_text(folder / "vocab.json"))
         lines = read_text(folder / "merges.txt").split("\n")
+    except Refused:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno in CURED:
-            raise
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if not isinstance(published, dict) or not all(isinstance(number, int) for number in published.values()):
         raise DataError(

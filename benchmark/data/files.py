@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.regular import CURED, expanded, regular, unique
+from benchmark.regular import Refused, expanded, regular, unique
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document
@@ -27,9 +27,9 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
     """What a file name, a folder or a glob stands for, sorted."""
     try:
         return _find(spec, skipped)
+    except Refused:
+        raise
     except OSError as error:
-        if error.errno in CURED:
-            raise
         place = error.filename or spec
         raise DataError(
             f"{place if len(str(place)) < 300 else spec[:80]}: {error.strerror}: correct the path"

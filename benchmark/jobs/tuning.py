@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 
 from benchmark import records
 from benchmark.atomic import write_json
-from benchmark.regular import CURED, read_text
+from benchmark.regular import Refused, read_text
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
 from benchmark.settings.suite_files import parse_seeds
 from benchmark.settings.units import UNITS
@@ -215,9 +215,9 @@ def tuned(suite: Suite, runs: Sequence[RunConfig], file: Path, charge_search: bo
         if not isinstance(count, int) or unit not in UNITS or not 0 < cost < math.inf:
             raise ValueError(f"{count!r:.20} configurations that took {cost!r:.20} {unit!r:.60}")
         mark = Tuned(configurations=count, spent=cost, unit=unit, charged=charge_search)
+    except Refused:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno in CURED:
-            raise
         raise ConfigError(
             f"--options {file}: not a file that `run_all.py tune` wrote ({type(error).__name__}: {error})"
         ) from None

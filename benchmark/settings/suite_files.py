@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from benchmark.hidden import BREAKS, HIDDEN, first
-from benchmark.regular import CURED, read_text
+from benchmark.regular import Refused, read_text
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds
@@ -283,9 +283,9 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
         )
     try:
         content: dict[str, Any] = tomllib.loads(read_text(path))
+    except Refused:
+        raise
     except OSError as error:
-        if error.errno in CURED:
-            raise
         raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None

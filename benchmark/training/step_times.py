@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.atomic import write_json
-from benchmark.regular import CURED, read_text
+from benchmark.regular import Refused, read_text
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     try:
         rows = _rows(path, path.stat().st_mtime_ns)
+    except Refused:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, OSError) and error.errno in CURED:
-            raise
         told = f"{type(error).__name__}: {error}"[:200]
         raise ConfigError(f"budget.reference: {path} is no table of step times ({told}); {cure}") from None
     same = [row for row in rows if row.method == config.method and row.options == config.options]

@@ -98,6 +98,7 @@ def raised(trees: Mapping[str, ast.Module]) -> set[tuple[str, str, str]]:
             kind = ast.unparse(call.func).rpartition(".")[2]
             if kind == "ArgumentTypeError" or (kind == "ValueError" and module.startswith(CONFIG_ERRORS)):
                 kind = "ConfigError"
+            kind = "OSError" if kind == "Refused" else kind  # it names a cure, and reads the same
             place = _Place(trees, module, function, 0)
             words, file = call.args[0], ""
             if kind == "OSError" and len(call.args) == 3:  # errno, words, file, told in another order
@@ -198,7 +199,7 @@ def render() -> str:
             heads.setdefault(end or text, []).append(head if end else "")
         lines = [" / ".join(begin) + end for end, begin in heads.items()]
         mine = "".join(f"- {_escaped(line)}{put_in.get(line, '')}\n" for line in lines)
-        parts.append(f"**{kind}.** {told}\n\n{mine}")
+        parts += [f"**{kind}.** {told}\n\n{mine}"] * bool(mine)
     return "\n".join(parts)
 
 
