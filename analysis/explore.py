@@ -21,8 +21,8 @@ from matplotlib.markers import MarkerStyle
 from analysis.study import Study
 from analysis.styles import styles
 from analysis.tables import number, rounded
+from benchmark.files import read_bytes
 from benchmark.records import RunRecords
-from benchmark.regular import read_bytes
 from benchmark.settings.units import UNITS, recorded
 
 _FOLDER = Path(__file__).parent

@@ -9,7 +9,7 @@ from analysis import page, scorecard
 from analysis.exhibits import Exhibit, TableExhibit, View
 from analysis.study import Study
 from analysis.tables import FORMATS, Table
-from benchmark.atomic import LEFT, sweep, whole_file
+from benchmark.files import LEFT, sweep, whole_file
 
 
 def render(

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from benchmark import record_lines
-from benchmark.hidden import all_shown
+from benchmark.errors import all_shown
 from benchmark.run_description import same_labels
 
 Line = Mapping[str, Any]
@@ -65,7 +65,7 @@ SHAPES: dict[str, type] = {
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """A line's record; None where it is none. Its texts may be printed and written: see `benchmark.hidden`."""
+    """A line's record; None where it is none. Its texts may be printed and written: see `benchmark.errors`."""
     import msgspec  # three times as fast as json, for a report reads 100,000 lines; here, for --help has no packages
 
     try:

@@ -70,8 +70,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.files import LARGEST_RECORDS, NO_FILE, is_missing, jsonl_files, naming, read_bytes
 from benchmark.record_checks import FIELDS as FIELDS
 from benchmark.record_checks import decode, flaw, flaw_of_owners, flaw_of_run, flaw_of_stage, kinds_of, typed_line
 from benchmark.record_lines import (
@@ -84,7 +84,6 @@ from benchmark.record_lines import (
     RecordedScore,
     SimilarityLine,
 )
-from benchmark.regular import LARGEST_RECORDS, NO_FILE, is_missing, jsonl_files, read_bytes
 from benchmark.run_description import RunDescription, RunLine, Titled
 
 Record = dict[str, Any]  # a line of any kind, as JSON gives it; `benchmark.record_lines` has the types

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol, TypedDict, cast
 
 from benchmark import records
-from benchmark.hidden import all_shown
+from benchmark.errors import all_shown
+from benchmark.files import is_missing, names_in, read_bytes
 from benchmark.record_checks import flaw_of_key, flaw_of_run
-from benchmark.regular import is_missing, names_in, read_bytes
 from benchmark.run_description import RunLine
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.printed import read_printed
+from benchmark.files import read_text
 from benchmark.garbage import no_collections
 from benchmark.records import RunRecords, load_runs, not_started
-from benchmark.regular import read_text
 from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
 from benchmark.store import Store
 

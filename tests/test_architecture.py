@@ -315,7 +315,7 @@ def test_arguments_are_counted(code: str, count: int) -> None:
 def test_one_function_asks_for_homes() -> None:
     """`expanded` says of a user that is unknown what Python ends on. What a job is given, the node expands."""
     ask = {module for module, tree in TREES.items() if "expanduser" in {getattr(n, "attr", "") for n in ast.walk(tree)}}
-    assert ask == {"benchmark.regular", "benchmark.jobs.slurm.staging"}
+    assert ask == {"benchmark.files", "benchmark.jobs.slurm.staging"}
 
 
 def test_no_two_nones_stand_side_by_side_in_a_call() -> None:

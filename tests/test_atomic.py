@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmark import atomic
-from benchmark.atomic import LEFT, naming, sweep, whole_file, whole_folder, write_json
+from benchmark import files
+from benchmark.files import LEFT, naming, sweep, whole_file, whole_folder, write_json
 from tests.support.disk_writers import WRITERS
 from tests.support.source_tree import TREES
 
 ROOT = Path(__file__).parent.parent
-WRITE_FILE = "with atomic.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
-WRITE_FOLDER = "with atomic.whole_folder(path / 'b') as folder: (folder / 'x').write_text('new'); die()"
+WRITE_FILE = "with files.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
+WRITE_FOLDER = "with files.whole_folder(path / 'b') as folder: (folder / 'x').write_text('new'); die()"
 
 
 def test_a_file_is_replaced_at_the_end_only(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_a_killed_writer_leaves_is_swept_and_nothing_else(write: str, tmp_p
     (tmp_path / ".hidden.0123").touch()
     code = f"""
 import os, pathlib, signal
-from benchmark import atomic
+from benchmark import files
 path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal.SIGKILL)
 {write}
 """
@@ -82,8 +82,8 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
 def test_who_writes_sweeps_what_the_dead_left_of_the_same_and_no_more(tmp_path: Path, monkeypatch) -> None:
     """Oracle: the disk, by hand: what a killed process left of `a` goes when `a` is written again, or with all that a
     report sweeps, at once; what one that lives writes, here or on another machine, stays, whatever the time of day."""
-    code = "import pathlib, sys, os; from benchmark import atomic; place = pathlib.Path(sys.argv[1])\n"
-    code += "with atomic.whole_file(place / 'a'), atomic.whole_file(place / 'a.b'), atomic.whole_folder(place / 'c'): "
+    code = "import pathlib, sys, os; from benchmark import files; place = pathlib.Path(sys.argv[1])\n"
+    code += "with files.whole_file(place / 'a'), files.whole_file(place / 'a.b'), files.whole_folder(place / 'c'): "
     writer = [sys.executable, "-c", code + "print(flush=True); sys.stdin.read()", str(tmp_path)]
     with subprocess.Popen(writer, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline()
@@ -96,7 +96,7 @@ def test_who_writes_sweeps_what_the_dead_left_of_the_same_and_no_more(tmp_path: 
         assert len(begun) == 3 and {*os.listdir(tmp_path)} == {*begun, "a"}
         process.kill()
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(atomic, "_machine", lambda: "another0")
+        elsewhere.setattr(files, "_machine", lambda: "another0")
         sweep(tmp_path, older=LEFT)
         assert {*os.listdir(tmp_path)} == {*begun, "a"}
     write_json(tmp_path / "a", 2)

@@ -14,12 +14,11 @@ import pytest
 import torch
 
 import methods
-from benchmark import checksums
-from benchmark.checksums import DamagedFile
 from benchmark.data.run_corpus import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
+from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, seal, unseal, write_checksums
 from benchmark.instruments.evaluate_text import evaluate_text
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
@@ -51,9 +50,9 @@ def test_the_check_value_of_crc32(tmp_path: Path) -> None:
     """Oracle: the catalogue of CRC algorithms: 0xCBF43926 is that of the digits from 1 to 9."""
     (tmp_path / "digits").write_text("123456789")
     (tmp_path / "README.md").write_text("for people")
-    checksums.write(tmp_path)
-    assert json.loads((tmp_path / checksums.FILE).read_text()) == {"digits": {"bytes": 9, "crc32": "cbf43926"}}
-    checksums.check(tmp_path, "cure")
+    write_checksums(tmp_path)
+    assert json.loads((tmp_path / CHECKSUMS).read_text()) == {"digits": {"bytes": 9, "crc32": "cbf43926"}}
+    check_checksums(tmp_path, "cure")
 
 
 def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -> None:
@@ -61,37 +60,37 @@ def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -
     (tmp_path / "inside").mkdir()
     file = tmp_path / "inside" / "a.bin"
     file.write_bytes(bytes(100))
-    checksums.check(tmp_path, "cure")
-    checksums.write(tmp_path)
+    check_checksums(tmp_path, "cure")
+    write_checksums(tmp_path)
     flip(file, 403)
     with pytest.raises(DamagedFile, match=r"inside/a\.bin is damaged .*: cure"):
-        checksums.check(tmp_path, "cure")
-    checksums.check(tmp_path, "cure", sizes_alone=("inside/a.bin",))
+        check_checksums(tmp_path, "cure")
+    check_checksums(tmp_path, "cure", sizes_alone=("inside/a.bin",))
     cut(file)
     with pytest.raises(DamagedFile, match=r"a\.bin has 99 bytes instead of 100: cure"):
-        checksums.check(tmp_path, "cure", sizes_alone=("inside/a.bin",))
+        check_checksums(tmp_path, "cure", sizes_alone=("inside/a.bin",))
     file.unlink()
     with pytest.raises(DamagedFile, match=r"a\.bin is missing: cure"):
-        checksums.check(tmp_path, "cure")
-    cut(tmp_path / checksums.FILE)
+        check_checksums(tmp_path, "cure")
+    cut(tmp_path / CHECKSUMS)
     with pytest.raises(DamagedFile, match=r"checksums\.json is damaged: cure"):
-        checksums.check(tmp_path, "cure")
+        check_checksums(tmp_path, "cure")
 
 
 def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
     """Oracle: the content; a flip may at most change the name of the seal, which leaves the content as it was."""
     path, content = tmp_path / "a.json", {"weights": [0.25, -1.0], "name": "é"}
-    whole = json.dumps(checksums.seal(content)).encode()
+    whole = json.dumps(seal(content)).encode()
     for bit in range(0, 8 * len(whole), 9):
         path.write_bytes(whole)
         flip(path, bit)
         try:
-            found = checksums.unseal(path, "cure")
+            found = unseal(path, "cure")
         except DamagedFile:
             continue
         assert {name: found[name] for name in content} == content, bit
     path.write_text(json.dumps(content))
-    assert checksums.unseal(path, "cure") == content  # of an earlier version
+    assert unseal(path, "cure") == content  # of an earlier version
 
 
 NO_SIZES: tuple[object, ...] = ("x", None, 1.5, [], -1)
@@ -111,12 +110,12 @@ def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "a").write_text("a")
-    checksums.write(folder)
-    assert json.loads((folder / checksums.FILE).read_text()) == {"a": {"bytes": 1, "crc32": "e8b7be43"}}
-    checksums.check(folder, "cure")
-    (folder / checksums.FILE).write_text(json.dumps(content))
-    with pytest.raises(DamagedFile, match=rf"{checksums.FILE} is damaged: cure"):
-        checksums.check(folder, "cure")
+    write_checksums(folder)
+    assert json.loads((folder / CHECKSUMS).read_text()) == {"a": {"bytes": 1, "crc32": "e8b7be43"}}
+    check_checksums(folder, "cure")
+    (folder / CHECKSUMS).write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match=rf"{CHECKSUMS} is damaged: cure"):
+        check_checksums(folder, "cure")
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:

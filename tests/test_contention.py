@@ -21,7 +21,7 @@ from benchmark.instruments.lab import ALONE, Lab
 from benchmark.jobs.local import work
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.jobs.slots import slots_for
-from benchmark.lease import Lock
+from benchmark.locks import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
 from benchmark.store import Store

@@ -188,7 +188,7 @@ def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:
 def test_experts_that_are_numbered_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the message; not one expert is made for a number that a file holds."""
     mixture(plain("gpt"), 3).save(tmp_path / "model", tokenizer())
-    (tmp_path / "model" / "checksums.json").unlink()  # a folder that somebody hands over
+    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
     file = tmp_path / "model" / FILE
     save_file({name.replace("experts.1.", "experts.999999999."): one for name, one in load_file(file).items()}, file)
     monkeypatch.setattr(ExpertModel, "add", lambda *_: pytest.fail("experts are made"))

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from benchmark import checksums
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
 from benchmark.downstream.classifier import SavedModel
+from benchmark.files import CHECKSUMS
 from benchmark.instruments.evaluate_text import evaluate_text, on_text, open_folder
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import tiny_config
@@ -238,7 +238,7 @@ def test_a_saved_tokenizer_cuts_and_fills_no_text(published: bool, tmp_path: Pat
     saved.enable_truncation(4)
     saved.enable_padding(length=50)
     saved.save(str(path))
-    (folder / checksums.FILE).unlink()
+    (folder / CHECKSUMS).unlink()
     assert evaluate_text(folder, where) == expected
     if not published:
         assert 4 < len(SavedModel(folder).tokenizer.encode("and " * 9).ids) < 50

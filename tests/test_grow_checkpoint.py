@@ -141,7 +141,7 @@ def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
 def test_a_number_that_is_none_is_found_in_each_file_of_weights(kind: str, name: str, tmp_path: Path) -> None:
     """Oracle: the tensor that got it, of a folder without checksums."""
     save_more(kind, tmp_path)
-    for checksums in tmp_path.rglob("checksums.json"):
+    for checksums in tmp_path.rglob("files.json"):
         checksums.unlink()
     path = tmp_path / f"{name}.safetensors"
     weights = load_file(path)

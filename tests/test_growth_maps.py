@@ -86,8 +86,8 @@ def test_all_numbers() -> None:
         fpi.hidden = embedding
         table = fpi.table(Affine(weights["embedding.weight"], tensor([])), None)
         torch.testing.assert_close(table.weight, tensor(wanted["embedding.weight"]), **tolerance)
-        layer = fpi.linear(Affine(weights["hidden.weight"], weights["hidden.bias"]), embedding, hidden)
-        torch.testing.assert_close(layer.weight, tensor(wanted["hidden.weight"]), **tolerance)
+        layer = fpi.linear(Affine(weights["errors.weight"], weights["errors.bias"]), embedding, hidden)
+        torch.testing.assert_close(layer.weight, tensor(wanted["errors.weight"]), **tolerance)
         output = fpi.linear(Affine(weights["output.weight"], weights["output.bias"]), hidden, torch.arange(13))
         torch.testing.assert_close(output.weight, tensor(wanted["output.weight"]), **tolerance)
 

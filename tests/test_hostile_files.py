@@ -22,17 +22,17 @@ import pytest
 import torch
 
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_csv
-from benchmark.checksums import FILE as CHECKSUMS
-from benchmark.checksums import only_files, unseal
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
+from benchmark.files import FILE as CHECKSUMS
+from benchmark.files import only_files, unseal
 from benchmark.instruments.evaluate_text import open_folder
 from benchmark.jobs import results
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import ConfigError

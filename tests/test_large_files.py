@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 
 import run_all
-from benchmark import checksums, records
+from benchmark import records
 from benchmark.data import tokens
 from benchmark.data.bpe import load_bpe
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError, told
+from benchmark.files import CHECKSUMS, LARGEST, LARGEST_RECORDS, check_checksums, read_bytes, read_text, unseal
 from benchmark.instruments import track
 from benchmark.instruments.evaluate_text import open_folder
 from benchmark.jobs import results, tuning
 from benchmark.jobs.slurm import process
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
-from benchmark.regular import LARGEST, LARGEST_RECORDS, read_bytes, read_text
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import read_heartbeat
 from benchmark.training import step_times
@@ -56,7 +56,7 @@ def of_search(path: Path) -> object:
 
 ONE_FILE: list[Callable[[Path], object]] = [
     *(read_bytes, read_text, step_times.machine_of, track._sent, results._read_page, of_search),
-    *(lambda path: load_suite(str(path)), lambda path: checksums.unseal(path, "cure")),
+    *(lambda path: load_suite(str(path)), lambda path: unseal(path, "cure")),
     lambda path: step_times._rows(path, 0),
 ]
 
@@ -91,7 +91,7 @@ def test_a_models_files_have_a_limit(read: Callable[[Path], object], name: str, 
     """Libraries read these whole, by names of their own. Oracle: as above, for every reader of models."""
     Models().first(tmp_path)
     folder = tmp_path / "model"
-    (folder / checksums.FILE).unlink()
+    (folder / CHECKSUMS).unlink()
     path = hole(folder / name, LARGEST + 1)
     with pytest.raises((UserError, OSError)) as raised:
         read(folder)
@@ -101,7 +101,7 @@ def test_a_models_files_have_a_limit(read: Callable[[Path], object], name: str, 
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        (checksums.FILE, lambda folder: checksums.check(folder, "cure")),
+        (CHECKSUMS, lambda folder: check_checksums(folder, "cure")),
         ("vocab.json", load_bpe),
         ("info.json", lambda folder: tokens._read(folder, np.dtype("<u2"))),
     ],
@@ -216,7 +216,7 @@ READ_WHOLE = {
 
 
 def test_one_file_reads_files_whole() -> None:
-    """All others ask benchmark/regular.py, which has a limit. Oracle: the table above, which says what for."""
+    """All others ask benchmark/files.py, which has a limit. Oracle: the table above, which says what for."""
     found = {module: calls for module, tree in TREES.items() if (calls := reads_whole(tree))}
     assert found == READ_WHOLE
 

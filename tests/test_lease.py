@@ -20,23 +20,23 @@ from typing import Any
 
 import pytest
 
-from benchmark import lease
+from benchmark import locks
 from benchmark.errors import UserError
-from benchmark.lease import Lease, LeaseLost, Lock, Owner, me
-from benchmark.regular import regular
+from benchmark.files import regular
+from benchmark.locks import Lease, LeaseLost, Lock, Owner, me
 
 COUNTS = """
 import errno, fcntl, sys, time
 from pathlib import Path
-from benchmark import lease
+from benchmark import locks
 
 def none(file, how):
     raise OSError(errno.ENOLCK, "No locks available")
 
-fcntl.flock, lease.kernel, lease.PAUSES = none, lambda: sys.argv[1], (0.001, 0.01)
+fcntl.flock, locks.kernel, locks.PAUSES = none, lambda: sys.argv[1], (0.001, 0.01)
 path = Path(sys.argv[2])
 for _ in range(int(sys.argv[3])):
-    with lease.Lease(path.with_suffix(".lock")):
+    with locks.Lease(path.with_suffix(".lock")):
         before = int(path.read_text())
         time.sleep(0.001)
         path.write_text(str(before + 1))
@@ -45,7 +45,7 @@ for _ in range(int(sys.argv[3])):
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
     """From now on this process is on another machine."""
-    monkeypatch.setattr(lease, "kernel", lambda: name)
+    monkeypatch.setattr(locks, "kernel", lambda: name)
 
 
 def test_one_at_a_time_without_locks_of_files(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_lock_that_is_a_link_to_nothing_is_said(tmp_path: Path, monkeypatch) -
 
 def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
     """Oracle: the contract: none may wait for what nobody has. The owner lives until it is killed, by its number."""
-    code = "import sys, time; from pathlib import Path; from benchmark.lease import Lease\n"
+    code = "import sys, time; from pathlib import Path; from benchmark.locks import Lease\n"
     code += "Lease(Path(sys.argv[1])).acquire(); print(flush=True); time.sleep(600)"
     command = [sys.executable, "-c", code, str(tmp_path / "lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as other:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmark.checksums import DamagedFile
+from benchmark.files import DamagedFile
 from benchmark.models.transformer import load_network
 from benchmark.models.weights import weights_hash
 from benchmark.settings.config import ConfigError

@@ -207,7 +207,7 @@ def test_a_network_to_fine_tune(architecture: str, tmp_path) -> None:
 def test_adapters_that_are_numbered_without_end_are_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the message; not one adapter is made for a number that a file holds."""
     adapted("gpt").save(tmp_path / "model", tokenizer())
-    (tmp_path / "model" / "checksums.json").unlink()  # a folder that somebody hands over
+    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
     file = tmp_path / "model" / lora.FILE
     save_file({re.sub(r"^1\.", "999999999.", name): value for name, value in load_file(file).items()}, file)
     monkeypatch.setattr(LoraModel, "add", lambda *_, **__: pytest.fail("adapters are made"))

@@ -278,7 +278,7 @@ def test_a_size_without_bounds_is_refused_before_anything_is_built(
     """Oracle: the bounds of a suite's sizes, under the name of the architecture and under the one of all; nothing may
     be built with a thousand million layers."""
     small(architecture, tokenizer, prompts=False).save(tmp_path / "model", tokenizer)
-    (tmp_path / "model" / "checksums.json").unlink()  # a folder that somebody hands over
+    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
     content = json.loads((tmp_path / "model" / "config.json").read_text())
     monkeypatch.setattr(PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("it is built"))
     layers = "n_layer" if "n_layer" in content else "num_hidden_layers"

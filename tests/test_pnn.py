@@ -120,7 +120,7 @@ class RusuColumn(nn.Module):
 
     def heard(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self.first["embedding.weight"][tokens]
-        return embedded, torch.tanh(F.linear(embedded, self.first["hidden.weight"], self.first["hidden.bias"]))
+        return embedded, torch.tanh(F.linear(embedded, self.first["errors.weight"], self.first["errors.bias"]))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         embedded, hidden = self.heard(tokens)

@@ -21,15 +21,14 @@ import numpy as np
 import pytest
 
 import methods
-from benchmark import checksums
-from benchmark.atomic import whole_file
 from benchmark.data import encoding, files, tokens
 from benchmark.data.bpe import TextTokenizer, load_bpe
 from benchmark.data.documents import Document
 from benchmark.data.tokens import prepare
 from benchmark.data.words import Words
+from benchmark.files import CHECKSUMS, whole_file
 from benchmark.instruments.lab import Lab
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.settings.config import Domain, Tokenizer
 from benchmark.training.run import Run
 from benchmark.training.stage import Stopped, Taken
@@ -62,7 +61,7 @@ def test_what_a_writer_had_to_leave_is_not_kept(tmp_path) -> None:
     for folder in (tmp_path / "data" / f"{path}.unfinished" for path in made if not path.suffix):
         with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "unlink", lambda *_, **__: None)
-            with whole_file(folder / checksums.FILE):
+            with whole_file(folder / CHECKSUMS):
                 raise KeyboardInterrupt
         assert len(os.listdir(folder)) == 1
     prepare(domains, SMALL, DATA, tmp_path / "data")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmark import records
 from benchmark.data import documents, files
-from benchmark.hidden import shown
+from benchmark.errors import shown
 from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
 from benchmark.record_checks import decode, kinds_of
@@ -114,7 +114,7 @@ SEEN = st.text(
 @few
 @given(SEEN, st.booleans())
 def test_what_is_hidden_in_a_record_is_never_shown(text: str, escaped: bool) -> None:
-    """Oracle: what json reads of the same line, with each text in it as `hidden.shown` makes it."""
+    """Oracle: what json reads of the same line, with each text in it as `shown` makes it."""
     line = json.dumps({"kind": "done", "note": text, text: 1}, ensure_ascii=escaped)
     assert decode(line.encode()) == {
         shown(name): shown(str(value)) if name == "note" else value for name, value in json.loads(line).items()

@@ -24,7 +24,7 @@ import torch
 from benchmark import records
 from benchmark.instruments import conformance
 from benchmark.instruments.lab import ALONE, STEPS, Lab
-from benchmark.lease import me
+from benchmark.locks import me
 from benchmark.records import load_runs
 from benchmark.settings.config import Budget, Training
 from benchmark.store import Heartbeat, Store, lines_of_run, read_heartbeat

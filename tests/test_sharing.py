@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 
 import run_all
 from benchmark import sharing
-from benchmark.atomic import whole_folder
 from benchmark.data.run_corpus import corpus_of
 from benchmark.errors import UserError
+from benchmark.files import whole_folder
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.staging import staged
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.models.transformer import naming_damage
 from benchmark.settings.config import ConfigError
 from benchmark.sharing import check_sharing, exposed

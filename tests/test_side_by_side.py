@@ -26,7 +26,7 @@ from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.slots import slots_for
 from benchmark.jobs.slurm.bundle import own_slots
 from benchmark.jobs.training_graph import Segment
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
 from tests.support import processes

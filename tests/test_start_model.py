@@ -29,9 +29,9 @@ import methods
 import run_all
 from analysis.study import header
 from benchmark import records
-from benchmark.checksums import DamagedFile
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Vocabulary
+from benchmark.files import DamagedFile
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.jobs import execution
 from benchmark.models import load

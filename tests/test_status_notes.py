@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmark import records
-from benchmark.lease import LeaseLost
+from benchmark.locks import LeaseLost
 from benchmark.store import Store
 from tests.support import synthetic
 from tests.support.job_lines import STARTED, ask, write_job

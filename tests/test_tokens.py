@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
 
-from benchmark import checksums
 from benchmark.data import encoding, tokens
 from benchmark.data.bpe import content_key, load_bpe, train_bpe
 from benchmark.data.corpus import DataError, read
 from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
+from benchmark.files import CHECKSUMS, DamagedFile
 from benchmark.settings.config import Data, Domain, Tokenizer
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
 
@@ -250,8 +250,8 @@ def test_damage_is_found_where_checksums_are_gone(tmp_path) -> None:
     whole = prepare(domains, SMALL, DATA, tmp_path / "data")
     folder = whole.domains[0].folder
     assert folder
-    sums = folder / checksums.FILE
-    written, train, info = ((folder / name).read_bytes() for name in (checksums.FILE, "train.bin", "info.json"))
+    sums = folder / CHECKSUMS
+    written, train, info = ((folder / name).read_bytes() for name in (CHECKSUMS, "train.bin", "info.json"))
     sums.unlink()
     assert prepare(domains, SMALL, DATA, tmp_path / "data").texts == whole.texts
     for name, content in [
@@ -260,12 +260,10 @@ def test_damage_is_found_where_checksums_are_gone(tmp_path) -> None:
     ]:
         kept = (folder / name).read_bytes()
         (folder / name).write_bytes(content)
-        with pytest.raises(
-            checksums.DamagedFile, match=rf"{folder} is damaged \(.*\): remove {folder}, and it is made"
-        ):
+        with pytest.raises(DamagedFile, match=rf"{folder} is damaged \(.*\): remove {folder}, and it is made"):
             prepare(domains, SMALL, DATA, tmp_path / "data")
         (folder / name).write_bytes(kept)
     for name in ("info.json", "train.bin", "valid.bin"):
         sums.write_text(json.dumps({one: of for one, of in json.loads(written).items() if one != name}))
-        with pytest.raises(checksums.DamagedFile, match=f"{checksums.FILE} is damaged"):
+        with pytest.raises(DamagedFile, match=f"{CHECKSUMS} is damaged"):
             prepare(domains, SMALL, DATA, tmp_path / "data")

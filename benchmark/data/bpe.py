@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Special
-from benchmark.regular import Refused, read_text
+from benchmark.files import Refused, read_text
 from benchmark.settings.config import digest
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmark.data import docstrings, files
 from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
-from benchmark.regular import expanded
+from benchmark.files import expanded
 from benchmark.settings.config import Domain, HubDataset, digest
 
 __all__ = ["DataError", "Document", "identity", "read"]

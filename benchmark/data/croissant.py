@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmark.atomic import whole_folder, write_json
 from benchmark.data import corpus, docstrings
+from benchmark.files import whole_folder, write_json
 from benchmark.settings.config import ConfigError, Domain, Suite
 
 FILE = "croissant.json"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmark.data.documents import DataError, Document, cut
 from benchmark.data.files import refuse
+from benchmark.files import read_bytes
 from benchmark.garbage import no_collections
-from benchmark.regular import read_bytes
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.regular import Refused, expanded, regular, unique
+from benchmark.files import Refused, expanded, regular, unique
 
 CHUNK = 2**18  # bytes read at once
 LONGEST_LINE = 2**28  # bytes; what is longer is no document

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmark import checksums
 from benchmark.data.bpe import TextTokenizer, plainly
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
-from benchmark.regular import read_text, unique
+from benchmark.files import check_snapshot, only_files, read_text, unique
 from benchmark.settings.config import digest
 
 FILES = ("tokenizer.json", "tokenizer_config.json")  # that libraries read, whatever key stands twice in them
@@ -22,8 +21,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     A document begins with its `bos` or `cls` token, or where there is none with what ends one, and ends with its `eos`
     or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
     """
-    checksums.only_files(folder)
-    checksums.check_snapshot(folder, without=".safetensors")
+    only_files(folder)
+    check_snapshot(folder, without=".safetensors")
     try:
         for name in FILES:
             if (path := folder / name).exists():

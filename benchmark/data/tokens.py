@@ -31,8 +31,6 @@ from typing import Any, TypedDict
 import numpy as np
 import tokenizers
 
-from benchmark import checksums
-from benchmark.atomic import naming, sweep, sync, write_json
 from benchmark.data import corpus, docstrings
 from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Sample
@@ -41,8 +39,19 @@ from benchmark.data.id_files import counts, open_ids, sha256
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
-from benchmark.lease import Lease
-from benchmark.regular import expanded, read_text
+from benchmark.files import (
+    DamagedFile,
+    check_checksums,
+    expanded,
+    naming,
+    only_files,
+    read_text,
+    sweep,
+    sync,
+    write_checksums,
+    write_json,
+)
+from benchmark.locks import Lease
 from benchmark.settings.config import Data, Domain, digest
 from benchmark.settings.config import Tokenizer as TokenizerConfig
 
@@ -86,7 +95,7 @@ class DomainTokens:
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
         if self.folder:
-            checksums.check(self.folder, _cure(self.folder))
+            check_checksums(self.folder, _cure(self.folder))
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ def _tokenizer(
             trained.save(str(unfinished / "tokenizer.json"))
 
         made = _once("tokenizers", identity, into, make)
-        checksums.check(made, _cure(made), named=("tokenizer.json",))
+        check_checksums(made, _cure(made), named=("tokenizer.json",))
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     return TextTokenizer.of(bpe)
 
@@ -216,7 +225,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
         _tokenise(domain, made_with, data, unfinished, into)
 
     made = _once("domains", identity, into, make)
-    checksums.check(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
+    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
     info, train, valid = _read(made, made_with.dtype)
     if "valid_bytes" not in info:  # of an earlier version, which had no checksums either
         info["valid_bytes"] = _decoded_bytes(made_with, valid)
@@ -324,7 +333,7 @@ def _read(folder: Path, dtype: np.dtype[Any]) -> tuple[Any, Ids, Ids]:
         wrong = f"{len(train) + len(valid):,} tokens instead of {info['tokens']!r:.20}"
     except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError) as error:  # half an id is a ValueError
         wrong = f"{type(error).__name__}: {error!s:.100}"
-    raise checksums.DamagedFile(f"{folder} is damaged ({wrong}): {_cure(folder)}")
+    raise DamagedFile(f"{folder} is damaged ({wrong}): {_cure(folder)}")
 
 
 def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
@@ -341,12 +350,12 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
             if not folder.exists():
                 unfinished = folder.with_name(f"{folder.name}.unfinished")
                 unfinished.mkdir(exist_ok=True)
-                checksums.only_files(unfinished)
+                only_files(unfinished)
                 try:
                     sweep(unfinished)
                     with naming(folder):
                         make(unfinished)
-                    checksums.write(unfinished)
+                    write_checksums(unfinished)
                     for path in unfinished.iterdir():
                         sync(path)
                     lease.check()

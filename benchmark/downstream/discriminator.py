@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmark.atomic import write_json
-from benchmark.checksums import DamagedFile, seal, unseal
+from benchmark.files import DamagedFile, seal, unseal, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.config import ConfigError

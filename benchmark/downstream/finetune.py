@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from benchmark import records
-from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.errors import UserError
-from benchmark.lease import Lease
+from benchmark.files import whole_folder
+from benchmark.locks import Lease
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
 from benchmark.record_lines import Score
 from benchmark.settings.config import ConfigError

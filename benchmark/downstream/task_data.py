@@ -9,13 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmark.atomic import write_json
-from benchmark.checksums import seal, unseal
 from benchmark.data import corpus, files
 from benchmark.data.documents import DataError, naming_source
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
-from benchmark.regular import expanded, unique
+from benchmark.files import expanded, seal, unique, unseal, write_json
 from benchmark.settings.config import Domain, digest
 from benchmark.settings.task_settings import SPLITS, HubTask, Split, Task
 

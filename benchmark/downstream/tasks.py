@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmark import records
 from benchmark.data.corpus import DataError
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.record_lines import Baseline
 from benchmark.settings.config import ConfigError, Domain, RunConfig, Suite, digest
 from benchmark.settings.task_settings import SPLITS, Finetuning, Prompt, Split, Task

@@ -9,8 +9,7 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from benchmark import checksums
-from benchmark.atomic import whole_folder
+from benchmark.files import whole_folder, write_checksums
 from benchmark.instruments.model_card import ModelHistory, model_card
 from benchmark.models import LanguageModel, experts, progressive, saved_tokenizer
 from benchmark.models.lora import LoraModel
@@ -67,7 +66,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
         card.save(beside / "README.md")
-        checksums.write(beside)
+        write_checksums(beside)
     return ExportedModel(domain, _send(out, push) if push else None)
 
 

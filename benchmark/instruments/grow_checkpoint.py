@@ -11,9 +11,8 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from benchmark import checksums
-from benchmark.atomic import whole_folder
 from benchmark.downstream import discriminator
+from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.instruments.evaluate_text import ModelOnText, on_text, open_folder
 from benchmark.models import experts, lora, progressive
 from benchmark.models.growth import Mode, grow
@@ -32,7 +31,7 @@ OF_THE_SIZE = (
     "*.index.json",
     "config.json",
     discriminator.FILE,
-    checksums.FILE,
+    CHECKSUMS,
 )  # no other file is
 
 
@@ -102,7 +101,7 @@ def grow_checkpoint(
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
                 shutil.copy2(path, folder)
-        checksums.write(folder)
+        write_checksums(folder)
         del network
         if opened:
             opened.model.set_network(grown)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.atomic import whole_file
 from benchmark.errors import UserError
-from benchmark.regular import read_bytes
+from benchmark.files import read_bytes, whole_file
 
 METHOD = '''\
 """{title}: what it does in a sentence (authors, year, title, arXiv number).

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.atomic import whole_file
 from benchmark.data import corpus, files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
-from benchmark.hidden import BREAKS, first
+from benchmark.errors import BREAKS, first
+from benchmark.files import whole_file
 from benchmark.settings.config import ConfigError, Domain
 from benchmark.settings.model_settings import Size
 

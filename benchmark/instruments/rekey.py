@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import cast, get_args
 
 from benchmark import records
-from benchmark.atomic import remove, sync, whole_file
 from benchmark.data.bpe import content_key
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
 from benchmark.downstream.tasks import TaskData, score_key
+from benchmark.files import remove, sync, whole_file
 from benchmark.models.of_stage import load_evaluated
 from benchmark.models.prompts import meet
 from benchmark.models.weights import weights_hash

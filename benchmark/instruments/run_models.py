@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.models import LanguageModel
 from benchmark.models.devices import own_device
 from benchmark.models.of_stage import load_evaluated

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmark.atomic import naming, write_json
 from benchmark.errors import UserError
+from benchmark.files import naming, read_bytes, write_json
 from benchmark.records import RunRecords, load_runs
-from benchmark.regular import read_bytes
 
 SECONDS = 10.0  # between two looks at records
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last

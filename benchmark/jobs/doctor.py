@@ -22,12 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.files import naming, read_text
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.private import private_place
-from benchmark.regular import read_text
 from benchmark.sharing import check_sharing, for_the_user_alone
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
-from benchmark.lease import LeaseLost
+from benchmark.locks import LeaseLost
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build

@@ -25,17 +25,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
-from benchmark import hidden, records
-from benchmark.atomic import naming, whole_file
+from benchmark import records
 from benchmark.data.documents import DataError
 from benchmark.data.files import chunks
+from benchmark.files import LARGEST_RECORDS, is_missing, naming, read_bytes, read_text, whole_file
 from benchmark.jobs.payloads import RenderReport, TrainRun
 from benchmark.jobs.study_checks import ResultsError, check, hardware, machine
 from benchmark.jobs.study_lock import alone
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
-from benchmark.regular import LARGEST_RECORDS, is_missing, read_bytes, read_text
 from benchmark.settings.config import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
@@ -155,7 +154,7 @@ def _of_report(place: Opened) -> Opened:
     if not folders:
         return place
     files = tuple(run for _, runs in found for run in runs)
-    return Opened(f"{place.called} (records in {hidden.shown(folders[0])})", Path(folders[0]), files)
+    return Opened(f"{place.called} (records in {shown(folders[0])})", Path(folders[0]), files)
 
 
 def _read_page(page: Path) -> tuple[str, list[str]] | None:

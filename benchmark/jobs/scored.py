@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 
 from benchmark import records
-from benchmark.checksums import DamagedFile
 from benchmark.downstream.tasks import scored_stages
-from benchmark.hidden import shown
+from benchmark.errors import shown
+from benchmark.files import LARGEST_RECORDS, DamagedFile, is_missing, read_bytes
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.record_checks import flaw_of_owners
-from benchmark.regular import LARGEST_RECORDS, is_missing, read_bytes
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Suite
 from benchmark.store import Store

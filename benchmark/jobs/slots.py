@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.regular import read_text
+from benchmark.files import read_text
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.units import UNITS
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmark.errors import UserError
+from benchmark.files import read_bytes
 from benchmark.record_lines import DoneLine, Hardware, Provenance, StageLine
 from benchmark.records import RunRecords, crowded
-from benchmark.regular import read_bytes
 from benchmark.settings.config import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.training.method import Build

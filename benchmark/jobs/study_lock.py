@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.lease import Lock
+from benchmark.locks import Lock
 
 
 @contextlib.contextmanager

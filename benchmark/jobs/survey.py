@@ -20,7 +20,7 @@ from benchmark.jobs.stale import Rest, Wants
 from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
 from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.record_checks import flaw_of_run
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from benchmark import records
-from benchmark.atomic import write_json
-from benchmark.regular import Refused, read_text
+from benchmark.files import Refused, read_text, write_json
 from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
 from benchmark.settings.suite_files import parse_seeds
 from benchmark.settings.units import UNITS

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.regular import read_bytes, unique
+from benchmark.files import read_bytes, unique
 from benchmark.settings.config import ConfigError
 
 INDEX = ".safetensors.index.json"

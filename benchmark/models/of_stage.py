@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import records
-from benchmark.checksums import DamagedFile
+from benchmark.files import DamagedFile
 from benchmark.models import LanguageModel, load
 from benchmark.models.weights import weights_hash
 

@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from benchmark.files import read_text
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
-from benchmark.regular import read_text
 
 FILE = "progressive.json"  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"

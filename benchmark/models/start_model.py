@@ -16,13 +16,12 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from benchmark import checksums
 from benchmark.data.vocabulary import Vocabulary
+from benchmark.files import CHECKSUMS, expanded, sha256
 from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
 from benchmark.models.left_out import INDEX, check_places
 from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
-from benchmark.regular import expanded
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.settings.model_settings import Growth, Model, Size, Start
@@ -185,5 +184,5 @@ def _content_key(folder: Path) -> str:
     """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files by their digests."""
     if folder.parent.name == "snapshots":
         return folder.name
-    found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / checksums.FILE}
-    return checksums.sha256(sorted(found))[:12]
+    found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}
+    return sha256(sorted(found))[:12]

@@ -22,16 +22,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from benchmark import checksums
-from benchmark.atomic import whole_folder
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.errors import UserError
+from benchmark.files import check_checksums, only_files, read_text, unique, whole_folder, write_checksums
 from benchmark.models import architectures, left_out
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
-from benchmark.regular import read_text, unique
 from benchmark.settings.config import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -179,7 +177,7 @@ class LanguageModel(nn.Module):
         """
         with whole_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
-            checksums.write(beside)
+            write_checksums(beside)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         text_and_prompts = with_prompts(tokenizer, self.vocabulary)
@@ -337,7 +335,7 @@ def configuration(folder: Path) -> dict[str, Any]:
 
     Whoever opens a model asks this first.
     """
-    checksums.only_files(folder)
+    only_files(folder)
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
@@ -391,6 +389,6 @@ def naming_damage(folder: Path) -> Iterator[None]:
 
 def check_files(folder: Path) -> None:
     """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them. Raises DamagedFile."""
-    checksums.check(
+    check_checksums(
         folder, "restore the folder from a copy; a run's stage is trained again if its folder in `stages` is removed"
     )

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmark.environment import check_environment
-from benchmark.regular import expanded
+from benchmark.files import expanded
 from benchmark.settings.suite_names import suite_names
 from benchmark.sharing import check_sharing
 

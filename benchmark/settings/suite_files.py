@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from benchmark.hidden import BREAKS, HIDDEN, first
-from benchmark.regular import Refused, read_text
+from benchmark.errors import BREAKS, HIDDEN, first
+from benchmark.files import Refused, read_text
 from benchmark.settings.base import Settings, validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
 from benchmark.settings.limits import Seeds

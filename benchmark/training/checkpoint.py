@@ -15,10 +15,8 @@ from typing import Any, cast
 
 import torch
 
-from benchmark.atomic import whole_file
-from benchmark.checksums import DamagedFile
+from benchmark.files import DamagedFile, regular, whole_file
 from benchmark.record_lines import PhaseSpending
-from benchmark.regular import regular
 from benchmark.training.contention import Running
 from benchmark.training.optimization import Moments
 

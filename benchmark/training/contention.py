@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from benchmark.lease import Lock
+from benchmark.files import read_text
+from benchmark.locks import Lock
 from benchmark.record_lines import CoreShare
-from benchmark.regular import read_text
 from benchmark.training.processes import World, node
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.lease import PAUSES, Lock
+from benchmark.locks import PAUSES, Lock
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.record_lines import Hardware
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from benchmark.atomic import naming
+from benchmark.files import naming
 from benchmark.settings.units import duration
 from benchmark.store import Heartbeat
 from benchmark.training.clock import Clock

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from benchmark.files import read_bytes, read_text
 from benchmark.record_lines import Provenance
-from benchmark.regular import read_bytes, read_text
 from benchmark.training.processes import World
 
 ROOT = Path(__file__).parents[2]

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from benchmark import records
-from benchmark.atomic import sweep
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Corpus
-from benchmark.lease import Lease, LeaseLost
+from benchmark.files import sweep
+from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
 from benchmark.models.of_stage import load_trained

@@ -14,8 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from benchmark.atomic import write_json
-from benchmark.regular import Refused, read_text
+from benchmark.files import Refused, read_text, write_json
 from benchmark.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 import torch
 
-from benchmark import checksums, lease, records
-from benchmark.atomic import write_json
+from benchmark import locks, records
 from benchmark.data.tokens import prepare
+from benchmark.files import check_checksums, write_json
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.models import build, load
@@ -145,7 +145,7 @@ def tokenise(folder: Path) -> None:
 def read_tokens(folder: Path) -> Any:
     found = [path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".unfinished"]
     for one in found:
-        checksums.check(one, "")
+        check_checksums(one, "")
     return sorted(f"{path.parent.name}/{path.name}: {sorted(p.name for p in path.iterdir())}" for path in found)
 
 
@@ -169,12 +169,12 @@ def read_heartbeat(folder: Path) -> Any:
 
 def own_twice(folder: Path) -> None:
     for _ in range(2):  # what was not given back is waited for
-        with patch.object(lease, "BEAT", 0.01), lease.Lease(folder / "lock"):
+        with patch.object(locks, "BEAT", 0.01), locks.Lease(folder / "lock"):
             pass
 
 
 def is_owned(folder: Path) -> bool:
-    return lease.Lease(folder / "lock").is_taken()
+    return locks.Lease(folder / "lock").is_taken()
 
 
 def scenarios() -> list[Scenario]:

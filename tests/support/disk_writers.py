@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-WHOLE = "into a folder or a file of benchmark/atomic.py, which is there at the end"
+WHOLE = "into a folder or a file of benchmark/files.py, which is there at the end"
 WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets each of its operations go wrong
     "records": {"records.append"},
-    "json": {"atomic.whole_file"},
-    "model": {"atomic.whole_folder", "models.transformer._write"},
+    "json": {"files.whole_file"},
+    "model": {"files.whole_folder", "models.transformer._write"},
     "grow": {"instruments.grow_checkpoint.grow_checkpoint"}
     | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")},
     "export": {"instruments.export_model.export_model"},
     "tokens": {"data.tokens._once", "data.tokens._tokenise", "data.tokens._write_ids"},
     "checkpoint": {"training.checkpoint.save"},
     "heartbeat": {"training.progress.show"},
-    "lease": {"lease._claim", "lease._give_back"},
+    "lease": {"locks._claim", "locks._give_back"},
     "collect": {"jobs.results._write"},
     "unpack": {"jobs.results._put"},
     "commit": {"jobs.results._put"},

@@ -22,7 +22,7 @@ import run_all
 from benchmark import records
 from benchmark.jobs.local import work
 from benchmark.jobs.side_by_side import WorkerShare
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from tests.support import tiny_suite
 
 METHODS = ("naive", "er")  # which share the first of their two stages

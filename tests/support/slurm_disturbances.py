@@ -33,7 +33,7 @@ fcntl.flock = _fail
 @contextlib.contextmanager
 def without_locks(code: Path) -> Iterator[None]:
     """This process, and this copy of the code, find that the file system has no `flock`."""
-    lease = code / "benchmark" / "lease.py"
+    lease = code / "benchmark" / "locks.py"
     lease.write_text(lease.read_text() + NO_LOCKS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fcntl, "flock", fail)

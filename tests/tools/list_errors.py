@@ -53,11 +53,10 @@ DEPTH = 4  # how often a text that is put in may itself put one in
 ANOTHER = "another message, which the page has too"
 # Messages with fewer letters, by module, and what is put in
 FILLED = {
-    ("benchmark.atomic", "…: …"): "what the operating system says, after the file's name",
-    ("benchmark.lease", "…: …"): "what the operating system says, after the file's name",
-    ("benchmark.checksums", "…: …"): ANOTHER,
-    ("benchmark.checksums", "… is damaged: …"): "how to get the file back",
-    ("benchmark.checksums", "… is missing: …"): "how to get the file back",
+    ("benchmark.files", "…: …"): "what the operating system says, after the file's name",
+    ("benchmark.locks", "…: …"): "what the operating system says, after the file's name",
+    ("benchmark.files", "… is damaged: …"): "how to get the file back",
+    ("benchmark.files", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",
     ("benchmark.downstream.task_data", "task …, …"): ANOTHER,
     ("benchmark.instruments.export_model", "--push …: …"): "what the Hub says of the name",

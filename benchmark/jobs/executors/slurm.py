@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from benchmark.atomic import whole_file
+from benchmark.files import read_text, whole_file
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
@@ -29,8 +29,7 @@ from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.requests import Request, exceeded
 from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState
-from benchmark.lease import Lease
-from benchmark.regular import read_text
+from benchmark.locks import Lease
 from benchmark.settings.config import ConfigError, RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store

@@ -25,7 +25,7 @@ from benchmark.jobs.slots import Slot, slots_for
 from benchmark.jobs.states import FAILED, UNKNOWN
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
-from benchmark.lease import Lock
+from benchmark.locks import Lock
 from benchmark.models.transformer import load_network
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS

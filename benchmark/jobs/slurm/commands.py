@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmark.errors import UserError
-from benchmark.lease import me
+from benchmark.locks import me
 
 PIECE = 500  # ids in one command, and ranges of tasks in a word
 LETTERS = 50_000  # of all ids in one command: Linux takes 128 KB a word

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmark import records
+from benchmark.files import jsonl_files, names_in
 from benchmark.jobs.states import History
 from benchmark.record_lines import Ended, Started, Submitted
-from benchmark.regular import jsonl_files, names_in
 
 AT_ONCE = 16  # files that wait for the disk
 

@@ -22,8 +22,8 @@ if __name__ == "__main__":
             signal.signal(number, signal.SIG_DFL)
     # The snapshot this file lies in comes first, before an installed package, and the current folder is not searched.
     sys.path[0] = str(Path(__file__).parents[3])
+    from benchmark.files import bounded
     from benchmark.jobs.slurm.private import check_private
-    from benchmark.regular import bounded
 
     _, unbuffered, dash_m, module, *sys.argv[1:] = sys.argv
     assert (unbuffered, dash_m) == ("-u", "-m"), (unbuffered, dash_m)

@@ -8,10 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmark.atomic import naming
 from benchmark.errors import UserError
+from benchmark.files import naming, read_bytes
 from benchmark.jobs.slurm.private import make_private
-from benchmark.regular import read_bytes
 from benchmark.sharing import for_the_user_alone
 from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmark.atomic import whole_folder
 from benchmark.data.run_corpus import corpus_of
 from benchmark.data.tokens import Poll
+from benchmark.files import whole_folder
 from benchmark.jobs.slurm.private import make_private
-from benchmark.lease import Lease
+from benchmark.locks import Lease
 from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.store import Store
 

@@ -21,7 +21,7 @@ from typing import Any
 import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 
-from benchmark.atomic import naming
+from benchmark.files import naming
 from benchmark.jobs.payloads import Wait, WriteReport
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot

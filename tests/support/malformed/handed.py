@@ -162,7 +162,7 @@ def _plain(make: Make) -> Make:
         published = FILLED[-1] / "plain"
         if not published.exists():
             assert run_all.main(["export", str(stage_folder()), str(published)]) == 0
-        shutil.copytree(published, here / "runs/model", ignore=shutil.ignore_patterns("checksums.json"))
+        shutil.copytree(published, here / "runs/model", ignore=shutil.ignore_patterns("files.json"))
 
     return both(made, make)
 
@@ -203,7 +203,7 @@ def pipes_in_models() -> Iterator[Case]:
     wide = ("--layers", "3", "--width", "64", "--out", "{here}/out")
     begun = ("--methods", "naive", "--set", "model.ladder=[]", "--set", "model.start={here}/runs/model")
     for name in (
-        *("config.json", "tokenizer.json", "tokenizer_config.json", "checksums.json", "generation_config.json"),
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "files.json", "generation_config.json"),
         *("model.safetensors", "model.safetensors.index.json", "domain_discriminator.json", "lora.json"),
     ):
         for command in (

@@ -26,11 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.atomic import naming
-from benchmark.errors import UserError
-from benchmark.hidden import shown
-from benchmark.process_ids import kernel, lives, started
-from benchmark.regular import is_missing, regular
+from benchmark.errors import UserError, shown
+from benchmark.files import is_missing, kernel, lives, naming, regular, started
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
