@@ -154,16 +154,6 @@ def speed(options: argparse.Namespace) -> int:
     return 0
 
 
-def rekey(options: argparse.Namespace) -> int:
-    import methods
-    from benchmark.instruments.rekey import rekey as move
-    from benchmark.training.processes import join
-
-    suite, configs = read_suite(options, options.suite)
-    with join() as alone:
-        return say(move(suite, configs, methods.build, Store(options.runs), alone))
-
-
 def check(options: argparse.Namespace) -> int:
     import methods
     from benchmark.instruments.conformance import check as run_checks
@@ -231,7 +221,7 @@ def open_suite(
     return OpenSuite(suite, tuple(methods.runs(suite, seeds=seeds)), Path(runs), rooms)
 
 
-SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, rekey, collect, verify)
+SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, collect, verify)
 OTHERS = (check, compare, doctor, evaluate, export, grow, new_method, new_suite, track)
 COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from analysis.printed import read_printed
 from benchmark.files import read_text
-from benchmark.garbage import no_collections
 from benchmark.records import RunRecords, load_runs, not_started
 from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
 from benchmark.store import Store
@@ -79,7 +78,6 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(ModelMeasure(name) for name in needed if name)
 
 
-@no_collections()  # a million records, and no garbage
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
     """Render the tables of suites from the records below `runs`, and print the tables and where all files are.
 

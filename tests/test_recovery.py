@@ -363,7 +363,7 @@ def test_a_heartbeat_of_other_types_says_nothing(field: str, wrong: object, tmp_
 
 ORPHAN = """
 import os, time
-from benchmark.orphans import end_with
+from benchmark.downstream.scoring import end_with
 parent = os.getpid()
 child = os.fork()
 if child == 0:

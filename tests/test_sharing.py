@@ -78,7 +78,7 @@ def test_a_shared_folder_is_shared_by_all_or_refused(
             check_sharing(tmp_path)
 
 
-@pytest.mark.parametrize("words", ["run", "tune", "prepare", "speed", "rekey", "track --to tensorboard"])
+@pytest.mark.parametrize("words", ["run", "tune", "prepare", "speed", "track --to tensorboard"])
 def test_commands_that_write_refuse_what_cannot_be_shared(words: str, lab: Lab, capsys) -> None:
     """Oracle: a shared folder and a umask that shares nothing: exit status 2 with the cure, and nothing is made."""
     lab.runs.chmod(0o2775)

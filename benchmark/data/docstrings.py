@@ -18,7 +18,6 @@ from pathlib import Path
 from benchmark.data.documents import DataError, Document, cut
 from benchmark.data.files import refuse
 from benchmark.files import read_bytes
-from benchmark.garbage import no_collections
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once
@@ -48,7 +47,6 @@ def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
     return tuple(found), skipped
 
 
-@no_collections()  # they take half of the time that parsing takes
 def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Counter[str]]:
     found: list[Document] = []
     skipped: Counter[str] = Counter()

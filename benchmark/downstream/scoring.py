@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,7 +21,6 @@ from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models.devices import accelerators
 from benchmark.models.of_stage import load_evaluated
-from benchmark.orphans import end_with
 from benchmark.record_lines import Score
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.task_settings import Task
@@ -57,6 +59,22 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
         if told:
             print(told, file=sys.stderr)
     return lacking
+
+
+@functools.cache
+def end_with(process: int) -> None:
+    """End this process, if it is another, soon after that one, also if that one was killed and could not say so.
+
+    Else it would go on for as long as a fine-tuning takes, and slow whatever is timed meanwhile.
+    """
+
+    def wait() -> None:
+        while os.getppid() == process:
+            time.sleep(1.0)
+        os._exit(1)
+
+    if process != os.getpid():
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def _outcome(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from benchmark.garbage import no_collections
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
@@ -14,7 +13,6 @@ from benchmark.settings.start_notes import start_notes
 from benchmark.settings.units import UNITS, duration
 
 
-@no_collections()
 def describe(plan: Plan, executor: Executor) -> str:
     """The runs of a plan with their budgets and states, the executor's jobs, and what is left to train."""
     lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from benchmark.garbage import no_collections
 from benchmark.jobs.plan import to_train
 from benchmark.jobs.scored import unscored
 from benchmark.jobs.slurm.commands import shortened
@@ -56,7 +55,6 @@ def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
         sleep(pause)
 
 
-@no_collections()
 def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, int, str]:
     """The text of `status`, shortened to a screen if one is given, its exit status, and what to do next."""
     states = survey.states()

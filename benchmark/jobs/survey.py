@@ -11,7 +11,6 @@ from itertools import takewhile
 from benchmark import records
 from benchmark.data.run_corpus import corpus_if_prepared
 from benchmark.data.tokens import Corpus
-from benchmark.garbage import no_collections
 from benchmark.jobs import executors
 from benchmark.jobs.known_stages import KnownStage, read_stage
 from benchmark.jobs.plan import data_key, plan_keys
@@ -67,7 +66,6 @@ class Survey:
         self._of_data = dict(zip(self._made_from, configs, strict=True))
         self._prepared: dict[str, Corpus] = {}
 
-    @no_collections()
     def states(self, lately: bool = False) -> list[RunState]:
         """The state of each run now; of jobs, what executors said `lately` will do for who looks at it often."""
         self._stages, self._scores = {}, {}

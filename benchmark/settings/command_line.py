@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmark.environment import check_environment
 from benchmark.files import expanded
 from benchmark.settings.suite_names import suite_names
 from benchmark.sharing import check_sharing
 
-WRITERS = ("run", "tune", "prepare", "speed", "rekey", "track")  # commands that write below --runs
+WRITERS = ("run", "tune", "prepare", "speed", "track")  # commands that write below --runs
 Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
 
 
@@ -50,10 +50,9 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
 def check_runs(options: argparse.Namespace) -> None:
     """Raise UserError where a command would write below --runs, and others who share that could not go on with it.
 
-    So it does for variables of the environment that cannot be meant. Paths get their homes, which a shell leaves out
-    after `--runs=`; raises OSError for nobody's.
+    Paths get their homes, which a shell leaves out after `--runs=`; raises OSError for nobody's.
     """
-    check_environment()
+    os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
     for name, value in vars(options).items():
         if isinstance(value, Path):
             setattr(options, name, expanded(str(value)))
@@ -149,7 +148,6 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     sub = add("cancel", "end the jobs of the suite or of some runs; what is trained stays", [one, common])
     sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
-    add("rekey", "give stages that an older version trained their keys of today", [one, common])
     sub = add("collect", "add the records of finished runs to a study's folder, and render its report", [one, common])
     sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
     sub = add("verify", "check a study's folder: budgets, report, and with --stage a stage's weights", [runs])

@@ -34,7 +34,7 @@ class Unit:
 
     @property
     def charges_flops(self) -> bool:
-        """Whether FLOPs are charged, which `run_all.py rekey` asks: of a stage's start they were not, once."""
+        """Whether FLOPs are charged."""
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
     def text(self, amount: float, gpu_seconds: float = 0) -> str:

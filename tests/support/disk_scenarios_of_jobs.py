@@ -15,13 +15,10 @@ from submitit.core.utils import DelayedSubmission
 
 import methods
 from benchmark.instruments import lab
-from benchmark.instruments.rekey import rekey
 from benchmark.jobs import doctor, results
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, probe, snapshot
 from benchmark.jobs.slurm.submission import Destination, Submission, SubmitCall
-from benchmark.models import load
-from benchmark.models.weights import weights_hash
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
@@ -29,7 +26,6 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from tests.support import tiny_suite
 from tests.support.faulty_disk import Scenario
-from tests.support.older_version import as_that_version_left_it
 
 
 def nothing(folder: Path) -> None:
@@ -56,8 +52,6 @@ class Trained:
         self.configs = methods.runs(self.suite)
         self.run(place).train()
         results.collect(self.suite, self.configs, Store(place / "runs"), place / "study")
-        shutil.copytree(place / "runs", place / "older")
-        self.keys = [self.run(place).keys, as_that_version_left_it(self.run(place, "older"))]
         commit = "git init -q && git add -f study && git -c user.name=n -c user.email=e commit -qm s"
         subprocess.run(commit, shell=True, cwd=place, check=True)
 
@@ -81,28 +75,6 @@ class Trained:
     def of_commit(self, folder: Path) -> None:
         shutil.rmtree(folder / "commit", ignore_errors=True)  # in a folder of its own, it is never there
         results._of_commit(str(self._place / "study"), "HEAD", folder / "commit")
-
-    # Keys of another version
-
-    def copy_older(self, folder: Path) -> None:
-        shutil.copytree(self._place / "older", folder / "runs")
-
-    def rekey(self, folder: Path) -> None:
-        list(rekey(self.suite, self.configs, methods.build, Store(folder / "runs"), lab.ALONE))
-
-    def weights(self, folder: Path) -> Any:
-        """The state of each stage, under its new and its old key."""
-        store = Store(folder / "runs")
-        return [
-            [weights_hash(load(store.stage(key) / "model")) if store.stage_done(key) else None for key in both]
-            for both in zip(*self.keys, strict=True)
-        ]
-
-    @staticmethod
-    def is_held(found: Any, before: Any, after: Any) -> bool:
-        """Each stage is where it was, or where it comes to, or for a moment both."""
-        stages = zip(found, before, after, strict=True)
-        return all(one in (old, new, [new[0], old[1]]) for one, old, new in stages)
 
     # What is submitted
 
@@ -183,7 +155,6 @@ def scenarios(place: Path) -> list[Scenario]:
         Scenario("collect", trained.copy_runs, trained.collect, trained.collected),
         Scenario("unpack", nothing, trained.unpack, contents, anything),
         Scenario("commit", nothing, trained.of_commit, contents, anything),
-        Scenario("rekey", trained.copy_older, trained.rekey, trained.weights, trained.is_held),
         Scenario("submit", nothing, trained.submit, trained.submitted),
         Scenario("code", nothing, copy_code, copied),
         Scenario("doctor", nothing, ask, lambda folder: None),

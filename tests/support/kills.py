@@ -37,9 +37,9 @@ import run_all
 from benchmark import records
 from benchmark.data import tokens
 from benchmark.downstream import finetune
+from benchmark.downstream.scoring import end_with
 from benchmark.instruments.run_models import RunModels
 from benchmark.models import transformer
-from benchmark.orphans import end_with
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
 from benchmark.training.stage_inputs import StageInputs

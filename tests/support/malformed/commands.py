@@ -62,7 +62,7 @@ def other_commands() -> Iterator[Case]:
     """A file where a folder is meant, and command lines of the other commands."""
     for command, options in (
         *(("run", ("--runs", "--out")), ("tune", ("--runs", "--out")), ("report", ("--runs", "--out"))),
-        *((name, ("--runs",)) for name in ("status", "prepare", "rekey", "cancel", "speed")),
+        *((name, ("--runs",)) for name in ("status", "prepare", "cancel", "speed")),
     ):
         dry = ("--dry-run",) if command in ("run", "tune") else ()
         for option in options:
