@@ -16,8 +16,9 @@ from analysis.printed import corrections
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
-from benchmark.run_description import TaskRecord, slug
+from benchmark.run_description import TaskRecord
 from benchmark.settings.config import per_stage
+from benchmark.settings.row_names import slug
 
 
 def _count(value: float) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmark import record_lines
 from benchmark.errors import all_shown
-from benchmark.run_description import same_labels
 
 Line = Mapping[str, Any]
 
@@ -300,9 +299,6 @@ def flaw_of_run(line: Line, name: str) -> str:
         return f"stages whose keys are {stages!r:.60}, and the 'start' {line.get('start')!r:.60}"
     if len(stages) != len(domains):
         return f"{len(stages)} stages and {len(domains)} domains"
-    for named in ([*domains, *line.get("probes", [])], line.get("tasks", [])):
-        if alike := same_labels(one["title"] or one["name"] for one in named):
-            return f"{' and '.join(map(repr, alike))!s:.120} would be one column of a table"
     if not all(map(_is_perplexity, line["unigram"].values())):
         return f"the unigram perplexities {line['unigram']!r:.60}"
     return ""

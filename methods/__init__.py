@@ -17,9 +17,9 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.run_description import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
 from benchmark.settings.base import validated, validation_message
 from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
+from benchmark.settings.row_names import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
 from benchmark.settings.suite_files import expand, load_study
 from benchmark.training.method import Group, LifelongMethod
 

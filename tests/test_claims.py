@@ -17,7 +17,7 @@ from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, Verdict, compare, judge
 from benchmark.records import load_runs
-from benchmark.run_description import slug
+from benchmark.settings.row_names import slug
 from benchmark.settings.suite_files import load_suite
 from benchmark.settings.suite_names import suite_names
 from tests.support import synthetic

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import methods
-from benchmark.run_description import is_of_tables
 from benchmark.settings.config import ConfigError, Row
+from benchmark.settings.row_names import is_of_tables
 from benchmark.settings.suite_files import load_suite
 from tests.support.synthetic import load, study
 

@@ -15,9 +15,9 @@ from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs.payloads import Measure
 from benchmark.jobs.plan import data_key, measure_key, report_key, score_key
 from benchmark.jobs.states import JobState
-from benchmark.run_description import label_of
 from benchmark.settings.command_line import chosen_in, settings_in
 from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.row_names import label_of
 from benchmark.settings.suite_files import parse_methods, parse_seeds
 
 

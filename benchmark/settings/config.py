@@ -17,12 +17,13 @@ from typing import Any, Literal, cast
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from benchmark.errors import UserError
-from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord, row_slug, same_labels
+from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
 from benchmark.settings import limits
 from benchmark.settings.base import PATH, OnCommandLine, Settings, digest_of_encoded, encoded
 from benchmark.settings.base import digest as digest
 from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Backend, Moment, Rate, Seeds, ShareOfPhase
 from benchmark.settings.model_settings import Model, Start
+from benchmark.settings.row_names import row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.task_settings import Finetuning, Task
