@@ -100,7 +100,7 @@ def tune(options: argparse.Namespace) -> int:
     from benchmark.jobs.plan import Tables
     from benchmark.jobs.stale import Rest
     from benchmark.jobs.survey import Survey
-    from benchmark.training.stage_keys import check_memory_shares
+    from benchmark.training.keys import check_memory_shares
 
     check = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
     tuning.refuse_seeds(options.seeds)

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from benchmark.models import LanguageModel
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 class Consolidation(LifelongMethod):

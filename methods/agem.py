@@ -16,8 +16,7 @@ from benchmark.training.method import LifelongMethod, Multiple, Phase, Stage
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 @dataclass

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Stage
 
 if TYPE_CHECKING:
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 @dataclass

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmark.models import LanguageModel
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 @dataclass

@@ -18,8 +18,7 @@ from methods._consolidation import Consolidation, add_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 @dataclass

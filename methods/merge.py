@@ -10,8 +10,7 @@ from benchmark.training.method import LifelongMethod, Phase, Share, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging needs no more
 

@@ -30,8 +30,6 @@ FILES_WITHOUT = ("/proc/cpuinfo", "/proc/meminfo", "/proc/vmstat")
 PROGRAMS = {"date", "uptime", "hwclock", "timedatectl", "ps", "perf"}
 READS_A_CLOCK = {
     "benchmark.training.clock": "charges the budget",
-    "benchmark.training.contention": "what share of its cores a stage had",
-    "benchmark.training.standstill": "notices that the process was stopped",
     "benchmark.training.progress": "how often a line is shown",
     "benchmark.jobs.local.board": "how often a table is drawn",
     "benchmark.training.step_times": "whether a table was changed since it was read",

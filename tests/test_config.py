@@ -32,7 +32,7 @@ from benchmark.settings.slurm_settings import KINDS, JobKind, Slurm
 from benchmark.settings.suite_files import expand, load_suite, parse_set, report_folder
 from benchmark.settings.suite_names import SUITES, suite_names
 from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
-from benchmark.training.stage_keys import stage_keys
+from benchmark.training.keys import stage_keys
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -25,8 +25,9 @@ from benchmark.locks import Lock
 from benchmark.record_lines import CoreShare
 from benchmark.settings.config import Budget
 from benchmark.store import Store
-from benchmark.training import contention, stage
-from benchmark.training.contention import CoreMeter, CoreUse, Running, others_and_share
+from benchmark.training import clock as contention
+from benchmark.training import stage
+from benchmark.training.clock import CoreMeter, CoreUse, Running, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
@@ -192,7 +193,7 @@ def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> No
     it waits, though each has a TMPDIR of its own."""
     write_texts(tmp_path)
     code = copy_code(tmp_path / "code")
-    source = code / "benchmark" / "training" / "contention.py"  # so that no other run on this machine has a say
+    source = code / "benchmark" / "training" / "clock.py"  # so that no other run on this machine has a say
     source.write_text(source.read_text().replace(str(contention.LOCK), str(tmp_path / "machine.lock")))
     monkeypatch.setattr(contention, "LOCK", tmp_path / "machine.lock")
     one, two = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))

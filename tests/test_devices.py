@@ -32,10 +32,10 @@ from benchmark.models import devices, load, saved_tokenizer
 from benchmark.settings.config import Budget
 from benchmark.store import Store
 from benchmark.training import own_code
-from benchmark.training.loader import Loader, Step
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
+from benchmark.training.stage_inputs import Loader, Step
 from benchmark.training.step import Stepper
 from tests.support import other_device
 from tests.support.source_tree import TREES

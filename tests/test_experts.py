@@ -22,8 +22,8 @@ from benchmark.models import LanguageModel, build, load
 from benchmark.models.experts import FILE, ExpertModel, load_column
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError, Training
-from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner
+from benchmark.training.step import count_flops
 from tests.support import toy
 
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews"))

@@ -17,9 +17,9 @@ from benchmark.models import build, load
 from benchmark.models.prompts import meet
 from benchmark.settings.config import RunConfig, Tokenizer
 from benchmark.training.evaluate import perplexities
+from benchmark.training.keys import ask_once_a_row, stage_keys
 from benchmark.training.method import LifelongMethod
 from benchmark.training.run import Run
-from benchmark.training.stage_keys import ask_once_a_row, stage_keys
 from tests.support.thorough import these_of
 
 FORESEES = {"scratch", "er_large", "gstack"}  # controls that cannot be had without the whole stream

@@ -39,7 +39,7 @@ from benchmark.settings.config import ConfigError
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import read_heartbeat
 from benchmark.training import checkpoint, step_times
-from benchmark.training.provenance import ROOT
+from benchmark.training.processes import ROOT
 from tests.support import tiny_suite
 from tests.support.disk_scenarios import Models
 from tests.support.texts import DATA, SMALL, two_domains

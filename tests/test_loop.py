@@ -25,13 +25,12 @@ from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position
-from benchmark.training.clock import Clock
-from benchmark.training.contention import Running
+from benchmark.training.clock import Clock, Running
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import NonFiniteLoss, Stopped
-from benchmark.training.stage_keys import stage_keys
 
 ROOT = Path(__file__).parent.parent
 

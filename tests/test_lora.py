@@ -21,7 +21,7 @@ from benchmark.models import LanguageModel, build, load, lora, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.settings.architecture_names import names
 from benchmark.settings.config import ConfigError
-from benchmark.training.stage_keys import stage_of
+from benchmark.training.keys import stage_of
 from tests.support.thorough import only_thorough
 
 VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))

@@ -21,7 +21,7 @@ from benchmark.records import load_runs
 from benchmark.settings.config import ConfigError, Data, RunConfig
 from benchmark.settings.suite_files import expand, load_suite
 from benchmark.store import Store
-from benchmark.training.stage_keys import check_memory_shares, stage_keys
+from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
 from tests.support.random_corpus import tiny_corpus

@@ -15,10 +15,10 @@ from benchmark.instruments.lab import Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.part_names import part_names
 from benchmark.settings.config import ConfigError
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import carry_on, factors, moments, new_optimizer, of_layers
 from benchmark.training.stage_inputs import trainable_stage
-from benchmark.training.stage_keys import stage_keys
 
 CONSTANT: Any = "constant"
 

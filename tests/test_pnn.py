@@ -27,7 +27,7 @@ from benchmark.models.progressive import (
     load_column,
 )
 from benchmark.settings.architecture_names import names
-from benchmark.training.stage_keys import stage_of
+from benchmark.training.keys import stage_of
 from tests.support.thorough import only_thorough
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"

@@ -24,10 +24,10 @@ from benchmark.models.growth_maps import counts, expansion, plan_layers
 from benchmark.record_checks import decode, kinds_of
 from benchmark.settings.config import ConfigError, Data
 from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
-from benchmark.training.loader import Loader
 from benchmark.training.method import Phase, Source
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import shuffled
+from benchmark.training.stage_inputs import Loader
 from benchmark.training.stream import Stream
 from tests.support.random_corpus import tiny_corpus
 from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network

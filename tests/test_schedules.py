@@ -12,8 +12,8 @@ import torch
 from benchmark.errors import UserError
 from benchmark.instruments.lab import Lab
 from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.stage_keys import stage_keys
 from benchmark.training.unchanged import SideEffect
 from tests.support.rates import rates_of
 

@@ -31,7 +31,7 @@ from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.config import Data, RunConfig
 from benchmark.settings.suite_files import parse_set
-from benchmark.training.batch import Batch
+from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import slurm_lab

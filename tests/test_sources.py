@@ -12,9 +12,9 @@ import methods
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.settings.config import ConfigError, Training
+from benchmark.training.keys import check_memory_shares
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Source
-from benchmark.training.stage_keys import check_memory_shares
 from tests.support import toy
 
 

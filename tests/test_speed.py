@@ -20,11 +20,10 @@ from benchmark.models import load, transformer
 from benchmark.settings.config import Budget, ConfigError, RunConfig
 from benchmark.training import step_times
 from benchmark.training.clock import Clock
-from benchmark.training.flops import count_flops
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
-from benchmark.training.stage_keys import stage_keys
-from benchmark.training.step import Stepper
+from benchmark.training.step import Stepper, count_flops
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.thorough import only_thorough
 

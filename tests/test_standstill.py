@@ -17,11 +17,9 @@ from benchmark.jobs.known_stages import recorded
 from benchmark.jobs.status import jumped
 from benchmark.settings.config import Budget
 from benchmark.settings.units import Work
-from benchmark.training import standstill as watching
-from benchmark.training.clock import Clock
-from benchmark.training.contention import CoreMeter, CoreTime, contention
+from benchmark.training import clock as watching
+from benchmark.training.clock import Clock, ClockReading, CoreMeter, CoreTime, Standstill, contention
 from benchmark.training.processes import World
-from benchmark.training.standstill import ClockReading, Standstill
 
 ROOT = Path(__file__).parent.parent
 
@@ -159,7 +157,7 @@ def test_waiting_for_a_process_that_is_stopped_is_not_charged(told: Lost) -> Non
 
 CHILD = """
 import time
-from benchmark.training.standstill import standstill
+from benchmark.training.clock import standstill
 watch = standstill()
 print("ready", flush=True)
 end = time.monotonic() + 60

@@ -13,7 +13,7 @@ import torch
 
 from benchmark.data.vocabulary import BOS, MASK
 from benchmark.settings.config import ConfigError, Data
-from benchmark.training.batch import Batch
+from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform
 from benchmark.training.stream import Stream, _order

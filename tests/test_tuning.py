@@ -17,7 +17,7 @@ from benchmark import records
 from benchmark.jobs import tuning
 from benchmark.settings.config import ConfigError, RunConfig, Tuned
 from benchmark.settings.suite_files import load_suite
-from benchmark.training.stage_keys import check_memory_shares
+from benchmark.training.keys import check_memory_shares
 from tests.support.slurm_lab import Lab, write_texts
 
 SHORT = ("--set", "budget.amount=[6, 6]", "--set", "training.evaluations=1", "--parallel", "1")

@@ -31,16 +31,15 @@ from benchmark.models import load
 from benchmark.settings import architecture_names
 from benchmark.settings.config import Budget, ConfigError
 from benchmark.store import Store
+from benchmark.training.clock import standstill
 from benchmark.training.evaluate import perplexities
-from benchmark.training.flops import count_flops
+from benchmark.training.keys import stage_of
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.stage_keys import stage_of
-from benchmark.training.standstill import standstill
-from benchmark.training.step import Stepper
+from benchmark.training.step import Stepper, count_flops
 from benchmark.training.unchanged import unchanged
 
 COMPILED = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 from benchmark.models import LanguageModel
 from benchmark.settings.schedules import Piece, Schedule
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Elapsed, Learner
+from benchmark.training.learner import Batch, Elapsed, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Source, Stage
 
 INTRODUCTION = """\

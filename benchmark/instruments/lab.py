@@ -13,11 +13,11 @@ from torch import Tensor
 from benchmark.models import load
 from benchmark.settings.config import ConfigError, RunConfig
 from benchmark.store import Store
+from benchmark.training.keys import check_memory_shares
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
-from benchmark.training.stage_keys import check_memory_shares
 
 Weights = dict[str, Tensor]
 ALONE = World(0, 1, torch.device("cpu"))

@@ -25,7 +25,7 @@ from benchmark.training.method import LifelongMethod, NotNegative, Stage
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmark.training.batch import Batch
+    from benchmark.training.learner import Batch
     from benchmark.training.learner import Learner
 
 

@@ -19,7 +19,7 @@ from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import GrowthRecord, LineOfStage
 from benchmark.settings.config import RunConfig, digest
 from benchmark.store import Store, recorded_stages
-from benchmark.training.batch import Batch
+from benchmark.training.learner import Batch
 from benchmark.training.run import stream_of
 from benchmark.training.stream import Stream
 

@@ -28,11 +28,11 @@ from benchmark.record_lines import Hardware
 from benchmark.settings.config import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import stream_of
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
-from benchmark.training.stage_keys import stage_keys
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream

@@ -26,8 +26,8 @@ from benchmark.jobs.training_graph import Segment, training_graph
 from benchmark.settings.base import of_a_row
 from benchmark.settings.config import Data, Domain, RunConfig, Suite, Tokenizer, digest
 from benchmark.store import Store
+from benchmark.training.keys import Ask, ask, ask_once_a_row, stage_keys
 from benchmark.training.method import Build, once
-from benchmark.training.stage_keys import Ask, ask, ask_once_a_row, stage_keys
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
 

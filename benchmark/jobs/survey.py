@@ -24,8 +24,8 @@ from benchmark.record_checks import flaw_of_run
 from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
+from benchmark.training.keys import ask_once_a_row, check_memory_shares, stage_keys
 from benchmark.training.method import Build, once
-from benchmark.training.stage_keys import ask_once_a_row, check_memory_shares, stage_keys
 
 PAUSE = 30.0  # seconds between two questions to executors
 FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`

@@ -17,7 +17,7 @@ import torch
 
 from benchmark.files import DamagedFile, regular, whole_file
 from benchmark.record_lines import PhaseSpending
-from benchmark.training.contention import Running
+from benchmark.training.clock import Running
 from benchmark.training.optimization import Moments
 
 OWNER = "of stage"  # the entry of a file that says the key of its stage; no attribute or weight is called so

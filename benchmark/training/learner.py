@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,37 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
+from benchmark.models.devices import sent
 from benchmark.settings.config import Training
-from benchmark.training.batch import Batch
 from benchmark.training.processes import World
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Rows as the stream makes them and methods see them.
+
+    Shapes: B rows, N text tokens a row (`Data.text_length`), K predicted positions a row.
+    """
+
+    tokens: Tensor  # (B, 1+N) int64, `<s>` first; corrupted for BERT
+    domains: Tensor  # (B,) int64, index in the stream of each row's domain
+    positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
+    targets: Tensor  # (B, K) int64
+    rows: int  # of the whole batch, over all micro-batches and processes
+    memory_share: float  # of those rows
+    memory_rows: int  # of this part, from the memory of earlier domains; they come last
+    source: int = 0  # its number in `Phase.sources`, where a step has several batches
+    weight: float = 1.0  # of its mean loss in the step's loss
+
+    @property
+    def memory(self) -> Tensor:
+        """Which rows come from the memory, (B,) bool."""
+        rows = len(self.tokens)
+        return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
+
+    def to(self, device: torch.device) -> Batch:
+        tensors: dict[str, Any] = {k: sent(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)

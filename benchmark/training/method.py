@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from benchmark.models import LanguageModel
     from benchmark.record_lines import GrowthRecord
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class LifelongMethod:
 
     A subclass is a dataclass in `methods/NAME.py`; its fields are its hyper-parameters. It overrides what it does
     differently. Rows of a batch are ordered, new first, then memory, in fixed counts; see
-    `benchmark.training.batch.Batch`.
+    `benchmark.training.learner.Batch`.
     """
 
     title: ClassVar[str] = "Naive"  # label of its row

@@ -19,8 +19,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from benchmark.settings.schedules import Piece, Schedule
-from benchmark.training.flops import count_flops
 from benchmark.training.method import LifelongMethod, Phase, Source
+from benchmark.training.step import count_flops
 from benchmark.training.unchanged import SideEffect
 
 TRUSTED = ("benchmark.models.", "torch.", "transformers.")  # packages whose classes a model may consist of

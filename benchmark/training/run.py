@@ -34,16 +34,15 @@ from benchmark.settings.config import ConfigError, RunConfig, digest
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, lines_of_run, read_heartbeat
 from benchmark.training import checkpoint
+from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
 from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, seconds_failed
-from benchmark.training.later_texts import evaluate_later_texts, evaluate_missing
+from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.own_code import built
-from benchmark.training.processes import World
-from benchmark.training.provenance import provenance
+from benchmark.training.processes import World, provenance
 from benchmark.training.stage import Progress, ShortOfMemory, StageRun, Stopped, Taken, polled
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
-from benchmark.training.stage_keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
 from benchmark.training.unchanged import unchanged

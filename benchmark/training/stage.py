@@ -19,16 +19,14 @@ from benchmark.settings.config import ConfigError, per_stage
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
-from benchmark.training.clock import Clock
-from benchmark.training.contention import contention
+from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
-from benchmark.training.flops import count_flops
 from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.method import Phase, Stage, get_state, set_state
 from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
 from benchmark.training.own_code import declared, plain, refuse_own_code
 from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.step import Stepper
+from benchmark.training.step import Stepper, count_flops
 from benchmark.training.unchanged import SideEffect, unchanged
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last

@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models.devices import kept_random_numbers, seed_random_numbers
 from benchmark.models.part_names import part_names
 from benchmark.settings.config import ConfigError
-from benchmark.training.flops import count_flops
 from benchmark.training.learner import Elapsed, Learner
-from benchmark.training.loader import Loader
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import Moments, carry_on, factors, moments, new_optimizer, set_rate
 from benchmark.training.own_code import plain, refuse_class
-from benchmark.training.stage_inputs import StageInputs
+from benchmark.training.stage_inputs import Loader, StageInputs
 from benchmark.training.unchanged import unchanged
+
+_BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+
+
+def count_flops(run: Callable[[], Any]) -> float:
+    """What calling `run` costs. Nothing in it may be compiled: the counter sees operators, not kernels."""
+    counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    with counter:
+        run()
+    return float(counter.get_total_flops())
+
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """Scores and their product with the values; shapes (B, H, T, D / H)."""
+    rows, heads, length, size = query
+    return 2 * rows * heads * length * key[2] * (size + value[3])
+
+
+def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
+    return 2 * _attention(*shapes[:3])
+
+
+def _attention_formulas() -> dict[Any, Callable[..., int]]:
+    names = [f"_scaled_dot_product_{backend}" for backend in _BACKENDS]
+    return {
+        getattr(torch.ops.aten, name + suffix): formula
+        for name in names
+        for suffix, formula in (("", _attention), ("_backward", _attention_backward))
+    }
+
 
 BEFORE = Elapsed()
 

@@ -13,8 +13,7 @@ from benchmark.training.method import LifelongMethod, Phase, Source, Stage
 
 if TYPE_CHECKING:
     from benchmark.models import LanguageModel
-    from benchmark.training.batch import Batch
-    from benchmark.training.learner import Learner
+    from benchmark.training.learner import Batch, Learner
 
 RISE_AND_FALL = Schedule((Piece(0.4, 1.0), Piece(1.0, 0.1, "cosine")), over="stream")
 ANNEAL = Schedule((Piece(1.0, 0.1, "exponential"),), begin=0.5)

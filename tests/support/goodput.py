@@ -26,9 +26,10 @@ from typing import Any
 
 import run_all
 from benchmark import records
-from benchmark.training import contention, standstill
+from benchmark.training import clock as contention
+from benchmark.training import clock as standstill
 from benchmark.training.checkpoint import Checkpoint
-from benchmark.training.contention import CoreTime
+from benchmark.training.clock import CoreTime
 from benchmark.training.step import Stepper
 from tests.support import tiny_suite
 

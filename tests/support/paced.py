@@ -12,8 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from benchmark.models import LanguageModel
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Learner
+from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Stage
 
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from benchmark.instruments.lab import ALONE
 from benchmark.settings.config import Training
 from benchmark.settings.model_settings import Size
-from benchmark.training.batch import Batch
-from benchmark.training.learner import Learner
+from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 
 SHARED = Path(__file__).parents[3] / "shared" / "oracles"

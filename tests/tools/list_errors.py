@@ -65,7 +65,7 @@ FILLED = {
     ("benchmark.models.start_model", "model.start: …: …"): ANOTHER,
     ("benchmark.models.transformer", "…: …"): ANOTHER,
     ("benchmark.settings.suite_files", "…: …"): "a key, what it may be, and what was given",
-    ("benchmark.training.stage_keys", "row …, … of phase …: …"): ANOTHER,
+    ("benchmark.training.keys", "row …, … of phase …: …"): ANOTHER,
     ("methods", "…: …"): "a key, what it may be, and what was given; or another message",
 }
 Message = tuple[str, str]  # kind, text

@@ -34,7 +34,7 @@ from benchmark.models.devices import own_device, synchronize
 from benchmark.settings.config import RunConfig
 from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
-from benchmark.training.batch import Batch
+from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent

@@ -30,7 +30,7 @@ from benchmark.models.transformer import load_network
 from benchmark.settings.config import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
-from benchmark.training.contention import machine_lock
+from benchmark.training.clock import machine_lock
 from benchmark.training.method import Build
 from benchmark.training.processes import World, join
 from benchmark.training.stage import Stopped, polled

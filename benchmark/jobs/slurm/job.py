@@ -30,8 +30,7 @@ from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.models.devices import accelerators
 from benchmark.sharing import for_the_user_alone
-from benchmark.training.processes import join, node
-from benchmark.training.provenance import ROOT
+from benchmark.training.processes import ROOT, join, node
 from benchmark.training.stage import ShortOfMemory, Stopped
 
 PAUSE = 5.0  # seconds between two questions to a controller that is silent

@@ -12,7 +12,7 @@ from benchmark.errors import UserError
 from benchmark.files import naming, read_bytes
 from benchmark.jobs.slurm.private import make_private
 from benchmark.sharing import for_the_user_alone
-from benchmark.training.provenance import COMMIT_FILE, ROOT, commit
+from benchmark.training.processes import COMMIT_FILE, ROOT, commit
 
 CONTENT = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
 
