@@ -164,8 +164,7 @@ def hidden_imports(tree: ast.AST) -> set[str]:
 IMPORTS_UNSEEN = {
     "benchmark.jobs.slurm.process": {"run_module"},  # what a Slurm job starts with: it runs submitit's
     "benchmark.data.docstrings": {"find_spec"},  # where an installed package lies
-    "benchmark.training.own_code": {"modules"},  # whether a class is what its module says
-    "benchmark.training.unchanged": {"modules", "__builtins__", "__loader__"},  # what the modules of a method hold
+    "benchmark.instruments.unchanged": {"modules", "__builtins__", "__loader__"},  # what the modules of a method hold
 }
 
 

@@ -196,7 +196,7 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
     lab = Lab("diverges", lambda name, options: Diverges(), tmp_path)
     run = lab.run(lab.config(checkpoint_seconds=1e-9), "run")
-    with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\), phase adapt, step 4, at learning rate .*clip"):
+    with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) after step 4 of phase adapt, at learning rate .*clip"):
         run.train()
     lines = records.read(run.store.run_file(run.config))
     assert lines[-1]["kind"] == "failed" and "NonFiniteLoss" in lines[-1]["error"]

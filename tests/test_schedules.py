@@ -14,7 +14,6 @@ from benchmark.instruments.lab import Lab
 from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.unchanged import SideEffect
 from tests.support.rates import rates_of
 
 WRONG: Any = "run"
@@ -107,19 +106,3 @@ def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
     for over, same in cases:
         keys = [stage_keys(one, OverTheStream(over), ["a", "b", "c"][: len(one.domains)]) for one in (config, shorter)]
         assert (keys[0][0] == keys[1][0]) == same
-
-
-class Lazy(Schedule):
-    """Computes when it is asked."""
-
-
-@dataclass
-class HasAScheduleOfItsOwn(LifelongMethod):
-    def phases(self, stage):
-        return [Phase("adapt", schedule=Lazy((Piece(1.0, 1.0),)))]
-
-
-def test_a_schedule_is_no_place_for_code(tmp_path) -> None:
-    """Oracle: the message names the class."""
-    with pytest.raises(SideEffect, match="holds a Lazy: give plain values"):
-        Lab("cheat", lambda name, options: HasAScheduleOfItsOwn(), tmp_path).undisturbed()

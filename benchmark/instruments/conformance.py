@@ -27,6 +27,7 @@ import torch
 from benchmark import records
 from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.speed import stages
+from benchmark.instruments.unchanged import unchanged
 from benchmark.models import load
 from benchmark.settings import architecture_names
 from benchmark.settings.config import Budget, ConfigError
@@ -40,7 +41,6 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper, count_flops
-from benchmark.training.unchanged import unchanged
 
 COMPILED = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
 

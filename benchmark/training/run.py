@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
@@ -39,13 +38,12 @@ from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, s
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
-from benchmark.training.own_code import built
 from benchmark.training.processes import World, provenance
-from benchmark.training.stage import Progress, ShortOfMemory, StageRun, Stopped, Taken, polled
+from benchmark.training.progress import ProgressLine, Silent
+from benchmark.training.stage import ShortOfMemory, StageRun, Stopped, Taken, polled
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
-from benchmark.training.unchanged import unchanged
 
 CHECKPOINT = "checkpoint.pt"  # in a stage's folder, while it is trained
 _log = logging.getLogger(__name__)
@@ -80,7 +78,7 @@ class Run:
         new_method: Callable[[], LifelongMethod],
         store: Store,
         world: World,
-        progress: Progress,
+        progress: ProgressLine | Silent,
         asked_to_stop: Callable[[], bool] = lambda: False,
         waits: bool = True,
     ) -> None:
@@ -90,12 +88,11 @@ class Run:
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         self._spent_here = 0.0  # seconds, by the attempt that failed
-        method = built(new_method)
-        with unchanged("signature, options, uses_memory or phases", method, nn.Module()):
-            check_memory_shares(config, method)
-            self.keys = stage_keys(config, method, self.corpus.texts)
-            stages = [stage_of(config, index) for index in range(len(self.keys))]
-            self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
+        method = new_method()
+        check_memory_shares(config, method)
+        self.keys = stage_keys(config, method, self.corpus.texts)
+        stages = [stage_of(config, index) for index in range(len(self.keys))]
+        self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 
     def done(self) -> bool:
         """Whether all stages are trained and the run's file says so; a kill may have come between the two."""
@@ -261,7 +258,7 @@ class Run:
         previous = self.store.stage(self.keys[index - 1]) if index else None
         load_previous = partial(load, previous / "model") if previous else None
         stage = trainable_stage(config, index, self.stream, load_previous)
-        method = built(self.new_method)
+        method = self.new_method()
         moments: Moments = {}
         torch.manual_seed(stage.seed)
         if previous:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -21,13 +20,12 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
-from benchmark.training.learner import Elapsed, Learner
-from benchmark.training.method import Phase, Stage, get_state, set_state
+from benchmark.training.learner import Learner
+from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
-from benchmark.training.own_code import declared, plain, refuse_own_code
+from benchmark.training.progress import ProgressLine, Silent
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper, count_flops
-from benchmark.training.unchanged import SideEffect, unchanged
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 
@@ -63,14 +61,6 @@ class NonFiniteLoss(ArithmeticError):
     """Training diverged: a loss or a weight is not finite. The last checkpoint is from before."""
 
 
-class Progress(Protocol):
-    """Where a run shows how far it is."""
-
-    def due(self) -> bool: ...
-
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None: ...
-
-
 class StageRun:
     """Trains one stage of one run; `run()` does it."""
 
@@ -80,7 +70,7 @@ class StageRun:
         checkpoint_file: Path,
         record: Callable[..., None],
         asked_to_stop: Callable[[], bool],
-        progress: Progress,
+        progress: ProgressLine | Silent,
         check: Callable[[], None] = lambda: None,
         spent: float = 0.0,
     ) -> None:
@@ -100,8 +90,7 @@ class StageRun:
     def run(self) -> LanguageModel:
         """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the model to save.
 
-        Raises Stopped, after a checkpoint, when asked to; NonFiniteLoss with phase, step and learning rate; SideEffect
-        if the method does anything where the clock would not charge it.
+        Raises Stopped, after a checkpoint, when asked to, and NonFiniteLoss with phase, step and learning rate.
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
@@ -152,18 +141,12 @@ class StageRun:
         )
 
     def _begin(self) -> list[Phase]:
-        """Let the method make the stage's model and say its phases. Both are charged; only the first may do work."""
+        """Let the method make the stage's model and say its phases. Both are charged."""
         clock, method = self.clock, self.method
         clock.start()
         flops = count_flops(self.inputs.begin)
+        phases = list(method.phases(self.stage))
         clock.pause()
-        self._refuse_own_code()
-        with unchanged("phases()", method, self.inputs.model):
-            clock.start()
-            phases = list(method.phases(self.stage))
-            clock.pause()
-        for phase in phases:
-            declared(f"phases() of {type(method).__name__}", phase)
         clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
@@ -175,7 +158,6 @@ class StageRun:
         """Train until `end` of the budget is spent: at least one step, at most one step too long."""
         position, training = self.position, self.training
         # Building, compiling and warming up are free: the clock is paused.
-        self._refuse_own_code()
         known = self.carried if phase.optimizer == "carry" else {}
         stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
@@ -211,7 +193,7 @@ class StageRun:
     def take_steps(self, stepper: Stepper, work: Work, rate: LearningRate, spans: Spans) -> None:
         """The loop. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
-        loss, learning_rate, recount = torch.zeros(()), 0.0, False
+        loss, learning_rate = torch.zeros(()), 0.0
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
             if clock.unit.cost and not position.step_cost and clock.spent < spans.phase.end * (1 - 1e-9):
@@ -224,14 +206,13 @@ class StageRun:
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss
             elapsed = spans.elapsed(spent, position.step_cost)
             learning_rate = rate.at(elapsed)
-            loss = (self._counted(stepper, work) if recount else stepper.step)(position.step, learning_rate, elapsed)
+            loss = stepper.step(position.step, learning_rate, elapsed)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = self._passed_mark(fraction) and stepper.phase.trains
-            recount = evaluate and not clock.unit.is_wall_time and not self.training.compile
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
             if evaluate or save or alarm or self.progress.due():
                 clock.pause()  # evaluation, checkpoints and progress lines are free
@@ -252,21 +233,6 @@ class StageRun:
         clock.count(Work())  # what the device still had to do
         self._check_finite(loss, stepper.phase, learning_rate)
 
-    def _counted(self, stepper: Stepper, work: Work) -> Callable[[int, float, Elapsed], torch.Tensor]:
-        """A step that may not cost more FLOPs than the first, by which all are charged; so a run looks now and then."""
-
-        def step(number: int, learning_rate: float, elapsed: Elapsed) -> torch.Tensor:
-            losses: list[torch.Tensor] = []
-            flops = count_flops(lambda: losses.append(stepper.step(number, learning_rate, elapsed))) * self.world.size
-            if flops > work.flops * 1.001:
-                raise SideEffect(
-                    f"step {number} of phase {stepper.phase.name} of {type(self.method).__name__} takes {flops:g} "
-                    f"FLOPs, the first, by which all are charged, {work.flops:g}: do the same in each step"
-                )
-            return losses[0]
-
-        return step
-
     def _passed_mark(self, fraction: float) -> bool:
         """Whether the last step crossed one of the evenly spaced points of evaluation; the stage's end is apart."""
         marks = self.training.evaluations
@@ -274,32 +240,25 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            raise NonFiniteLoss(
-                f"the loss is not finite in stage {self.stage.index} ({self.stage.domains[self.stage.index]}), phase "
-                f"{phase.name}, step {self.position.step}, at learning rate {rate:.3g}: lower training.learning_rate, "
-                "lengthen training.warmup, or set training.clip"
-            )
+            raise self._diverged("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
 
     def _check_weights(self) -> None:
         """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
         bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
         if bad:
-            raise NonFiniteLoss(
-                f"{len(bad)} weights are not finite ({bad[0]} the first) in stage {self.stage.index} "
-                f"({self.stage.domains[self.stage.index]}) after step {self.position.step}: lower "
-                "training.learning_rate, lengthen training.warmup, or set training.clip"
-            )
+            raise self._diverged(f"{len(bad)} weights are not finite ({bad[0]} the first)")
+
+    def _diverged(self, what: str, where: str = "") -> NonFiniteLoss:
+        return NonFiniteLoss(
+            f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step {self.position.step}{where}: "
+            "lower training.learning_rate, lengthen training.warmup, or set training.clip"
+        )
 
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs, charged = self.inputs, self.clock.charged()
-        self._refuse_own_code()
         perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.training.precision)
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
-            raise NonFiniteLoss(
-                f"the perplexity of {gone[0]} is more than a number holds in stage {self.stage.index} "
-                f"({self.stage.domains[self.stage.index]}) after step {self.position.step}: lower "
-                "training.learning_rate, lengthen training.warmup, or set training.clip"
-            )
+            raise self._diverged(f"the perplexity of {gone[0]} is more than a number holds")
         self.record(
             "evaluation",
             phase=phase,
@@ -312,15 +271,7 @@ class StageRun:
             **values,
         )
 
-    def _refuse_own_code(self) -> None:
-        evaluated = self.method.evaluated
-        if evaluated is not None and not isinstance(evaluated, LanguageModel):
-            raise SideEffect(f"{type(self.method).__name__}.evaluated is a {type(evaluated).__name__}: give a model")
-        for model in {self.inputs.model, self.inputs.evaluated}:
-            refuse_own_code(model)
-
     def _record_metrics(self, phase: str, learner: Learner) -> None:
-        plain("learner.metrics", learner.metrics)
         if learner.metrics:
             self.record("metrics", phase=phase, step=self.position.step, values=learner.metrics)
 
@@ -352,9 +303,6 @@ class StageRun:
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
-        self._refuse_own_code()
-        plain("learner.metrics", stepper.learner.metrics)
-        plain(f"the state of {type(self.method).__name__}", get_state(self.method))
         if self.world.leads:
             kept = (
                 self.carried

