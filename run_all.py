@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from analysis.notebook import OpenSuite
     from benchmark.jobs.opened import OpenedSuite
     from benchmark.jobs.survey import Survey
-    from benchmark.settings.config import RunConfig, Suite
+    from benchmark.settings.suite import RunConfig, Suite
 
 # What a command needs is imported when it is called, so that --help answers at once, and plans before torch would
 
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs.execution import execute
     from benchmark.jobs.plan import Tables
-    from benchmark.settings.suite_files import report_folder
+    from benchmark.settings.load import report_folder
 
     survey = survey_of(options)
     out = report_folder(options.out, survey.suite, options.set)
@@ -122,7 +122,7 @@ def prepare(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs import tuning
-    from benchmark.settings.suite_files import report_folder
+    from benchmark.settings.load import report_folder
 
     suites = [read_suite(options, name) for name in options.suites]
     tuned = [] if options.options else [one for suite in suites for one in tuning.both_ways(*suite, options.out)]
@@ -209,7 +209,7 @@ def open_suite(
     import methods
     import paper_tables
     from analysis.notebook import OpenSuite, Rooms
-    from benchmark.settings.suite_files import load_suite
+    from benchmark.settings.load import load_suite
 
     def train(configs: Sequence[RunConfig], folder: Path) -> Sequence[RunConfig]:
         from benchmark.jobs.local.work import train_here

@@ -17,8 +17,8 @@ from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords
 from benchmark.run_description import TaskRecord
-from benchmark.settings.config import per_stage
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
+from benchmark.settings.suite import per_stage
 
 
 def _count(value: float) -> str:

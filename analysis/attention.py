@@ -26,7 +26,7 @@ from benchmark.models import LanguageModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.record_lines import HeadAttention
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import evaluating
 

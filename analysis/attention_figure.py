@@ -13,7 +13,7 @@ from analysis import figures
 from analysis.exhibits import Exhibit, View
 from analysis.notes import below
 from analysis.study import Study
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 
 PICTURE, BESIDE = 0.85, 0.95  # inches: a picture's side, and the numbers beside the last one
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision

@@ -13,7 +13,7 @@ from analysis.printed import PrintedValue, corrections
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
-from benchmark.settings.row_names import BASELINE, slug
+from benchmark.settings.names import BASELINE, slug
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}

@@ -12,7 +12,7 @@ from analysis.exhibits import TableExhibit, View
 from analysis.study import Curve, Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.record_lines import Measured
-from benchmark.settings.row_names import UNTOUCHED
+from benchmark.settings.names import UNTOUCHED
 
 TARGET = "ER"
 SINCE_START = "Nats above the start model"

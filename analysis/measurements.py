@@ -13,7 +13,7 @@ import numpy as np
 from analysis import metrics
 from analysis.printed import PrintedValue
 from analysis.study import Study
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 
 AVERAGE = "AVG"
 LAST = -1

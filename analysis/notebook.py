@@ -14,7 +14,8 @@ from analysis import figures
 from analysis.exhibits import Exhibit, TableExhibit, View
 from analysis.study import Study
 from analysis.tables import Table
-from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.sharing import check_sharing
 
 

@@ -13,7 +13,7 @@ from analysis.exhibits import TableExhibit, View
 from analysis.printed import corrections
 from analysis.study import Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
-from benchmark.settings.row_names import UNIGRAM, UNTOUCHED, slug
+from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 
 METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 

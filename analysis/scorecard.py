@@ -16,7 +16,7 @@ from analysis.measurements import AVERAGE, LAST, Key, Measurements, as_printed, 
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import METRICS, Comparison, Verdict, compare, judge, weakest
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")

@@ -27,7 +27,7 @@ from analysis.metrics import representational_similarity
 from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.record_lines import Similarity
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE, evaluating
 from benchmark.training.stream import Stream, predictions

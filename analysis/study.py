@@ -21,7 +21,7 @@ import pandas as pd
 from analysis import metrics
 from benchmark.record_lines import DoneLine, LineOfStage, Measured, Provenance, RecordedScore, Spent, StageLine
 from benchmark.records import RunRecords
-from benchmark.settings.row_names import START
+from benchmark.settings.names import START
 from benchmark.settings.units import recorded
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]

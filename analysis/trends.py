@@ -15,7 +15,7 @@ from analysis.exhibits import Exhibit, View
 from analysis.notes import below
 from analysis.study import Study
 from analysis.styles import Style, styles
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS
 
 AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}

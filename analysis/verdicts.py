@@ -22,7 +22,7 @@ from analysis.claims import PAPER, ZERO, Claim, Criterion
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.measurements import AVERAGE, Key, Measurements
 from analysis.metrics import Floats
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 
 State = Literal["held", "not held", "not decidable"]
 

@@ -60,7 +60,7 @@ class TunedRecord(TypedDict):
 
 
 class ConfigRecord(TypedDict):
-    """The settings of `benchmark.settings.config.RunConfig`."""
+    """The settings of `benchmark.settings.suite.RunConfig`."""
 
     data: NotRequired[DataRecord]
     model: ModelRecord

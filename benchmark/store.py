@@ -15,7 +15,7 @@ from benchmark.run_description import RunLine
 
 
 class NamedRun(Protocol):
-    """A run as far as its place is concerned; `benchmark.settings.config.RunConfig` is one."""
+    """A run as far as its place is concerned; `benchmark.settings.suite.RunConfig` is one."""
 
     @property
     def suite(self) -> str: ...

@@ -17,10 +17,10 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.settings.base import validated, validation_message
-from benchmark.settings.config import ConfigError, Row, RunConfig, Suite
-from benchmark.settings.row_names import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
-from benchmark.settings.suite_files import expand, load_study
+from benchmark.settings.base import ConfigError, validated, validation_message
+from benchmark.settings.load import expand, load_study
+from benchmark.settings.names import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
+from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
 GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packages offer methods

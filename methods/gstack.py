@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.settings.units import UNITS
 from benchmark.training.method import Share, Stage
 from methods.er import ER

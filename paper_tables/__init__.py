@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from analysis.printed import read_printed
 from benchmark.files import read_text
 from benchmark.records import RunRecords, load_runs, not_started
-from benchmark.settings.config import ConfigError, RunConfig, Suite, Suites
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ LOOKS_INTO_MODELS = {"analysis.similarity", "analysis.attention"}
 ENTRANCE = ("benchmark", "run_all")  # `import benchmark` in a notebook; no file of the package asks for it
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 WITHOUT_TORCH = (
-    *("benchmark.settings.config", "benchmark.settings.suite_files", "benchmark.records", "benchmark.store"),
+    *("benchmark.settings.suite", "benchmark.settings.load", "benchmark.records", "benchmark.store"),
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.render", "paper_tables", "run_all"),
 )

@@ -20,9 +20,9 @@ from benchmark.downstream.finetune import score
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
-from benchmark.settings import architecture_names
-from benchmark.settings.config import ConfigError
-from benchmark.settings.model_settings import Model
+from benchmark.settings import names as setting_names
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Model
 from benchmark.training.evaluate import perplexities
 from tests.support.toy_task import SETTINGS, TASK, data_of, save
 
@@ -34,15 +34,15 @@ OUTSIDE = Path(__file__).parent / "support" / "architectures"
 @pytest.fixture
 def toy() -> Iterator[str]:
     """The name of an architecture whose file lies outside of the project."""
-    architecture_names.FOLDERS.append(str(OUTSIDE))
+    setting_names.ARCHITECTURE_FOLDERS.append(str(OUTSIDE))
     yield "starcoder2"
-    architecture_names.FOLDERS.remove(str(OUTSIDE))
+    setting_names.ARCHITECTURE_FOLDERS.remove(str(OUTSIDE))
     sys.modules.pop("benchmark.models.architectures.starcoder2", None)
 
 
 def test_one_from_outside_is_a_choice_like_those_inside(toy: str) -> None:
     """Oracle: the words a user needs: the misspelt name, the near one, all choices."""
-    choices = ", ".join(architecture_names.names())
+    choices = ", ".join(setting_names.architecture_names())
     assert toy in choices and "bert" in choices
     with pytest.raises(ValueError, match=f"'starcoder'; did you mean 'starcoder2'\\? choose from {choices}"):
         tiny_config("naive", "starcoder")
@@ -105,7 +105,7 @@ def of_one_architecture(module: str, name: str) -> bool:
 
 def asked_by_name(code: str) -> set[str]:
     """The architectures and model types that a file compares something with, and their classes that it imports."""
-    names = set(architecture_names.names())
+    names = set(setting_names.architecture_names())
     names |= {model_type for name in names for model_type in architectures.load(name).model_types}
     found = set()
     for node in ast.walk(ast.parse(code)):
@@ -122,7 +122,7 @@ def asked_by_name(code: str) -> set[str]:
 def test_no_other_file_asks_for_an_architecture_by_name() -> None:
     """Oracle: the text of all files; `__init__.py`, which finds the architectures, is one of the others."""
     others = [path for path in FILES if path.parent != OWN or path.name == "__init__.py"]
-    assert len(FILES) - len(others) == len(architecture_names.names())
+    assert len(FILES) - len(others) == len(setting_names.architecture_names())
     asked = {path: asked_by_name(path.read_text(encoding="utf-8")) for path in others}
     assert not {path: names for path, names in asked.items() if names}
 

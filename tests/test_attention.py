@@ -13,7 +13,7 @@ from benchmark import records
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
-from benchmark.settings.architecture_names import names
+from benchmark.settings.names import architecture_names
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
 
@@ -44,7 +44,7 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
     torch.testing.assert_close(of(model)[:2], expected.detach(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
     maps = of(trained(architecture))

@@ -17,9 +17,8 @@ from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, Verdict, compare, judge
 from benchmark.records import load_runs
-from benchmark.settings.row_names import slug
-from benchmark.settings.suite_files import load_suite
-from benchmark.settings.suite_names import suite_names
+from benchmark.settings.load import load_suite
+from benchmark.settings.names import slug, suite_names
 from tests.support import synthetic
 
 EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}

@@ -17,7 +17,7 @@ from benchmark import records
 from benchmark.instruments import conformance
 from benchmark.instruments.lab import Lab
 from benchmark.instruments.unchanged import SideEffect
-from benchmark.settings.config import Budget
+from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stream import Stream
 from tests.support.manual_clock import Watch

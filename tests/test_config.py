@@ -14,24 +14,25 @@ import pytest
 
 import methods
 from benchmark.settings import suite_keys
-from benchmark.settings.base import Settings
-from benchmark.settings.config import (
+from benchmark.settings.base import ConfigError, Settings
+from benchmark.settings.load import expand, load_suite, parse_set, report_folder
+from benchmark.settings.names import SUITES, suite_names
+from benchmark.settings.slurm_settings import KINDS, JobKind, Slurm
+from benchmark.settings.suite import (
     Budget,
-    ConfigError,
     Data,
     Domain,
+    Growth,
     HubDataset,
+    Model,
     Row,
+    Size,
     Suite,
     Tokenizer,
     Training,
     per_stage,
 )
-from benchmark.settings.model_settings import Growth, Model, Size
-from benchmark.settings.slurm_settings import KINDS, JobKind, Slurm
-from benchmark.settings.suite_files import expand, load_suite, parse_set, report_folder
-from benchmark.settings.suite_names import SUITES, suite_names
-from benchmark.settings.task_settings import Docstrings, Finetuning, HubTask, Task
+from benchmark.settings.tasks import Docstrings, Finetuning, HubTask, Task
 from benchmark.training.keys import stage_keys
 
 if sys.version_info >= (3, 11):

@@ -23,7 +23,7 @@ from benchmark.jobs.plan import LaunchOptions
 from benchmark.jobs.slots import slots_for
 from benchmark.locks import Lock
 from benchmark.record_lines import CoreShare
-from benchmark.settings.config import Budget
+from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage

@@ -12,8 +12,9 @@ import pytest
 import run_all
 from benchmark.data import corpus
 from benchmark.data.croissant import FILE, write_stream
-from benchmark.settings.config import ConfigError, Suite
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Suite
 from tests.support import tiny_suite
 
 ALPHA = {"name": "alpha", "packages": ["json"]}

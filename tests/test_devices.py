@@ -29,7 +29,7 @@ from benchmark.instruments.evaluate_text import AUTO, evaluate_text
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import Lab
 from benchmark.models import devices, load, saved_tokenizer
-from benchmark.settings.config import Budget
+from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training.processes import World
 from benchmark.training.progress import Silent

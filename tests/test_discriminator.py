@@ -14,8 +14,9 @@ from benchmark.data.vocabulary import BOS, MASK, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
 from benchmark.models import LanguageModel, build
-from benchmark.settings.config import ConfigError, Data, Domain
-from benchmark.settings.config import Tokenizer as TokenizerConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data, Domain
+from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.training.learner import cross_entropy
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream

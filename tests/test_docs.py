@@ -12,7 +12,7 @@ import pytest
 
 from benchmark.records import CURE
 from benchmark.settings.command_line import command_line
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from tests.support.source_tree import TREES
 from tests.tools import list_errors
 

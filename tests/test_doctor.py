@@ -20,8 +20,8 @@ from benchmark.jobs import doctor
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.requests import of_requests
+from benchmark.settings.load import load_suite
 from benchmark.settings.slurm_settings import JobKind, Slurm
-from benchmark.settings.suite_files import load_suite
 from tests.support.slurm_requests import requests
 
 FINE: dict[str, Any] = {

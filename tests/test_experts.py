@@ -20,8 +20,9 @@ from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.lab import ALONE
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.experts import FILE, ExpertModel, load_column
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, Training
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
+from benchmark.settings.suite import Training
 from benchmark.training.learner import Learner
 from benchmark.training.step import count_flops
 from tests.support import toy
@@ -105,7 +106,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
     assert len(chosen) > 2
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
     """Oracle: the model without it, in every architecture."""
     model = plain(architecture, layers=3)

@@ -31,10 +31,10 @@ from benchmark.models.experts import ExpertModel
 from benchmark.models.lora import LoraModel
 from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.start_model import started
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, Data, Domain
-from benchmark.settings.config import Tokenizer as TokenizerSettings
-from benchmark.settings.model_settings import Model
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
+from benchmark.settings.suite import Data, Domain, Model
+from benchmark.settings.suite import Tokenizer as TokenizerSettings
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
@@ -119,7 +119,7 @@ def test_the_perplexity_is_the_one_of_evaluate(
 
 
 @pytest.mark.parametrize("prompt", ["two", "none"])
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
     """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all others have none."""
     trained = stage(tmp_path / "stage", architecture, prompts=True)
@@ -144,7 +144,7 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
     assert found[..., text:].exp().sum() == 0
 
 
-MASKED = [name for name in names() if architectures.load(name).masked]
+MASKED = [name for name in architecture_names() if architectures.load(name).masked]
 
 
 @pytest.mark.parametrize(("architecture", "prompt"), list(zip(MASKED, ["one", "none"] * len(MASKED), strict=False)))

@@ -19,8 +19,8 @@ from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, missing, score, score_all
 from benchmark.downstream.tasks import TaskData
-from benchmark.settings.config import ConfigError
-from benchmark.settings.task_settings import Finetuning
+from benchmark.settings.base import ConfigError
+from benchmark.settings.tasks import Finetuning
 from benchmark.training.stage import Stopped
 from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
 

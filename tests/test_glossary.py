@@ -107,9 +107,9 @@ def test_every_word_is_defined_once() -> None:
 
 
 SAYS_REFERENCE = {
-    "benchmark/settings/config.py": "declares a budget's table of step times",
+    "benchmark/settings/suite.py": "declares a budget's table of step times",
     "benchmark/training/step_times.py": "reads that table",
-    "benchmark/settings/suite_files.py": "looks whether that table's folder can be written",
+    "benchmark/settings/load.py": "looks whether that table's folder can be written",
     "benchmark/instruments/speed.py": "takes it off a budget, to measure what it will hold",
     "methods/agem.py": "declares the rows of the reference gradient",
 }

@@ -26,7 +26,7 @@ from benchmark.models.progressive import ProgressiveModel
 from benchmark.models.transformer import load_network
 from benchmark.models.weight_files import WeightFiles
 from benchmark.models.weights import weights_hash
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from tests.support.small_networks import FAMILIES, RMS_FAMILIES, TOKENS, network
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, save, tokenizer
 

@@ -15,7 +15,7 @@ from benchmark.data.vocabulary import EOS, Vocabulary
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.prompts import meet
-from benchmark.settings.config import RunConfig, Tokenizer
+from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import ask_once_a_row, stage_keys
 from benchmark.training.method import LifelongMethod

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from benchmark.models.growth import grow
 from benchmark.models.growth_layout import places
 from benchmark.models.transformer import load_network
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from tests.support.small_networks import (
     CAUSAL,
     FAMILIES,

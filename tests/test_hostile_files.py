@@ -35,8 +35,8 @@ from benchmark.jobs.slurm.private import check_private, make_private
 from benchmark.locks import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
-from benchmark.settings.config import ConfigError
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.store import read_heartbeat
 from benchmark.training import checkpoint, step_times
 from benchmark.training.processes import ROOT

@@ -21,9 +21,9 @@ import paper_tables
 import run_all
 from benchmark.downstream import task_data, tasks
 from benchmark.errors import UserError, told
-from benchmark.settings.config import Domain, Suite
-from benchmark.settings.suite_files import load_suite
-from benchmark.settings.task_settings import Task
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Domain, Suite
+from benchmark.settings.tasks import Task
 from benchmark.store import Store, read_heartbeat
 from tests.support import synthetic, tiny_suite
 

@@ -20,7 +20,7 @@ from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.locks import Lease, me
-from benchmark.settings.suite_files import load_suite, parse_set
+from benchmark.settings.load import load_suite, parse_set
 from benchmark.store import Store
 from tests.support.job_lines import STARTED, ask, write_job
 from tests.support.slurm_lab import Lab, write_task, write_texts

@@ -29,7 +29,7 @@ from benchmark.jobs.slurm import process
 from benchmark.locks import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from benchmark.store import read_heartbeat
 from benchmark.training import step_times
 from tests.support import tiny_suite

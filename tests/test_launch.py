@@ -20,10 +20,11 @@ from benchmark.jobs.plan import plan_keys
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import different_hardware
 from benchmark.jobs.training_graph import training_graph
-from benchmark.settings import suite_files
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings import load
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.settings.slurm_settings import KINDS, Slurm, gpus_in
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import World
 from tests.support.job_lines import STARTED, write_job
@@ -236,15 +237,15 @@ def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
 
 def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:
     """The suite's own settings win; nothing that changes results may be in it."""
-    monkeypatch.setattr(suite_files, "SITE", tmp_path / "site.toml")
-    suite_files.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
+    monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
+    load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
     lab.write(NAIVE, slurm="nodes = 2")
     assert load_suite(str(lab.file)).slurm.model_dump(include={"partition", "nodes"}) == {
         "partition": "gpu",
         "nodes": 2,
     }
     assert load_suite(str(lab.file), {"slurm.partition": "other"}).slurm.partition == "other"
-    suite_files.SITE.write_text("[training]\nbatch_size = 2\n")
+    load.SITE.write_text("[training]\nbatch_size = 2\n")
     with pytest.raises(ConfigError, match=r"only a \[slurm\] section may be here, not training"):
         load_suite(str(lab.file))
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from benchmark.files import DamagedFile
 from benchmark.models.transformer import load_network
 from benchmark.models.weights import weights_hash
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from tests.support.small_networks import FAMILIES, RMS_FAMILIES, network
 
 # What files on the Hub hold beside the weights: heads of other tasks, poolers, buffers that older versions saved

@@ -20,8 +20,8 @@ import methods
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
 from benchmark.models import load
-from benchmark.settings.config import Budget, per_stage
 from benchmark.settings.schedules import ScheduleName, schedule_of
+from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import Work
 from benchmark.training import checkpoint
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position

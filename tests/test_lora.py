@@ -19,8 +19,8 @@ from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.lab import Lab
 from benchmark.models import LanguageModel, build, load, lora, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
 from tests.support.thorough import only_thorough
 
@@ -71,7 +71,7 @@ def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
     return one
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_adapters_are_a_change_of_weights(architecture: str) -> None:
     """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is the plain model."""
     model = adapted(architecture).eval()
@@ -171,7 +171,7 @@ def test_training_is_one_graph() -> None:
     torch.testing.assert_close(compiled(tokens, of(2), positions), model(tokens, of(2), positions))
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     """Oracle: the model before saving, bit for bit; as a Hugging Face folder, it is the frozen model."""
     model = adapted(architecture).eval()
@@ -186,7 +186,7 @@ def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     assert torch.equal(frozen(tokens, of(0), positions), model(tokens, of(0), positions))
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_network_to_fine_tune(architecture: str, tmp_path) -> None:
     """Oracle: the model's hidden states with the domain's adapters; padding at the right changes nothing."""
     model = adapted(architecture).eval()

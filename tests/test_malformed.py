@@ -11,7 +11,7 @@ import pytest
 
 import methods
 from benchmark.errors import UserError
-from benchmark.settings.suite_files import refuse_files
+from benchmark.settings.load import refuse_files
 from tests.support.malformed import Case, commands, handed, making, settings, texts, trained, unclear
 from tests.support.thorough import one_in
 

@@ -18,8 +18,9 @@ from analysis.study import Study
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments.lab import Lab
 from benchmark.records import load_runs
-from benchmark.settings.config import ConfigError, Data, RunConfig
-from benchmark.settings.suite_files import expand, load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import expand, load_suite
+from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import Store
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream

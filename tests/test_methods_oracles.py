@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import methods
-from benchmark.settings.config import Data
+from benchmark.settings.suite import Data
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream

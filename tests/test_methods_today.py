@@ -18,8 +18,8 @@ from benchmark.instruments.lab import ALONE, Lab
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.lora import linear_maps
-from benchmark.settings.config import ConfigError, Training
-from benchmark.settings.model_settings import Size
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Stage

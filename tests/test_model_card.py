@@ -14,7 +14,7 @@ from benchmark import records
 from benchmark.instruments import export_model as exporting
 from benchmark.instruments.export_model import export_model
 from benchmark.instruments.lab import Lab
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 from benchmark.training.run import Run
 

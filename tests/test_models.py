@@ -21,8 +21,8 @@ from transformers import (
 from benchmark.data.vocabulary import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures, transformer
 from benchmark.models.transformer import build, load
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
 
 # (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
 # size 384 and, for M1, the 6 layers that alone give their printed counts.
@@ -83,7 +83,7 @@ def rows(vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return tokens, torch.tensor([0, 1, 1]), torch.tensor([[0, 5], [1, 7], [3, 16]])
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 @pytest.mark.parametrize("prompts", [False, True])
 def test_logits_are_those_of_transformers(architecture: str, prompts: bool, tokenizer: Tokenizer) -> None:
     """Oracle: transformers' own network on rows with the prompt put in by hand, read at the moved columns."""
@@ -122,7 +122,7 @@ def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
     assert (logits - everywhere).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_rows_without_positions_are_refused(architecture: str, tokenizer: Tokenizer) -> None:
     """Oracle: the number of columns that the model was built for: 18, its prompt's among them."""
     model = small(architecture, tokenizer, prompts=True)
@@ -142,7 +142,7 @@ def test_a_window_of_attention_bounds_the_rows() -> None:
     assert length(Qwen2Config(max_position_embeddings=64, sliding_window=8, use_sliding_window=True)) == 8
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architecture: str, tokenizer: Tokenizer) -> None:
     """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient beside the text's."""
     model = small(architecture, tokenizer, prompts=True)
@@ -183,7 +183,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same ids."""
     model = small(architecture, tokenizer, prompts=True)
@@ -232,7 +232,7 @@ def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, mon
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_weights_are_a_function_of_the_seed(architecture: str, tokenizer: Tokenizer) -> None:
     """Oracle: the same seed twice, bit for bit; and not the same weights without setting it."""
     first, again = small(architecture, tokenizer, False), small(architecture, tokenizer, True)
@@ -244,7 +244,7 @@ def test_weights_are_a_function_of_the_seed(architecture: str, tokenizer: Tokeni
 
 def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
     """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is compiled to code."""
-    for architecture in names():
+    for architecture in architecture_names():
         model = small(architecture, tokenizer, prompts=True)
         batch = rows(model.vocabulary)
         with torch.no_grad():
@@ -271,7 +271,7 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
         load(tmp_path / "foreign")
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_size_without_bounds_is_refused_before_anything_is_built(
     architecture: str, tokenizer: Tokenizer, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from benchmark.instruments import conformance
 from benchmark.instruments.interface_page import render
 from benchmark.instruments.lab import Lab
 from benchmark.instruments.new_method import new_method
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 
 def test_a_new_method_and_its_test_run_as_they_stand(tmp_path, monkeypatch) -> None:

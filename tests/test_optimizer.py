@@ -14,7 +14,7 @@ from benchmark import records
 from benchmark.instruments.lab import Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.part_names import part_names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import carry_on, factors, moments, new_optimizer, of_layers

@@ -15,8 +15,9 @@ from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
 from benchmark.instruments.new_suite import RUNGS, Text, _valid_share, new_suite
 from benchmark.jobs.preparation import shared_documents, warnings
-from benchmark.settings.config import ConfigError, Domain
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Domain
 from tests.support.texts import DATA, SMALL, sentences
 from tests.support.texts import write as write_text
 

@@ -26,7 +26,7 @@ from benchmark.models.progressive import (
     ProgressiveModel,
     load_column,
 )
-from benchmark.settings.architecture_names import names
+from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
 from tests.support.thorough import only_thorough
 
@@ -198,7 +198,7 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
     np.testing.assert_allclose(adapter(list(earlier)).detach().numpy(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_columns_are_transformers_with_laterals_added(architecture: str) -> None:
     """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of each layer, and to
     what the last layer puts out."""
@@ -230,7 +230,7 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) -> None:
     """Oracle: the plain language model, to the last bit, so that AP+ is exactly 0."""
     model = column(architecture).eval()
@@ -327,7 +327,7 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     """Oracle: the model before saving, bit for bit; each column's folder is a Hugging Face model."""
     model = progressive(architecture, kind="linear" if "bert" in architecture else "adapter").eval()
@@ -348,7 +348,7 @@ def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
     assert Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).token_to_id("<domain:news>") == 41
 
 
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_a_column_to_fine_tune(architecture: str, tmp_path) -> None:
     """Oracle: the model's hidden states in the domain's column; padding at the right changes nothing."""
     model = progressive(architecture).eval()

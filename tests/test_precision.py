@@ -16,8 +16,8 @@ from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.lab import Lab, tiny_config
-from benchmark.settings.config import RunConfig
-from benchmark.settings.task_settings import Finetuning
+from benchmark.settings.suite import RunConfig
+from benchmark.settings.tasks import Finetuning
 from benchmark.training.run import Run
 from benchmark.training.stage import Stopped
 from benchmark.training.step import Stepper

@@ -29,7 +29,7 @@ from benchmark.data.words import Words
 from benchmark.files import CHECKSUMS, whole_file
 from benchmark.instruments.lab import Lab
 from benchmark.locks import Lease
-from benchmark.settings.config import Domain, Tokenizer
+from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.run import Run
 from benchmark.training.stage import Stopped, Taken
 from tests.support.texts import DATA, SMALL, gpt2_files, same, sentences, two_domains, write
@@ -152,7 +152,7 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 from benchmark.data import encoding, tokens
-from benchmark.settings.config import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 encoding.BATCH = tokens.REPORT_EVERY = 1000
 def progress(line):
     print(line, flush=True)

@@ -22,8 +22,9 @@ from benchmark.errors import shown
 from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
 from benchmark.record_checks import decode, kinds_of
-from benchmark.settings.config import ConfigError, Data
-from benchmark.settings.suite_files import load_suite, parse_seeds, parse_set
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite, parse_seeds, parse_set
+from benchmark.settings.suite import Data
 from benchmark.training.method import Phase, Source
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import shuffled

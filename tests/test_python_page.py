@@ -11,7 +11,7 @@ import pytest
 
 import run_all
 from benchmark.records import load_runs
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from tests.support import tiny_suite
 
 PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")

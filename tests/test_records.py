@@ -28,9 +28,8 @@ from benchmark.run_description import (
     TunedRecord,
 )
 from benchmark.settings.base import Settings
-from benchmark.settings.config import Budget, RunConfig, Training, Tuned
-from benchmark.settings.model_settings import Model, Size
-from benchmark.settings.task_settings import Task
+from benchmark.settings.suite import Budget, Model, RunConfig, Size, Training, Tuned
+from benchmark.settings.tasks import Task
 from benchmark.store import Store
 from tests.support.stage_lines import DONE, OPTIMIZER, STAGE, evaluation
 

@@ -26,7 +26,7 @@ from benchmark.instruments import conformance
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.locks import me
 from benchmark.records import load_runs
-from benchmark.settings.config import Budget, Training
+from benchmark.settings.suite import Budget, Training
 from benchmark.store import Heartbeat, Store, lines_of_run, read_heartbeat
 from benchmark.training import step_times
 from benchmark.training.fewer_rows import rows_held

@@ -19,7 +19,7 @@ from analysis.tables import number
 from benchmark.record_lines import FailedLine
 from benchmark.records import load_runs
 from benchmark.settings.command_line import command_line
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from tests.support import synthetic
 from tests.support.browser import Browser
 from tests.support.programs import program

@@ -24,8 +24,8 @@ from benchmark.jobs import results
 from benchmark.jobs.study_checks import ResultsError
 from benchmark.models import load
 from benchmark.models.weights import weights_hash
-from benchmark.settings.config import Suites
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.step_times import write as write_times

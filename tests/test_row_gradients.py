@@ -12,8 +12,8 @@ from benchmark.data.vocabulary import MASK, PAD, Vocabulary
 from benchmark.models import LanguageModel, build
 from benchmark.models import row_gradients as module
 from benchmark.models.row_gradients import row_gradients
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
 from benchmark.training.learner import cross_entropy
 
 ROWS = 5
@@ -69,7 +69,7 @@ FULL, BF16 = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=t
 
 
 @pytest.mark.parametrize("at_once", [1, ROWS * 41 * 32, 2**23])
-@pytest.mark.parametrize("architecture", names())
+@pytest.mark.parametrize("architecture", architecture_names())
 def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, monkeypatch) -> None:
     """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied to the head,
     positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; its

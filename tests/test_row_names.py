@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import methods
-from benchmark.settings.config import ConfigError, Row
-from benchmark.settings.row_names import is_of_tables
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.names import is_of_tables
+from benchmark.settings.suite import Row
 from tests.support.synthetic import load, study
 
 

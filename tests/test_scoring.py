@@ -29,7 +29,7 @@ from benchmark.downstream.finetune import NotScored
 from benchmark.errors import UserError
 from benchmark.instruments.run_models import RunModels
 from benchmark.models import load as load_model
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from paper_tables import study_of
 from tests.support import tiny_suite

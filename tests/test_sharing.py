@@ -26,7 +26,7 @@ from benchmark.jobs.slurm.private import private_place
 from benchmark.jobs.slurm.staging import staged
 from benchmark.locks import Lease
 from benchmark.models.transformer import naming_damage
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.sharing import check_sharing, exposed
 from benchmark.store import Store
 from tests.support.fake_slurm import FakeSlurm

@@ -25,7 +25,8 @@ from benchmark.jobs.plan import to_train
 from benchmark.jobs.side_by_side import WorkerShare
 from benchmark.jobs.states import RunState, Trained
 from benchmark.jobs.training_graph import Segment
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Heartbeat, Store, lines_of_run
 from benchmark.training.fewer_rows import rows_held, seconds_failed
 from benchmark.training.method import LifelongMethod

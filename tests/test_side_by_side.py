@@ -27,7 +27,8 @@ from benchmark.jobs.slots import slots_for
 from benchmark.jobs.slurm.bundle import own_slots
 from benchmark.jobs.training_graph import Segment
 from benchmark.locks import Lease
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
@@ -172,7 +173,7 @@ def test_each_process_takes_its_device_and_its_share(count: int, install, monkey
 def test_the_memory_of_a_run_is_not_underrated(lab: Lab) -> None:
     """Oracle: weights, gradients and Adam's two moments alone, of the paper's BERT L12_D768 with 125 M parameters."""
     import methods
-    from benchmark.settings.suite_files import load_suite
+    from benchmark.settings.load import load_suite
 
     run = methods.runs(load_suite("bert_base"), ("naive",), (0,))[0]
     assert slots.needed_bytes(run) > 4 * 4 * 125e6

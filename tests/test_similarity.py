@@ -29,8 +29,8 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import job_files
 from benchmark.models import build, load
 from benchmark.models.growth import grow
-from benchmark.settings.config import Data, RunConfig
-from benchmark.settings.suite_files import parse_set
+from benchmark.settings.load import parse_set
+from benchmark.settings.suite import Data, RunConfig
 from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream

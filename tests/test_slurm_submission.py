@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmark.downstream.scoring import end_with
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.requests import of_limits, of_requests, requests_of
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import (

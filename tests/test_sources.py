@@ -11,7 +11,8 @@ import torch
 import methods
 from benchmark import records
 from benchmark.instruments.lab import ALONE, Lab, tiny_config
-from benchmark.settings.config import ConfigError, Training
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Training
 from benchmark.training.keys import check_memory_shares
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Source

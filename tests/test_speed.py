@@ -17,7 +17,8 @@ from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, OverNaive, PhaseOfRun, measure, table
 from benchmark.instruments.step_parts import AHEAD, PARTS
 from benchmark.models import load, transformer
-from benchmark.settings.config import Budget, ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
 from benchmark.training.clock import Clock
 from benchmark.training.keys import stage_keys

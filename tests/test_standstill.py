@@ -15,7 +15,7 @@ import torch
 
 from benchmark.jobs.known_stages import recorded
 from benchmark.jobs.status import jumped
-from benchmark.settings.config import Budget
+from benchmark.settings.suite import Budget
 from benchmark.settings.units import Work
 from benchmark.training import clock as watching
 from benchmark.training.clock import Clock, ClockReading, CoreMeter, CoreTime, Standstill, contention

@@ -38,10 +38,10 @@ from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, started
 from benchmark.models.transformer import load_network
-from benchmark.settings.config import ConfigError, RunConfig
-from benchmark.settings.model_settings import Model
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.settings.start_notes import start_notes
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.suite import Model, RunConfig
 from benchmark.training.evaluate import perplexities
 from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network

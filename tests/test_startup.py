@@ -17,7 +17,7 @@ import paper_tables
 from analysis import study
 from benchmark.jobs.stale import Rest
 from benchmark.jobs.survey import Survey
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from tests.support import synthetic
 from tests.support.slurm_lab import Lab, write_texts

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from benchmark.data.vocabulary import BOS, MASK
-from benchmark.settings.config import ConfigError, Data
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform

@@ -23,8 +23,8 @@ from benchmark.jobs.status import table as status_table
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
 from benchmark.jobs.sweep import best_row, seconds_left, spent, sweep_line, time_left
-from benchmark.settings.config import Budget
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from run_all import main
 from tests.support import tiny_suite

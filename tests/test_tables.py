@@ -25,7 +25,7 @@ from analysis.tables import (
     to_markdown,
 )
 from benchmark.records import load_runs
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program

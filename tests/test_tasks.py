@@ -19,8 +19,9 @@ from benchmark.data import corpus
 from benchmark.data.corpus import DataError, Document
 from benchmark.downstream import docstring_task, task_data
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
-from benchmark.settings.config import ConfigError, Domain
-from benchmark.settings.task_settings import SPLITS, Docstrings, Finetuning, HubTask, Task
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Domain
+from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")

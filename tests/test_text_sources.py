@@ -14,8 +14,8 @@ import pytest
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError
 from benchmark.downstream import task_data
-from benchmark.settings.config import Domain, HubDataset
-from benchmark.settings.task_settings import HubTask, Task
+from benchmark.settings.suite import Domain, HubDataset
+from benchmark.settings.tasks import HubTask, Task
 
 
 def test_a_link_that_leads_out_of_a_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from benchmark.data.corpus import DataError, read
 from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
 from benchmark.files import CHECKSUMS, DamagedFile
-from benchmark.settings.config import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from analysis.scorecard import scorecard
 from analysis.study import Study
 from benchmark.records import load_runs
 from benchmark.run_description import TunedRecord
-from benchmark.settings.config import Tuned
+from benchmark.settings.suite import Tuned
 from tests.support import synthetic
 
 

@@ -15,8 +15,9 @@ import pytest
 import methods
 from benchmark import records
 from benchmark.jobs import tuning
-from benchmark.settings.config import ConfigError, RunConfig, Tuned
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import RunConfig, Tuned
 from benchmark.training.keys import check_memory_shares
 from tests.support.slurm_lab import Lab, write_texts
 

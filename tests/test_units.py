@@ -15,8 +15,9 @@ from analysis.study import Study
 from benchmark import records
 from benchmark.instruments.lab import ALONE, STEPS, Lab
 from benchmark.records import RunRecords
-from benchmark.settings.config import Budget, ConfigError
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of

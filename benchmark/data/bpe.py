@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Special
 from benchmark.files import Refused, read_text
-from benchmark.settings.config import digest
+from benchmark.settings.base import digest
 
 
 @dataclass(frozen=True)

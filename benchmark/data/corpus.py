@@ -20,7 +20,8 @@ from typing import Any
 from benchmark.data import docstrings, files
 from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
 from benchmark.files import expanded
-from benchmark.settings.config import Domain, HubDataset, digest
+from benchmark.settings.base import digest
+from benchmark.settings.suite import Domain, HubDataset
 
 __all__ = ["DataError", "Document", "identity", "read"]
 

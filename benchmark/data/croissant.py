@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmark.data import corpus, docstrings
 from benchmark.files import whole_folder, write_json
-from benchmark.settings.config import ConfigError, Domain, Suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Domain, Suite
 
 FILE = "croissant.json"
 SPLITS = ("train", "valid")

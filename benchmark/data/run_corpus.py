@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmark.data.tokens import Corpus, Poll, Unprepared, prepare
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 
 

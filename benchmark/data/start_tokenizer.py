@@ -10,7 +10,7 @@ from benchmark.data.bpe import TextTokenizer, plainly
 from benchmark.data.documents import DataError
 from benchmark.data.vocabulary import Special
 from benchmark.files import check_snapshot, only_files, read_text, unique
-from benchmark.settings.config import digest
+from benchmark.settings.base import digest
 
 FILES = ("tokenizer.json", "tokenizer_config.json")  # that libraries read, whatever key stands twice in them
 

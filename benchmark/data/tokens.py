@@ -52,8 +52,9 @@ from benchmark.files import (
     write_json,
 )
 from benchmark.locks import Lease
-from benchmark.settings.config import Data, Domain, digest
-from benchmark.settings.config import Tokenizer as TokenizerConfig
+from benchmark.settings.base import digest
+from benchmark.settings.suite import Data, Domain
+from benchmark.settings.suite import Tokenizer as TokenizerConfig
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text

@@ -26,8 +26,8 @@ from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, experts, lora, progressive, saved_tokenizer
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.transformer import check_files, configuration
-from benchmark.settings.config import ConfigError
-from benchmark.settings.task_settings import SPLITS, Prompt, Split, Task
+from benchmark.settings.base import ConfigError
+from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmark.files import DamagedFile, seal, unseal, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream

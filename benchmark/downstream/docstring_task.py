@@ -17,8 +17,9 @@ from itertools import accumulate
 from benchmark.data import corpus
 from benchmark.data.corpus import DataError, Document
 from benchmark.downstream.tasks import RawExample
-from benchmark.settings.config import ConfigError, Domain
-from benchmark.settings.task_settings import SPLITS, Docstrings, Split
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Domain
+from benchmark.settings.tasks import SPLITS, Docstrings, Split
 
 MASK = "___"
 PASSAGES = 3  # of a document at most, so that no class is one long docstring

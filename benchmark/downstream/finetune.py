@@ -30,9 +30,9 @@ from benchmark.files import whole_folder
 from benchmark.locks import Lease
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
 from benchmark.record_lines import Score
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
-from benchmark.settings.task_settings import Finetuning, Prompt, Split, Task
+from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.training.stage import Stopped
 
 POOL = 8  # batches at most whose rows are sorted by length together

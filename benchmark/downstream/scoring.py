@@ -22,8 +22,8 @@ from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models.devices import accelerators
 from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import Score
-from benchmark.settings.config import RunConfig, Suite
-from benchmark.settings.task_settings import Task
+from benchmark.settings.suite import RunConfig, Suite
+from benchmark.settings.tasks import Task
 from benchmark.store import Store, recorded_stages
 from benchmark.training.progress import IN_PROGRESS, ProgressLine
 from benchmark.training.run import stream_of

@@ -14,8 +14,9 @@ from benchmark.data.documents import DataError, naming_source
 from benchmark.downstream import docstring_task
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
 from benchmark.files import expanded, seal, unique, unseal, write_json
-from benchmark.settings.config import Domain, digest
-from benchmark.settings.task_settings import SPLITS, HubTask, Split, Task
+from benchmark.settings.base import digest
+from benchmark.settings.suite import Domain
+from benchmark.settings.tasks import SPLITS, HubTask, Split, Task
 
 FORMAT = 1  # raised when the same documents come to give other examples
 

@@ -17,8 +17,9 @@ from benchmark import records
 from benchmark.data.corpus import DataError
 from benchmark.locks import Lease
 from benchmark.record_lines import Baseline
-from benchmark.settings.config import ConfigError, Domain, RunConfig, Suite, digest
-from benchmark.settings.task_settings import SPLITS, Finetuning, Prompt, Split, Task
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.suite import Domain, RunConfig, Suite
+from benchmark.settings.tasks import SPLITS, Finetuning, Prompt, Split, Task
 
 FORMAT = 1  # raised when the same settings come to mean another computation
 

@@ -37,7 +37,7 @@ def new_suite(options: argparse.Namespace) -> int:
 def track(options: argparse.Namespace) -> int:
     """Send what records say to a tracker, and print of which runs."""
     from benchmark.instruments import track as tracking
-    from benchmark.settings.suite_files import load_suite, refuse_files
+    from benchmark.settings.load import load_suite, refuse_files
 
     refuse_files({"--runs": options.runs, "--out": options.out})
     if options.to == "trackio" and options.out:
@@ -62,7 +62,7 @@ def new_method(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
-    from benchmark.settings.suite_files import load_suite, refuse_files
+    from benchmark.settings.load import load_suite, refuse_files
 
     refuse_files({"DIR": options.out}, ("DIR",))
     if options.data and (options.prompt or options.push):
@@ -87,7 +87,7 @@ def export(options: argparse.Namespace) -> int:
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     from benchmark.instruments.grow_checkpoint import grow_checkpoint
-    from benchmark.settings.suite_files import refuse_files
+    from benchmark.settings.load import refuse_files
 
     refuse_files({"--out": options.out})
     size = {"layers": options.layers, "hidden_size": options.width}

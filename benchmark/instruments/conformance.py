@@ -29,8 +29,9 @@ from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.speed import stages
 from benchmark.instruments.unchanged import unchanged
 from benchmark.models import load
-from benchmark.settings import architecture_names
-from benchmark.settings.config import Budget, ConfigError
+from benchmark.settings import names as setting_names
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training.clock import standstill
 from benchmark.training.evaluate import perplexities
@@ -184,7 +185,7 @@ def bf16_is_finite(lab: Lab) -> None:
 
 def every_architecture_learns(lab: Lab) -> None:
     """A model of each architecture goes through all stages."""
-    for name in architecture_names.names():
+    for name in setting_names.architecture_names():
         for weights in lab.undisturbed(name):
             infinite = [part for part, tensor in weights.items() if not tensor.isfinite().all()]
             assert not infinite, f"{name}: {infinite[0]} is not finite"

@@ -21,7 +21,8 @@ from benchmark.models import LanguageModel, saved_tokenizer
 from benchmark.models.devices import own_device
 from benchmark.models.of_stage import load_left
 from benchmark.models.transformer import configuration, load_network
-from benchmark.settings.config import ConfigError, Data, Domain
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data, Domain
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream

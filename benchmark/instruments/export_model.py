@@ -16,7 +16,7 @@ from benchmark.models.lora import LoraModel
 from benchmark.models.of_stage import load_left
 from benchmark.models.plain import plain
 from benchmark.models.weights import logits_of, random_rows
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.store import Store, run_line
 
 NONE = "none"  # no prompt

@@ -21,7 +21,7 @@ from benchmark.models.transformer import configuration, load_network
 from benchmark.models.weight_files import SHARD, WeightFiles
 from benchmark.models.weights import logits_of, random_rows
 from benchmark.record_lines import GrowthRecord
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmark.models import load
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.keys import check_memory_shares
 from benchmark.training.method import Build, LifelongMethod

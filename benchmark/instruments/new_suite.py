@@ -17,8 +17,8 @@ from benchmark.data import corpus, files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
 from benchmark.errors import BREAKS, first
 from benchmark.files import whole_file
-from benchmark.settings.config import ConfigError, Domain
-from benchmark.settings.model_settings import Size
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Domain, Size
 
 METHODS = ("naive", "er", "elle", "elle_exact")
 LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings

@@ -17,7 +17,8 @@ from benchmark.models import LanguageModel
 from benchmark.models.devices import own_device
 from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import GrowthRecord, LineOfStage
-from benchmark.settings.config import RunConfig, digest
+from benchmark.settings.base import digest
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store, recorded_stages
 from benchmark.training.learner import Batch
 from benchmark.training.run import stream_of

@@ -25,7 +25,7 @@ from benchmark.instruments.step_parts import AHEAD, PARTS, shares
 from benchmark.models import LanguageModel
 from benchmark.models.devices import precision_of
 from benchmark.record_lines import Hardware
-from benchmark.settings.config import Budget, RunConfig
+from benchmark.settings.suite import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.keys import stage_keys

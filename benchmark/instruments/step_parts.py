@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmark.settings.config import Budget
 from benchmark.settings.schedules import schedule_of
+from benchmark.settings.suite import Budget
 from benchmark.settings.units import Work
 from benchmark.training.optimization import LearningRate, Span, Spans
 from benchmark.training.progress import Silent

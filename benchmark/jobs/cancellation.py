@@ -8,8 +8,8 @@ from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.states import JobState
 from benchmark.jobs.tuning import searching
-from benchmark.settings.config import RunConfig, Suite
-from benchmark.settings.row_names import label_of
+from benchmark.settings.names import label_of
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
 

@@ -31,8 +31,8 @@ from benchmark.sharing import check_sharing, for_the_user_alone
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
     from benchmark.jobs.slurm.requests import Request
-    from benchmark.settings.config import Row, Suite
     from benchmark.settings.slurm_settings import Slurm
+    from benchmark.settings.suite import Row, Suite
 
 PROBE = Path(__file__).parent / "slurm" / "probe.py"
 PATIENCE = 300.0  # seconds for a job to start, and to be queued again
@@ -58,8 +58,8 @@ def doctor(
     Raises ConfigError for a `--set` of what changes nothing here.
     """
     from benchmark.jobs.slurm.requests import requests_of
-    from benchmark.settings.config import ConfigError
-    from benchmark.settings.suite_files import expand, load_suite, parse_set, refuse_files
+    from benchmark.settings.base import ConfigError
+    from benchmark.settings.load import expand, load_suite, parse_set, refuse_files
 
     refuse_files({"--runs": options.runs})
     changes = dict(map(parse_set, options.set))

@@ -8,8 +8,8 @@ from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
 from benchmark.jobs.sweep import seconds_left, sweep_line
-from benchmark.settings.config import RunConfig, per_stage
 from benchmark.settings.start_notes import start_notes
+from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
 

@@ -12,7 +12,7 @@ from benchmark.jobs.dry_run import describe
 from benchmark.jobs.plan import LaunchOptions, Now, Plan, Tables
 from benchmark.jobs.status import watch
 from benchmark.jobs.survey import Survey
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.settings.units import UNITS
 
 LOADED = 2**32  # bytes of weights, which a dry run reads in seconds

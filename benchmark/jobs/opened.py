@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmark.jobs import tuning
+from benchmark.settings.base import ConfigError
 from benchmark.settings.command_line import words_again
-from benchmark.settings.config import ConfigError, RunConfig, Suite
-from benchmark.settings.suite_files import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
+from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
+from benchmark.settings.suite import RunConfig, Suite
 
 RunsOf = Callable[[Suite, tuple[str, ...], tuple[int, ...]], list[RunConfig]]  # of some methods and seeds, or all
 CheckOptions = Callable[[Sequence[RunConfig], str], None]  # raises ConfigError for options that methods do not take

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from benchmark import records
 from benchmark.data.run_corpus import corpus_of
 from benchmark.locks import LeaseLost
-from benchmark.settings.config import RunConfig, Suite, Suites
+from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
 

@@ -23,8 +23,8 @@ from benchmark.jobs.payloads import (
 )
 from benchmark.jobs.states import JobState, RunState
 from benchmark.jobs.training_graph import Segment, training_graph
-from benchmark.settings.base import of_a_row
-from benchmark.settings.config import Data, Domain, RunConfig, Suite, Tokenizer, digest
+from benchmark.settings.base import digest, of_a_row
+from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.store import Store
 from benchmark.training.keys import Ask, ask, ask_once_a_row, stage_keys
 from benchmark.training.method import Build, once

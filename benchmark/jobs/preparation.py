@@ -17,8 +17,8 @@ from benchmark.data.tokens import Corpus
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
 from benchmark.models.transformer import load_network
-from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.start_notes import start_notes
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
 BLOCK = 2**24  # ids that are looked through at once

@@ -35,7 +35,7 @@ from benchmark.jobs.study_lock import alone
 from benchmark.record_checks import decode
 from benchmark.record_lines import StageLine
 from benchmark.records import RunRecords, load_runs
-from benchmark.settings.config import RunConfig, Suite, Suites
+from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store, recorded_stages
 from benchmark.training.method import Build
 

@@ -15,7 +15,7 @@ from benchmark.files import LARGEST_RECORDS, DamagedFile, is_missing, read_bytes
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.record_checks import flaw_of_owners
 from benchmark.settings.base import of_a_row
-from benchmark.settings.config import Suite
+from benchmark.settings.suite import Suite
 from benchmark.store import Store
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.files import read_text
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
 
 PROCESS = 1.0e9  # bytes that a process takes before it has a model

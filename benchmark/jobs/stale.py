@@ -16,9 +16,9 @@ from benchmark.jobs.payloads import Measure
 from benchmark.jobs.plan import data_key, measure_key, report_key, score_key
 from benchmark.jobs.states import JobState
 from benchmark.settings.command_line import chosen_in, settings_in
-from benchmark.settings.config import RunConfig, Suite
-from benchmark.settings.row_names import label_of
-from benchmark.settings.suite_files import parse_methods, parse_seeds
+from benchmark.settings.load import parse_methods, parse_seeds
+from benchmark.settings.names import label_of
+from benchmark.settings.suite import RunConfig, Suite
 
 
 @dataclass(frozen=True)

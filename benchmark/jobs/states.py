@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 StateName = Literal["waiting", "running", "unknown", "held", "done", "failed", "interrupted"]  # of a job

@@ -18,7 +18,7 @@ from benchmark.jobs.slurm.commands import shortened
 from benchmark.jobs.states import FAILED, UNKNOWN, JobState, RunState, StateName
 from benchmark.jobs.survey import PAUSE, Survey
 from benchmark.jobs.sweep import sweep_line, to_show
-from benchmark.settings.config import Suite
+from benchmark.settings.suite import Suite
 from benchmark.settings.units import UNITS, duration
 
 LONGEST = 300.0  # seconds between two questions to executors where nothing has changed for long

@@ -15,7 +15,7 @@ from benchmark.errors import UserError
 from benchmark.files import read_bytes
 from benchmark.record_lines import DoneLine, Hardware, Provenance, StageLine
 from benchmark.records import RunRecords, crowded
-from benchmark.settings.config import RunConfig, Suite, per_stage
+from benchmark.settings.suite import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.training.method import Build
 from benchmark.training.step_times import machine_of, stage_times, table_of

@@ -21,7 +21,7 @@ from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
 from benchmark.locks import Lease
 from benchmark.record_checks import flaw_of_run
-from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.keys import ask_once_a_row, check_memory_shares, stage_keys

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmark.jobs.states import RunState, Scored
-from benchmark.settings.config import RunConfig, per_stage
+from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 
 RunAndKeys = tuple[RunConfig, Sequence[str]]  # a run, and a key of each of its stages
 

@@ -19,8 +19,9 @@ from typing import Any, TypedDict
 
 from benchmark import records
 from benchmark.files import Refused, read_text, write_json
-from benchmark.settings.config import ConfigError, PerStage, RunConfig, Suite, Suites, Tuned, digest, per_stage
-from benchmark.settings.suite_files import parse_seeds
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.load import parse_seeds
+from benchmark.settings.suite import PerStage, RunConfig, Suite, Suites, Tuned, per_stage
 from benchmark.settings.units import UNITS
 
 DOMAINS = 2  # that configurations are tried on

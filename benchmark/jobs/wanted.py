@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs.plan import data_key, plan_keys, score_key
 from benchmark.jobs.states import JobState, RunState
-from benchmark.settings.config import Suite
+from benchmark.settings.suite import Suite
 from benchmark.training.method import Build
 
 

@@ -18,7 +18,7 @@ from benchmark.models.growth_padding import Padding
 from benchmark.models.growth_width import Fpi, NoiseScale, Width
 from benchmark.models.weight_files import WeightFiles
 from benchmark.record_lines import GrowthRecord
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]
 _CALIBRATION_STATES = 4096  # enough to fit the head's extra units; more only costs time

@@ -16,7 +16,7 @@ from benchmark.models.architecture import Architecture
 from benchmark.models.growth_width import Heads
 from benchmark.models.layout import Affine, Layer, Network, Place, Recipe
 from benchmark.models.weight_files import WeightFiles
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 
 def architecture_of(network: PreTrainedModel) -> Architecture:

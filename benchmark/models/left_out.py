@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.files import read_bytes, unique
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 INDEX = ".safetensors.index.json"
 # In published files, and nothing that a network of today computes with: buffers that older versions saved, and the

@@ -23,7 +23,7 @@ from benchmark.models import lora, prompts
 from benchmark.models.lora import LoraModel
 from benchmark.models.saved_tokenizer import renamed, without_prompts, wrapped
 from benchmark.models.transformer import LanguageModel
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 OURS = ("domains", "prompts", "text_vocabulary", "special_tokens")  # keys of a configuration that nobody else reads
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold

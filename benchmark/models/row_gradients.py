@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 Take = Callable[[nn.Parameter, slice, Tensor], object]
 OfPart = Callable[[slice, Tensor | None], Tensor]

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmark.data.bpe import plainly
 from benchmark.data.vocabulary import Special, Vocabulary
 from benchmark.files import bounded
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 

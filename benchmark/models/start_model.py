@@ -22,9 +22,9 @@ from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step
 from benchmark.models.left_out import INDEX, check_places
 from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
-from benchmark.settings.architecture_names import names
-from benchmark.settings.config import ConfigError, RunConfig
-from benchmark.settings.model_settings import Growth, Model, Size, Start
+from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
+from benchmark.settings.suite import Growth, Model, RunConfig, Size, Start
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
@@ -52,7 +52,9 @@ def started(config: RunConfig) -> RunConfig:
     if ladder[-1].layers > first.layers and (reason := architecture.fixed_depth(known)):
         raise ConfigError(f"model.start {model.start!r} cannot have more layers: {reason}; let it grow in width only")
     resolved = {
-        "architecture": next(name for name in names() if known.model_type in architectures.load(name).model_types),
+        "architecture": next(
+            name for name in architecture_names() if known.model_type in architectures.load(name).model_types
+        ),
         "head_size": known.hidden_size // known.num_attention_heads,
         "ladder": ladder,
     }

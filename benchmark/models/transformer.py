@@ -30,7 +30,7 @@ from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.dropout import use_fast_dropout
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 SHARD = 5 * 10**9  # bytes; a single file where no more are needed
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OVERFLOWS = 1e19  # float32 does not hold its square, and losses of such logits are infinite

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmark.files import expanded
-from benchmark.settings.suite_names import suite_names
+from benchmark.settings.names import suite_names
 from benchmark.sharing import check_sharing
 
 WRITERS = ("run", "tune", "prepare", "speed", "track")  # commands that write below --runs

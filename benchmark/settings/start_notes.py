@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.suite import RunConfig, Suite
 
 DECIDED = ("model.architecture", "model.head_size", "tokenizer.")  # by the start model; the last with all its keys
 NEW_NETWORKS = "model.dropout"  # used, but not by the start model

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmark.settings.config import Suite
+from benchmark.settings.suite import Suite
 
 INTRODUCTION = """\
 # Suite keys

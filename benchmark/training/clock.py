@@ -21,7 +21,7 @@ import torch
 from benchmark.files import read_text
 from benchmark.locks import Lock
 from benchmark.record_lines import CoreShare
-from benchmark.settings.config import Budget, per_stage
+from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, node
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmark import records
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store, lines_of_run, read_heartbeat, recorded_stages
 
 

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, NoReturn
 
-from benchmark.settings.base import digest_of_encoded, encoded, of_a_row
-from benchmark.settings.config import Budget, ConfigError, Data, Domain, RunConfig, Training, per_stage
-from benchmark.settings.model_settings import Model, Start
+from benchmark.settings.base import ConfigError, digest_of_encoded, encoded, of_a_row
 from benchmark.settings.schedules import Schedule
+from benchmark.settings.suite import Budget, Data, Domain, Model, RunConfig, Start, Training, per_stage
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
 from benchmark.models.devices import sent
-from benchmark.settings.config import Training
+from benchmark.settings.suite import Training
 from benchmark.training.processes import World
 
 

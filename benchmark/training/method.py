@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from benchmark.settings.base import of_a_row
-from benchmark.settings.config import ConfigError
-from benchmark.settings.model_settings import Size
+from benchmark.settings.base import ConfigError, of_a_row
 from benchmark.settings.schedules import Schedule, ScheduleName
+from benchmark.settings.suite import Size
 
 # What an option may be; a value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]

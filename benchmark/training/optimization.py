@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmark.settings.config import ConfigError, Training
+from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule
+from benchmark.settings.suite import Training
 from benchmark.training.learner import Elapsed
 
 Moments = dict[str, dict[str, Tensor]]  # what Adam remembers of a parameter, by its name (`part_names`)

@@ -29,7 +29,8 @@ from benchmark.models.of_stage import load_trained
 from benchmark.models.start_model import load_start
 from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
-from benchmark.settings.config import ConfigError, RunConfig, digest
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, lines_of_run, read_heartbeat
 from benchmark.training import checkpoint

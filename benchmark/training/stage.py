@@ -14,8 +14,9 @@ import torch
 
 from benchmark.models import LanguageModel
 from benchmark.record_lines import StageEnd
-from benchmark.settings.config import ConfigError, per_stage
+from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
+from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
 from benchmark.training.clock import Clock, contention

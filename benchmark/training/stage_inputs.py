@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmark.models import LanguageModel, build
 from benchmark.models.prompts import meet
-from benchmark.settings.config import ConfigError, RunConfig
-from benchmark.settings.model_settings import Size
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch
 from benchmark.training.method import LifelongMethod, Phase, Stage

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models.devices import kept_random_numbers, seed_random_numbers
 from benchmark.models.part_names import part_names
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import Moments, carry_on, factors, moments, new_optimizer, set_rate

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.files import Refused, read_text, write_json
-from benchmark.settings.config import ConfigError, RunConfig
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
 
 if TYPE_CHECKING:
     from benchmark.record_lines import Hardware

@@ -22,7 +22,7 @@ from benchmark.instruments.grow_checkpoint import grow_checkpoint
 from benchmark.models import build, load
 from benchmark.models.transformer import load_network
 from benchmark.models.weights import weights_hash
-from benchmark.settings.config import Budget, Data, Domain, Tokenizer
+from benchmark.settings.suite import Budget, Data, Domain, Tokenizer
 from benchmark.training import checkpoint
 from benchmark.training.clock import Clock
 from benchmark.training.processes import World

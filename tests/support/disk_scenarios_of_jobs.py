@@ -19,8 +19,8 @@ from benchmark.jobs import doctor, results
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, probe, snapshot
 from benchmark.jobs.slurm.submission import Destination, Submission, SubmitCall
+from benchmark.settings.load import load_suite
 from benchmark.settings.slurm_settings import Slurm
-from benchmark.settings.suite_files import load_suite
 from benchmark.store import Store
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run

@@ -31,8 +31,8 @@ from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.job_states import GOING
 from benchmark.jobs.states import RunState
 from benchmark.jobs.survey import Survey
-from benchmark.settings.config import RunConfig
-from benchmark.settings.suite_files import expand, load_suite
+from benchmark.settings.load import expand, load_suite
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster, missing_programs

@@ -7,7 +7,7 @@ from typing import Any
 import methods
 import paper_tables
 from benchmark.jobs.slurm.requests import Request, requests_of
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 
 
 def requests(**settings: Any) -> list[Request]:

@@ -18,7 +18,7 @@ import paper_tables
 from analysis.render import render
 from analysis.study import Study
 from benchmark.records import RunRecords, load_runs
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
 TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))

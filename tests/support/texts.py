@@ -11,7 +11,7 @@ import numpy as np
 from benchmark.data.bpe import train_bpe
 from benchmark.data.tokens import Corpus
 from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
-from benchmark.settings.config import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 
 WORDS = [
     "the",

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.instruments.lab import ALONE
-from benchmark.settings.config import Training
-from benchmark.settings.model_settings import Size
+from benchmark.settings.suite import Size, Training
 from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 

@@ -15,7 +15,7 @@ from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build
 from benchmark.record_lines import Score
-from benchmark.settings.task_settings import Finetuning, Task
+from benchmark.settings.tasks import Finetuning, Task
 
 DOMAINS = ("one", "two", "three")
 WORDS = ["and", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]

@@ -20,7 +20,7 @@ from analysis.inference import ERRORS, holm, interval, p_above
 from analysis.measurements import AVERAGE, PROMPT_ROWS, Measurements
 from analysis.metrics import Floats
 from analysis.verdicts import METRICS, compare
-from benchmark.settings.row_names import slug
+from benchmark.settings.names import slug
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5

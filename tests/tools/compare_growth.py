@@ -18,7 +18,7 @@ import torch
 from benchmark.data.tokens import Corpus, prepare
 from benchmark.models.growth import grow
 from benchmark.models.transformer import LanguageModel, build
-from benchmark.settings.config import Domain, Tokenizer
+from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.evaluate import perplexity
 from benchmark.training.stream import Stream
 from tests.tools.measure_growth import DATA, WORLD, optimise, spread

@@ -64,7 +64,7 @@ FILLED = {
     ("benchmark.models.start_model", "model.start: …"): ANOTHER,
     ("benchmark.models.start_model", "model.start: …: …"): ANOTHER,
     ("benchmark.models.transformer", "…: …"): ANOTHER,
-    ("benchmark.settings.suite_files", "…: …"): "a key, what it may be, and what was given",
+    ("benchmark.settings.load", "…: …"): "a key, what it may be, and what was given",
     ("benchmark.training.keys", "row …, … of phase …: …"): ANOTHER,
     ("methods", "…: …"): "a key, what it may be, and what was given; or another message",
 }

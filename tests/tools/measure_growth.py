@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from benchmark.data.tokens import Corpus, prepare
 from benchmark.models.growth import grow
 from benchmark.models.transformer import LanguageModel, build
-from benchmark.settings.config import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 from benchmark.training.evaluate import perplexity
 from benchmark.training.method import Phase
 from benchmark.training.processes import World

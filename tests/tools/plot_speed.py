@@ -28,7 +28,7 @@ import methods
 from analysis import figures
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments import speed
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.processes import join
 from benchmark.training.run import stream_of

@@ -20,7 +20,7 @@ from pathlib import Path
 import methods
 import paper_tables
 from benchmark.data.run_corpus import corpus_of
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.keys import stage_keys
 from tests.support.synthetic import DOMAINS, LADDER, METHODS, TASKS, write_as

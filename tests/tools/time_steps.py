@@ -28,8 +28,8 @@ import methods
 from benchmark.data.run_corpus import corpus_of
 from benchmark.instruments import speed
 from benchmark.models.devices import strict_algorithms
-from benchmark.settings.config import Budget
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Budget
 from benchmark.settings.units import Work
 from benchmark.store import Store
 from benchmark.training.clock import Clock

@@ -29,7 +29,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 
 from benchmark.data.tokens import prepare
-from benchmark.settings.config import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 
 TURNS = 3
 PROCESSES = 2

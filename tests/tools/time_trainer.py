@@ -31,8 +31,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, Tr
 import methods
 from benchmark.data.run_corpus import corpus_of
 from benchmark.models.devices import own_device, synchronize
-from benchmark.settings.config import RunConfig
-from benchmark.settings.suite_files import load_suite
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from benchmark.jobs.plan import Plan
     from benchmark.jobs.states import JobState
-    from benchmark.settings.config import RunConfig, Suite
+    from benchmark.settings.suite import RunConfig, Suite
     from benchmark.store import Store
 
 

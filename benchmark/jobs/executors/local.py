@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.slots import slots_for
 from benchmark.jobs.states import JobState
-from benchmark.settings.config import RunConfig, Suite
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
 

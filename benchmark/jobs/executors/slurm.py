@@ -30,7 +30,8 @@ from benchmark.jobs.slurm.requests import Request, exceeded
 from benchmark.jobs.slurm.resources import Resources, asked_by
 from benchmark.jobs.states import History, JobState
 from benchmark.locks import Lease
-from benchmark.settings.config import ConfigError, RunConfig, Suite
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
 

@@ -27,7 +27,7 @@ from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.locks import Lock
 from benchmark.models.transformer import load_network
-from benchmark.settings.config import RunConfig
+from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
 from benchmark.training.clock import machine_lock

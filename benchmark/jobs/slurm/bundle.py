@@ -16,7 +16,7 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slots import Slot, accelerators, check_apart, check_shared, equal_slots, physical_cores
 from benchmark.jobs.slurm import job_files
 from benchmark.jobs.training_graph import Segment
-from benchmark.settings.config import ConfigError
+from benchmark.settings.base import ConfigError
 from benchmark.settings.slurm_settings import Slurm
 from benchmark.settings.units import UNITS
 

@@ -13,8 +13,8 @@ from typing import Any
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.resources import WCKEY, parameters_of
-from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.slurm_settings import KINDS, Slurm
+from benchmark.settings.suite import RunConfig, Suite
 
 SHOWN = (  # parameters in a line
     *("partition", "account", "qos", "nodes", "time", "mem", "mem_per_cpu", "mem_per_gpu"),

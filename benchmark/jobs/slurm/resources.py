@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from benchmark.jobs.plan import Plan, PlannedJob
-from benchmark.settings.config import RunConfig, Suite
 from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.suite import RunConfig, Suite
 
 AS_GIVEN = ("srun_args", "additional_parameters")  # of these a dry run shows what the suite says, without our own
 WCKEY = "#SBATCH --wckey=submitit\n"  # that submitit gives to jobs without one, which sites that track them refuse

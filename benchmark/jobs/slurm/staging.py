@@ -14,7 +14,8 @@ from benchmark.data.tokens import Poll
 from benchmark.files import whole_folder
 from benchmark.jobs.slurm.private import make_private
 from benchmark.locks import Lease
-from benchmark.settings.config import ConfigError, RunConfig, digest
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 
 

@@ -31,8 +31,8 @@ from benchmark.jobs.slurm.private import make_private
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.resources import WCKEY, Resources
 from benchmark.jobs.slurm.waves import divided
-from benchmark.settings.config import Suite
 from benchmark.settings.slurm_settings import asks_for_gpus
+from benchmark.settings.suite import Suite
 from benchmark.sharing import for_the_user_alone
 
 AFTER = "afterany:"

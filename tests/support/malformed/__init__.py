@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import run_all
-from benchmark.settings import suite_files
+from benchmark.settings import load
 
 LONGEST = 700  # characters of a line that somebody still reads
 Make = Callable[[Path], object]
@@ -43,7 +43,7 @@ def unclear(case: Case, place: Path, here: Path) -> str:
     case.make(here)
     before = (_files(place), _files(here))
     out, err = io.StringIO(), io.StringIO()
-    site = patch.object(suite_files, "SITE", here / "site.toml")
+    site = patch.object(load, "SITE", here / "site.toml")
     with site, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code: object = run_all.main([one.format(here=here, place=place) for one in case.arguments])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import methods
-from benchmark.settings.config import Suite
+from benchmark.settings.suite import Suite
 from tests.support import tiny_suite
 from tests.support.malformed import Case
 

@@ -1,6 +1,6 @@
 """Suites: what to compare, on which text, with which models, under which budget.
 
-A suite is a TOML file (benchmark/settings/suite_files.py reads it) that becomes the frozen models below; their
+A suite is a TOML file (benchmark/settings/load.py reads it) that becomes the frozen models below; their
 docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for each row of its
 tables and each seed; a `RunConfig` holds everything that determines a run and nothing else.
 
@@ -12,26 +12,42 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, cast
+from itertools import pairwise
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from benchmark.errors import UserError
 from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
-from benchmark.settings import limits
-from benchmark.settings.base import PATH, OnCommandLine, Settings, digest_of_encoded, encoded
-from benchmark.settings.base import digest as digest
-from benchmark.settings.limits import BILLION, NAME, RESERVED, Amount, Backend, Moment, Rate, Seeds, ShareOfPhase
-from benchmark.settings.model_settings import Model, Start
-from benchmark.settings.row_names import row_slug, same_labels
+from benchmark.settings.base import (
+    BILLION,
+    NAME,
+    PATH,
+    PATH_OR_NAME,
+    RESERVED,
+    Amount,
+    Backend,
+    Moment,
+    OnCommandLine,
+    Rate,
+    Seeds,
+    Settings,
+    ShareOfPhase,
+    Title,
+    digest_of_encoded,
+    encoded,
+)
+from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm_settings import Slurm
-from benchmark.settings.task_settings import Finetuning, Task
+from benchmark.settings.tasks import Finetuning, Task
 from benchmark.settings.units import UNITS
-
-
-class ConfigError(UserError):
-    """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
 
 
 class HubDataset(Settings):
@@ -48,7 +64,7 @@ class Domain(Settings):
     """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
 
     name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
-    title: limits.Title = Field("", max_length=200, description="its label in tables and figures; default: the name")
+    title: Title = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field(
         (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst", json_schema_extra=PATH
@@ -149,6 +165,81 @@ class Data(Settings):
         return self.sequence_length - 2
 
 
+class Size(Settings):
+    """One rung of a ladder. The feed-forward layer is four times as wide."""
+
+    layers: int = Field(gt=0, le=10_000, description="Transformer layers")
+    hidden_size: int = Field(gt=0, le=1_000_000, description="width of the hidden states, a multiple of head_size")
+
+    def __str__(self) -> str:
+        return f"L{self.layers}_D{self.hidden_size}"
+
+
+class Growth(Settings):
+    """How a start model grows from each domain to the next, by methods that grow; in place of a ladder."""
+
+    layers: int = Field(0, ge=0, le=10_000, description="so many layers more")
+    width: float = Field(
+        1.0,
+        ge=1,
+        le=1000,
+        description="the hidden size times this, to the nearest whole head (or heads that share a key)",
+    )
+
+
+class Start(Settings):
+    """The start model of a run: its folder on this machine, and a hash of what is in it."""
+
+    folder: str
+    key: str
+
+
+class Model(Settings):
+    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first.
+
+    With `start` the stream begins with that model: architecture, head size, dropout and first rung are its own, and
+    the ladder gives the others.
+    """
+
+    architecture: Annotated[str, AfterValidator(known_architecture)] = Field(
+        "bert", description="the name of a file in benchmark/models/architectures/; see docs/how_it_works.md"
+    )
+    start: str | None = Field(
+        None,
+        description="begin with this model: a Hugging Face folder, or a name on the Hub",
+        json_schema_extra=PATH_OR_NAME,
+    )
+    revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
+    grow: Growth | None = Field(None, description="with start, in place of a ladder")
+    ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
+    head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Model:
+        if not self.start:
+            if not self.ladder:
+                raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
+            if self.grow or self.revision:
+                raise ValueError("grow and revision go with start: name a model to start from, or leave them out")
+        elif self.ladder and self.grow:
+            raise ValueError("give a ladder or grow, not both")
+        for smaller, size in pairwise(self.ladder):
+            if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
+                raise ValueError(
+                    f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes that never fall"
+                )
+        if self.start:
+            return self  # the heads are those of the start model
+        for size in self.ladder:
+            if size.hidden_size % self.head_size:
+                raise ValueError(
+                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}"
+                    ": change one of them"
+                )
+        return self
+
+
 PerStage = tuple[float, ...] | float
 
 
@@ -215,7 +306,7 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: limits.Title = Field("", max_length=200, description="label; default: the method's title")
+    name: Title = Field("", max_length=200, description="label; default: the method's title")
     method: str = Field(description="the name of a file in methods/")
     options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
     set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
@@ -232,7 +323,7 @@ class Suite(OnCommandLine):
     name: str = Field(
         pattern=r"^\w[\w .+-]*$", max_length=100, description="the folder of its reports; default: the file's name"
     )
-    title: limits.Title = Field(max_length=1000, description="one line that says what is compared")
+    title: Title = Field(max_length=1000, description="one line that says what is compared")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")

@@ -1,6 +1,6 @@
 """Suite files: reading TOML, what `--set` and rows override, and the runs that a suite asks for.
 
-A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/config.py says what may stand
+A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/suite.py says what may stand
 in it.
 """
 
@@ -13,21 +13,19 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from benchmark.errors import BREAKS, HIDDEN, first
 from benchmark.files import Refused, read_text
-from benchmark.settings.base import Settings, validated, validation_message
-from benchmark.settings.config import ConfigError, Row, RunConfig, Suite, digest
-from benchmark.settings.limits import Seeds
+from benchmark.settings.base import ConfigError, Seeds, Settings, digest, validated, validation_message
+from benchmark.settings.names import SUITES, suite_names
 from benchmark.settings.slurm_settings import INSTEAD_OF, OF_ALL_ROWS, Slurm
-from benchmark.settings.suite_names import SUITES, suite_names
-from benchmark.settings.suite_paths import located
+from benchmark.settings.suite import Row, RunConfig, Suite
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,7 +56,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
 
     `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A suite may say
     `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the environment. Paths are
-    relative to the file (benchmark/settings/suite_paths.py). Raises ConfigError.
+    relative to the file (benchmark/settings/load.py). Raises ConfigError.
     """
     place = f"suite {name!r}"
     try:
@@ -396,3 +394,65 @@ def _refuse_unreadable(text: str, place: str, hidden: tuple[str, ...] = BREAKS) 
             f"{place}: {text[:40]!r} holds the character {control!r}, which shows as nothing: write one line of text "
             "without it"
         )
+
+
+# Paths in a suite
+
+AS_THEY_ARE = ("/", "~", "${")
+
+
+def located(content: Mapping[str, Any], file: Path, settings: type[Settings] = Suite) -> dict[str, Any]:
+    """The content of a suite file, or of a section of it, with its paths relative to the current folder.
+
+    What is of another type than its field stays as it is: validation says so. Raises ConfigError for a path that is
+    meant from the current folder.
+    """
+    return {key: _value(settings, key, value, file) for key, value in content.items()}
+
+
+def _value(settings: type[Settings], key: str, value: Any, file: Path) -> Any:
+    if settings is Row and key == "set" and isinstance(value, dict):  # dotted keys of the suite
+        return {path: _value(*_owner(path), inner, file) for path, inner in value.items()}
+    if key not in settings.model_fields:
+        return value
+    kind = (settings.model_fields[key].json_schema_extra or {}).get("path")  # type: ignore[union-attr]
+    if isinstance(value, list):
+        return [_one(settings, key, inner, kind, file) for inner in value]
+    return _one(settings, key, value, kind, file)
+
+
+def _one(settings: type[Settings], key: str, value: Any, kind: Any, file: Path) -> Any:
+    if kind and isinstance(value, str):
+        return _path(value, kind == "or name", key, file)
+    inner = next(_inner(settings.model_fields[key].annotation), None)
+    return located(value, file, inner) if inner and isinstance(value, dict) else value
+
+
+def _path(value: str, or_name: bool, key: str, file: Path) -> str:
+    if value.startswith(AS_THEY_ARE):
+        return value
+    found = os.path.normpath(file.parent / value)
+    if or_name and not os.path.isdir(found):  # on the Hub, or missing: then nobody is to be asked for it
+        return os.path.join(os.curdir, found) if value.startswith(".") else value
+    if not or_name and not os.path.exists(found) and os.path.exists(value):
+        beside = os.path.relpath(value, file.parent)
+        raise ConfigError(f"{file}: {key}: {value!r} is not there: paths are relative to this file; write {beside!r}")
+    return found
+
+
+def _owner(path: str) -> tuple[type[Settings], str]:
+    """The settings that have a dotted key, and its last part."""
+    settings: type[Settings] = Suite
+    *parents, last = path.split(".")
+    for part in parents:
+        field = settings.model_fields.get(part)
+        settings = next(_inner(field.annotation), Settings) if field else Settings
+    return settings, last
+
+
+def _inner(annotation: Any) -> Iterator[type[Settings]]:
+    """The settings that a field holds, or holds a list of."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _inner(part)

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from benchmark.settings.base import PATH, Settings
-from benchmark.settings.limits import Title
+from benchmark.settings.base import PATH, Settings, Title
 
 Prompt = Literal["right", "none", "wrong", "picked"]
 Split = Literal["train", "dev", "test"]

@@ -1,12 +1,42 @@
-"""Names of rows: when two are the same, which ones tables keep for lines of their own, and how files have them."""
+"""Names of suites, architectures and rows: all that `--help` needs to know of them. No torch and no pydantic here."""
 
 from __future__ import annotations
 
+import difflib
+import pkgutil
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
+
+SUITES = Path(__file__).parents[1] / "suites"
+
+
+def suite_names() -> list[str]:
+    """The names of the suites that come with the project, in alphabetical order."""
+    return sorted(path.stem for path in SUITES.glob("*.toml"))
+
+
+ARCHITECTURE_FOLDERS = [str(Path(__file__).parents[1] / "models" / "architectures")]
+"""Where the files are. Append a folder to add architectures from outside of the project."""
+
+
+def architecture_names() -> list[str]:
+    """Names of all architectures; a file that begins with an underscore holds what several of them share."""
+    return sorted(
+        module.name for module in pkgutil.iter_modules(ARCHITECTURE_FOLDERS) if not module.name.startswith("_")
+    )
+
+
+def known_architecture(name: str) -> str:
+    """The name. Raises ValueError with the choices where there is no such architecture."""
+    if name not in architecture_names():
+        near = difflib.get_close_matches(name, architecture_names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown architecture {name!r}; {hint}choose from {', '.join(architecture_names())}")
+    return name
 
 
 @cache
