@@ -1,0 +1,179 @@
+"""What is measured stays: keys, weights, perplexities and scores as they were, and the reports of the studies.
+
+`golden.json` holds what `python -m tests.test_golden` wrote: of each method and architecture the keys of two stages on
+toy text, the perplexities after the last and the hash of its weights; of two methods their scores downstream too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import run_all
+from tests.support import tiny_suite
+from tests.support.thorough import only_thorough
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden.json"
+METHODS = [
+    "naive",
+    "ewc",
+    "mas",
+    "agem",
+    "er",
+    "logit_kd",
+    "pnn",
+    "elle",
+    "elle_exact",
+    "lora",
+    "lifelong_moe",
+    "gstack",
+]
+ARCHITECTURES = ("bert", "gpt", "llama")
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+TEXTS = ROOT.parent / "shared" / "data"
+SUITE = """
+extends = "tiny.toml"
+title = "{architecture}"
+methods = {methods}
+tables = []
+tokenizer = {{ vocabulary = 300, sample_bytes = 20_000 }}
+model = {{ architecture = "{architecture}" }}
+"""
+TASK = """
+finetuning = { seeds = 1, stages = "last", precision = "fp32" }
+[[tasks]]
+name = "first_word"
+domain = "a"
+metric = "accuracy"
+learning_rate = 1e-2
+batch_size = 16
+max_epochs = 3
+train = "train.jsonl"
+dev = "dev.jsonl"
+test = "test.jsonl"
+"""
+
+STAGE = "7bcaffcf8642"  # the first of "ER, C/16" of map.toml with seed 0: 3.2e10 FLOPs on Wikipedia
+
+
+def train(folder: Path, architecture: str) -> dict[str, Any]:
+    """What the runs of all methods came to on toy text, by the name of the method."""
+    tiny_suite.write(folder)
+    suite = folder / f"{architecture}.toml"
+    suite.write_text(SUITE.format(architecture=architecture, methods=json.dumps(METHODS)))
+    run(folder, suite)
+    return results(folder, architecture)
+
+
+def score(folder: Path) -> dict[str, list[float]]:
+    """Scores of two methods on a task of toy text, by the name of the method."""
+    tiny_suite.write(folder)
+    for split, count in (("train", 60), ("dev", 20), ("test", 40)):
+        words = tiny_suite.words("a")
+        lines = [json.dumps({"text": " ".join(words[i * 9 : i * 9 + 6]), "label": words[i * 9]}) for i in range(count)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    suite = folder / "scored.toml"
+    head, tables = SUITE.format(architecture="gpt", methods='["naive", "elle"]').rsplit("tables", 1)
+    suite.write_text(head + "tables" + tables + TASK)
+    run(folder, suite)
+    keys = {method: known["keys"][-1] for method, known in results(folder, "scored").items()}
+    lines = {method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()}
+    return {method: [line["test"] for line in scores if line["kind"] == "score"] for method, scores in lines.items()}
+
+
+def run(folder: Path, suite: Path) -> None:
+    arguments = ["--runs", str(folder / "runs"), "--out", str(folder / "report"), "--parallel", "1"]
+    assert run_all.main(["run", str(suite), *arguments]) == 0
+
+
+def results(folder: Path, suite: str) -> dict[str, Any]:
+    """Of each run its keys, last perplexities and hash of weights, as its records say."""
+    by_method: dict[str, Any] = {}
+    for path in (folder / "runs" / "suites" / suite).glob("*.jsonl"):
+        described = read(path)[0]
+        stage = read(folder / "runs" / "stages" / described["stages"][-1] / "records.jsonl")
+        by_method[described["method"]] = {
+            "keys": described["stages"],
+            "perplexity": [line["perplexity"] for line in stage if line["kind"] == "evaluation"][-1],
+            "weights": next(line["weights"] for line in stage if line["kind"] == "done"),
+        }
+    return by_method
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def arithmetic() -> list[str]:
+    """What decides the last bits of a weight: the vector instructions that torch uses, its version, its libraries."""
+    return [torch.backends.cpu.get_cpu_capability(), torch.__version__, str(torch.backends.mkl.is_available())]
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    return json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_is_trained_stays(architecture: str, golden: dict[str, Any], tmp_path: Path) -> None:
+    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-6 of a perplexity; on
+    one of the kind that wrote the file, the weights are the same bit for bit."""
+    trained, expected = train(tmp_path, architecture), golden[architecture]
+    assert {name: known["keys"] for name, known in trained.items()} == {
+        name: known["keys"] for name, known in expected.items()
+    }
+    for name in METHODS:
+        assert trained[name]["perplexity"] == pytest.approx(expected[name]["perplexity"], rel=1e-6), name
+    if golden["arithmetic"] == arithmetic():
+        assert {name: known["weights"] for name, known in trained.items()} == {
+            name: known["weights"] for name, known in expected.items()
+        }
+
+
+def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
+    """Oracle: golden.json; on a CPU of another kind one of the 40 answers may be another."""
+    kind = golden["arithmetic"] == arithmetic()
+    for name, known in score(tmp_path).items():
+        assert known == pytest.approx(golden["scores"][name], abs=0 if kind else 1.5 / 40), name
+
+
+@pytest.mark.parametrize("study", sorted(path.parent.name for path in (ROOT / "results").glob("*/records")))
+def test_reports_of_studies_stay(study: str) -> None:
+    """Oracle: `verify`: the committed report is, byte for byte, what the committed records give."""
+    assert run_all.main(["verify", str(ROOT / "results" / study)]) == 0
+
+
+@only_thorough
+@pytest.mark.skipif(not TEXTS.is_dir(), reason="the text of the studies is not here")
+def test_a_stage_of_a_study_comes_to_its_weights(tmp_path: Path) -> None:
+    """Oracle: the hash in the archive, of a CPU without AVX-512; results/README.md says how others compute so."""
+    (tmp_path / "data").symlink_to(TEXTS)  # where the suites look for it
+    study = tmp_path / "results" / "when_growing_pays"
+    shutil.copytree(ROOT / "results" / study.name, study)
+    command = [sys.executable, str(ROOT / "run_all.py"), "verify", str(study), "--runs", "runs", "--stage", STAGE]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, **AVX2}, check=True)
+
+
+def main() -> None:
+    """Write golden.json anew, of this code on this machine."""
+    torch.set_num_threads(1)
+    written: dict[str, Any] = {"arithmetic": arithmetic()}
+    with tempfile.TemporaryDirectory() as folder:
+        for architecture in ARCHITECTURES:
+            written[architecture] = train(Path(folder), architecture)
+        written["scores"] = score(Path(folder))
+    GOLDEN.write_text(json.dumps(written, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
