@@ -172,33 +172,33 @@ def doctor(options: argparse.Namespace) -> int:
 
 def collect(options: argparse.Namespace) -> int:
     import methods
-    from benchmark.jobs import results
+    from benchmark.jobs import study
     from paper_tables import write_report
 
     suites = methods.of_study(options.study)
-    results.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
-    return say(results.render(options.study, suites, write_report))
+    study.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
+    return say(study.render(options.study, suites, write_report))
 
 
 def verify(options: argparse.Namespace) -> int:
     import methods
-    from benchmark.jobs import results
+    from benchmark.jobs import study
     from paper_tables import write_report
 
     suites = methods.of_study(options.study)
     if options.stage:
-        return say(results.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
+        return say(study.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
     if str(options.runs) != "runs":
         raise UserError("--runs: verify trains nothing without --stage KEY: give that, or leave --runs out")
-    return say(results.verify(options.study, suites, write_report, methods.build))
+    return say(study.verify(options.study, suites, write_report, methods.build))
 
 
 def compare(options: argparse.Namespace) -> int:
     from analysis.comparison import Side
     from analysis.comparison import compare as sides
-    from benchmark.jobs import results
+    from benchmark.jobs import study
 
-    with results.opened(options.a) as a, results.opened(options.b) as b:
+    with study.opened(options.a) as a, study.opened(options.b) as b:
         return say(sides(Side(a.called, a.runs()), Side(b.called, b.runs())))
 
 

@@ -17,7 +17,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import names as setting_names

@@ -13,7 +13,7 @@ import torch
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import load
 from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training import checkpoint

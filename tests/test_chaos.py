@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from tests.support import goodput, many_runs
 from tests.support.goodput import SAVE, START, STEP, Goodput, measure
 from tests.support.kills import Kills

@@ -19,10 +19,8 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, seal, unseal, write_checksums
-from benchmark.instruments.evaluate_text import evaluate_text
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.grow_checkpoint import grow_checkpoint
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import load
 from benchmark.store import Store
 from benchmark.training import checkpoint

@@ -15,7 +15,7 @@ import torch
 import methods
 from benchmark import records
 from benchmark.instruments import conformance
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.instruments.unchanged import SideEffect
 from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase

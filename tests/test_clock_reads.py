@@ -39,7 +39,6 @@ READS_A_CLOCK = {
     "benchmark.data.corpus": "when a file of text was last changed",
     "benchmark.downstream.finetune": "how long a fine-tuning took, for its record",
     "benchmark.instruments.speed": "measures steps",
-    "benchmark.instruments.step_parts": "the shares of a step's time",
     "benchmark.instruments.conformance": "how long each check took",
     "benchmark.jobs.slurm.job_states": "when a job was last seen, and whether a report was rendered since",
     "benchmark.jobs.stop_signals": "how long ago a job was asked to stop, which has so long to be queued again",

@@ -15,8 +15,8 @@ import paper_tables
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
 from analysis.render import render
 from analysis.study import Study
-from benchmark.jobs import results
-from benchmark.jobs.study_checks import ResultsError
+from benchmark.jobs import study
+from benchmark.jobs.study import ResultsError
 from benchmark.records import load_runs
 from run_all import main
 from tests.support import synthetic
@@ -95,13 +95,13 @@ def test_of_a_study_and_of_a_report_the_runs_in_it_are_compared(tmp_path, monkey
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     kept = {path.relative_to(tmp_path / "runs").as_posix(): path.read_bytes() for path in files if path.stem != "1-0"}
     (folder / "records").mkdir(parents=True)
-    results._write(folder / "records" / "tiny-s0.tar.gz", kept)
+    study._write(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "| Naive | Ns | 1 |" in said and "ER: only in B." in said and "Settings, code and hardware agree." in said
     monkeypatch.chdir(tmp_path)
-    study = Study("tiny", [run for run in load_runs(Path("runs"), "tiny") if run.row == "ER"], records="runs")
-    render(study, [], paper_tables.catalogue(), Path("rendered/tiny"))
+    shown = Study("tiny", [run for run in load_runs(Path("runs"), "tiny") if run.row == "ER"], records="runs")
+    render(shown, [], paper_tables.catalogue(), Path("rendered/tiny"))
     for name in ("tiny", "another"):
         (folder / "report" / name).mkdir(parents=True)
     for place, what, missing in (
@@ -142,19 +142,19 @@ def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_pa
     git = ["git", "-C", str(a), "-c", "user.name=x", "-c", "user.email=x"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
         subprocess.run([*git, *command], check=True)
-    with results.opened(str(a)) as before:
+    with study.opened(str(a)) as before:
         ids = [run.id for run in before.runs()["demo"]]
     (a / "suites" / "demo" / "0-0.jsonl").unlink()
-    with results.opened(f"{a}@HEAD") as committed:
+    with study.opened(f"{a}@HEAD") as committed:
         assert [run.id for run in committed.runs()["demo"]] == ids
     assert main(["compare", str(a), str(b)]) == 0
     said = capsys.readouterr().out
     assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 2 |" in said
     for place, message in ((f"{a}@nowhere", "no such folder in that commit"), (str(tmp_path), "no records; give")):
-        with pytest.raises(ResultsError, match=message), results.opened(place):
+        with pytest.raises(ResultsError, match=message), study.opened(place):
             pass
-    monkeypatch.setattr(results, "LARGEST", 1000)
-    with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), results.opened(f"{a}@HEAD"):
+    monkeypatch.setattr(study, "LARGEST", 1000)
+    with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), study.opened(f"{a}@HEAD"):
         pass
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(Side("x", before.runs()), Side("y", {})))

@@ -20,7 +20,7 @@ import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import join
 from tests.support import everything

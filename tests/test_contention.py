@@ -17,7 +17,7 @@ import torch
 import methods
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.instruments.lab import ALONE, Lab
+from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.jobs.local import work
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.jobs.slots import slots_for

@@ -25,9 +25,8 @@ from benchmark import records
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.evaluate_text import AUTO, evaluate_text
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.checkpoints import AUTO, evaluate_text, export_model
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import devices, load, saved_tokenizer
 from benchmark.settings.suite import Budget
 from benchmark.store import Store

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import methods
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
-from benchmark.instruments.lab import ALONE
+from benchmark.instruments.tiny_runs import ALONE
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.experts import FILE, ExpertModel, load_column
 from benchmark.settings.base import ConfigError

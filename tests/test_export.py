@@ -23,9 +23,8 @@ from benchmark.data.tokens import prepare
 from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS
-from benchmark.instruments.evaluate_text import evaluate_text, on_text, open_folder
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.lab import tiny_config
+from benchmark.instruments.checkpoints import evaluate_text, export_model, on_text, open_folder
+from benchmark.instruments.tiny_runs import tiny_config
 from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.models.experts import ExpertModel
 from benchmark.models.lora import LoraModel

@@ -15,9 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
-from benchmark.instruments.evaluate_text import evaluate_text
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.grow_checkpoint import grow_checkpoint
+from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
 from benchmark.models import LanguageModel, build, growth_width, load
 from benchmark.models.experts import ExpertModel
 from benchmark.models.growth import grow

@@ -12,7 +12,7 @@ import pytest
 import methods
 from benchmark import records
 from benchmark.data.vocabulary import EOS, Vocabulary
-from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.prompts import meet
 from benchmark.settings.suite import RunConfig, Tokenizer

@@ -28,8 +28,8 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
 from benchmark.files import FILE as CHECKSUMS
 from benchmark.files import only_files, unseal
-from benchmark.instruments.evaluate_text import open_folder
-from benchmark.jobs import results
+from benchmark.instruments.checkpoints import open_folder
+from benchmark.jobs import study
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private
 from benchmark.locks import Lease
@@ -289,7 +289,7 @@ def test_a_repository_runs_nothing(plant: Callable[[Path, Path], None], tmp_path
     plant(repository, marker)
     git(repository, "archive", "HEAD", check=False)
     marker.rmdir()
-    with suppress(UserError), results.opened(f"{repository}@HEAD") as found:
+    with suppress(UserError), study.opened(f"{repository}@HEAD") as found:
         assert (found.folder / "suites" / "s" / "r.jsonl").read_text() == "\n"
     assert not marker.exists()
 
@@ -300,14 +300,14 @@ def test_a_commit_has_files_alone(tmp_path: Path) -> None:
     (tmp_path / "suites").symlink_to("/")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "x")
-    with pytest.raises(UserError, match="@HEAD: 'suites' is no plain file"), results.opened(f"{tmp_path}@HEAD"):
+    with pytest.raises(UserError, match="@HEAD: 'suites' is no plain file"), study.opened(f"{tmp_path}@HEAD"):
         pass
     blob = subprocess.check_output(["git", "-C", str(tmp_path), "hash-object", "-w", "/dev/null"]).strip()
     entry = b"100644 made\0" + bytes.fromhex(blob.decode())
     up = b"40000 ..\0" + bytes.fromhex(tree(tmp_path, entry))
     with (
         pytest.raises(UserError, match=r"'../made' would leave the folder"),
-        results.opened(f"{tmp_path}@{tree(tmp_path, up)}"),
+        study.opened(f"{tmp_path}@{tree(tmp_path, up)}"),
     ):
         pass
 

@@ -23,8 +23,8 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError, told
 from benchmark.files import CHECKSUMS, LARGEST, LARGEST_RECORDS, check_checksums, read_bytes, read_text, unseal
 from benchmark.instruments import track
-from benchmark.instruments.evaluate_text import open_folder
-from benchmark.jobs import results, tuning
+from benchmark.instruments.checkpoints import open_folder
+from benchmark.jobs import study, tuning
 from benchmark.jobs.slurm import process
 from benchmark.locks import Lease
 from benchmark.models import load
@@ -55,7 +55,7 @@ def of_search(path: Path) -> object:
 
 
 ONE_FILE: list[Callable[[Path], object]] = [
-    *(read_bytes, read_text, step_times.machine_of, track._sent, results._read_page, of_search),
+    *(read_bytes, read_text, step_times.machine_of, track._sent, study._read_page, of_search),
     *(lambda path: load_suite(str(path)), lambda path: unseal(path, "cure")),
     lambda path: step_times._rows(path, 0),
 ]
@@ -123,11 +123,11 @@ def test_signs_of_life_have_a_limit(tmp_path: Path) -> None:
 
 def test_an_archive_of_records_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be packed, so what counts is what it holds. Oracle: the same archive under a limit that it keeps."""
-    results._write(tmp_path / "a.tar.gz", {"suites/x": bytes(50_000)})
-    assert results._members(tmp_path / "a.tar.gz")["suites/x"] == bytes(50_000)
-    monkeypatch.setattr(results, "LARGEST", 50_000)
+    study._write(tmp_path / "a.tar.gz", {"suites/x": bytes(50_000)})
+    assert study._members(tmp_path / "a.tar.gz")["suites/x"] == bytes(50_000)
+    monkeypatch.setattr(study, "LARGEST", 50_000)
     with pytest.raises(UserError, match="it holds more than 50,000 bytes"):
-        results._members(tmp_path / "a.tar.gz")
+        study._members(tmp_path / "a.tar.gz")
 
 
 def test_a_command_that_is_given_a_large_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def reads_whole(tree: ast.AST) -> set[str]:
 
 READ_WHOLE = {
     "benchmark.models.growth_width": {"read"},  # a place in a network, no file
-    "benchmark.jobs.results": {"read"},  # of an archive in memory, which has a limit; and what git says of an error
+    "benchmark.jobs.study": {"read"},  # of an archive in memory, which has a limit; and what git says of an error
 }
 
 
@@ -240,7 +240,7 @@ def test_reading_so_much_is_let_be(code: str) -> None:
 def test_the_limits_are_told() -> None:
     """Oracle: the numbers of the code, in the page that promises them."""
     page = " ".join((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").split())
-    small, large, archive = LARGEST / 2**20, LARGEST_RECORDS / 2**30, results.LARGEST / 2**30
+    small, large, archive = LARGEST / 2**20, LARGEST_RECORDS / 2**30, study.LARGEST / 2**30
     assert (
         f"pages {small:.0f} MB, a file of records {large:.0f} GB" in page and f"in a commit, {archive:.0f} GB" in page
     )

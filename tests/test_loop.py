@@ -18,7 +18,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.suite import Budget, per_stage
@@ -257,7 +257,7 @@ KILL = """
 import os, signal, sys, torch
 from pathlib import Path
 import methods
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 torch.set_num_threads(1)
 lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))

@@ -16,7 +16,7 @@ import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.run_corpus import corpus_of
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.records import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite

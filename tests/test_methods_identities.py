@@ -16,7 +16,7 @@ import methods
 from analysis.study import Study
 from benchmark import records
 from benchmark.instruments.conformance import resumes_identically_from_a_kill_in_each_phase
-from benchmark.instruments.lab import Lab, tiny_config
+from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.settings.base import digest
 from benchmark.training.keys import stage_of
 from benchmark.training.method import Phase

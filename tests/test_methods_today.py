@@ -14,7 +14,7 @@ import torch
 import methods
 from benchmark import records
 from benchmark.data.vocabulary import Vocabulary
-from benchmark.instruments.lab import ALONE, Lab
+from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.lora import linear_maps

@@ -11,9 +11,9 @@ from huggingface_hub import ModelCard
 
 import methods
 from benchmark import records
-from benchmark.instruments import export_model as exporting
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.lab import Lab
+from benchmark.instruments import checkpoints as exporting
+from benchmark.instruments.checkpoints import export_model
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 from benchmark.training.run import Run

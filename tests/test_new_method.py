@@ -12,8 +12,8 @@ import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.interface_page import render
-from benchmark.instruments.lab import Lab
 from benchmark.instruments.new_method import new_method
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.settings.base import ConfigError
 
 

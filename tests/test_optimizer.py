@@ -11,7 +11,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments.lab import Lab, tiny_config
+from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.part_names import part_names
 from benchmark.settings.base import ConfigError

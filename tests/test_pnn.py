@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 import methods
 from benchmark import records
 from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.progressive import (
     AdapterLateral,

@@ -15,7 +15,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.lab import Lab, tiny_config
+from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
 from benchmark.training.run import Run

@@ -27,7 +27,7 @@ from benchmark.data.documents import Document
 from benchmark.data.tokens import prepare
 from benchmark.data.words import Words
 from benchmark.files import CHECKSUMS, whole_file
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.locks import Lease
 from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.run import Run

@@ -13,8 +13,8 @@ import pytest
 from analysis.study import end
 from benchmark import records
 from benchmark.instruments.track import points
-from benchmark.jobs import results
-from benchmark.jobs.study_checks import _ended
+from benchmark.jobs import study
+from benchmark.jobs.study import _ended
 from benchmark.models import of_stage
 from benchmark.record_checks import MOST, SHAPES
 from benchmark.records import RecordsError
@@ -318,6 +318,6 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
         of_stage._done(path.parent),
     ]
     assert [line and line.get("weights") for line in found] == ["last"] * 5
-    assert results._weights(path.read_bytes()) == results._hash_of(Store(tmp_path), "a") == "last"
+    assert study._weights(path.read_bytes()) == study._hash_of(Store(tmp_path), "a") == "last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
     assert [step for _, step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]

@@ -23,7 +23,7 @@ import torch
 
 from benchmark import records
 from benchmark.instruments import conformance
-from benchmark.instruments.lab import ALONE, STEPS, Lab
+from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.locks import me
 from benchmark.records import load_runs
 from benchmark.settings.suite import Budget, Training

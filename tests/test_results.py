@@ -19,9 +19,9 @@ import torch
 import methods
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.instruments.lab import ALONE, Lab
-from benchmark.jobs import results
-from benchmark.jobs.study_checks import ResultsError
+from benchmark.instruments.tiny_runs import ALONE, Lab
+from benchmark.jobs import study as studies
+from benchmark.jobs.study import ResultsError
 from benchmark.models import load
 from benchmark.models.weights import weights_hash
 from benchmark.settings.load import load_suite
@@ -63,19 +63,19 @@ def suites_of(study: Path) -> Suites:
 
 
 def check(study: Path) -> list[str]:
-    return list(results.verify(study, suites_of(study), write_report, methods.build))
+    return list(studies.verify(study, suites_of(study), write_report, methods.build))
 
 
 def spoil(study: Path, change: Callable[[dict], None]) -> None:
     """Change the lines of all stages in the archive."""
-    members = results._members(study / ARCHIVE)
+    members = studies._members(study / ARCHIVE)
     for name, content in members.items():
         if name.startswith("stages/"):
             lines = [json.loads(line) for line in content.splitlines()]
             for line in lines:
                 change(line)
             members[name] = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    results._write(study / ARCHIVE, members)
+    studies._write(study / ARCHIVE, members)
 
 
 def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
@@ -102,7 +102,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert runs.startswith("tiny: 2 of 2 runs, each within its budget; on CPU")
     assert report == "report: 4 tables rendered again from the records are the same"
     before = (study / ARCHIVE).read_bytes()
-    results.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+    studies.collect(*suites_of(study)[0], Store(trained / "runs"), study)
     assert (study / ARCHIVE).read_bytes() == before
 
 
@@ -117,13 +117,13 @@ def test_collecting_some_runs_renders_the_report_of_all(trained: Path, study: Pa
 def test_two_that_collect_at_once_add_what_both_have(trained: Path, study: Path, monkeypatch) -> None:
     """Oracle: the archive of one that collects both rows. The second one begins when the first one has read what is
     there, and before that writes; it would have been the first one's to keep, or the second one's."""
-    before, suite, configs = results._members(study / ARCHIVE), *suites_of(study)[0]
+    before, suite, configs = studies._members(study / ARCHIVE), *suites_of(study)[0]
     (study / ARCHIVE).unlink()
-    write, said, others = results._write, io.StringIO(), list[threading.Thread]()
+    write, said, others = studies._write, io.StringIO(), list[threading.Thread]()
     monkeypatch.setattr(sys, "stderr", said)
 
     def collect(row: int) -> None:
-        results.collect(suite, configs[row : row + 1], Store(trained / "runs"), study)
+        studies.collect(suite, configs[row : row + 1], Store(trained / "runs"), study)
 
     def slowly(archive: Path, members: dict[str, bytes]) -> None:
         if not others:
@@ -133,16 +133,16 @@ def test_two_that_collect_at_once_add_what_both_have(trained: Path, study: Path,
                 time.sleep(0.01)
         write(archive, members)
 
-    monkeypatch.setattr(results, "_write", slowly)
+    monkeypatch.setattr(studies, "_write", slowly)
     collect(0)
     others[0].join()
-    assert results._members(study / ARCHIVE) == before
+    assert studies._members(study / ARCHIVE) == before
     assert sorted(path.name for path in study.iterdir()) == ["records", "report", "tiny.toml"]
 
 
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     """Oracle: the archive that was made first."""
-    results.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
+    studies.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
     assert (tmp_path / ARCHIVE).read_bytes() == (trained / "study" / ARCHIVE).read_bytes()
 
 
@@ -161,7 +161,7 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     said = capsys.readouterr().err
     assert f", {torch.backends.cpu.get_cpu_capability()}), recorded are {'0' * 64} on CPU (abacus)" in said
     with pytest.raises(ResultsError, match="came to weights .*, the study holds a record with 0000"):
-        results.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+        studies.collect(*suites_of(study)[0], Store(trained / "runs"), study)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
     assert "no run has a stage 'nonsense'" in capsys.readouterr().err
 
@@ -245,7 +245,7 @@ def later(**changes: object) -> Callable[[dict], None]:
 def test_stages_that_do_not_compare_are_refused(change: Callable[[dict], None], message: str, study: Path) -> None:
     """Oracle: what was changed in the records; the report of these is right."""
     spoil(study, change)
-    list(results.render(study, suites_of(study), write_report))
+    list(studies.render(study, suites_of(study), write_report))
     with pytest.raises(ResultsError, match=message):
         check(study)
 
@@ -254,14 +254,14 @@ def test_stages_that_do_not_compare_are_refused(change: Callable[[dict], None], 
 def test_what_wall_time_needs_is_asked_under_wall_time_alone(change: Callable[[dict], None], study: Path) -> None:
     """Oracle: other CPUs and busy cores change no number of steps, and 95% of its cores are enough for a stage."""
     spoil(study, change)
-    list(results.render(study, suites_of(study), write_report))
+    list(studies.render(study, suites_of(study), write_report))
     assert "each within its budget" in check(study)[0]
 
 
 def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
     """Oracle: the records, counted here: of three stages, as both runs share the first one, two ran on an abacus."""
     spoil(study, later(cpu="abacus", threads=7, precision="bf16"))
-    list(results.render(study, suites_of(study), write_report))
+    list(studies.render(study, suites_of(study), write_report))
     text = (study / "report/tiny/hardware.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     heads, _, *rest = rows
@@ -330,8 +330,8 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(study: Path) -> No
         )
 
     def verified() -> list[str]:
-        list(results.render(study, suites_of(study), write_report))  # which marks no reference as the best
-        return list(results.verify(study, suites_of(study), write_report, lambda *_: methods.build("oracle")))
+        list(studies.render(study, suites_of(study), write_report))  # which marks no reference as the best
+        return list(studies.verify(study, suites_of(study), write_report, lambda *_: methods.build("oracle")))
 
     train_share(2.0)
     with pytest.raises(ResultsError, match="take 6 more than the budget"):
@@ -360,10 +360,10 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
 
 def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> None:
     """Oracle: the folder beside, and a file that is no archive."""
-    members = results._members(study / ARCHIVE)
-    results._write(study / ARCHIVE, {**members, "../../escaped": b"x"})
+    members = studies._members(study / ARCHIVE)
+    studies._write(study / ARCHIVE, {**members, "../../escaped": b"x"})
     with pytest.raises(ResultsError, match="would leave the folder"):
-        results.unpack(study, tmp_path / "a" / "b")
+        studies.unpack(study, tmp_path / "a" / "b")
     assert not (tmp_path / "escaped").exists()
     (study / ARCHIVE).write_bytes(b"no gzip")
     with pytest.raises(ResultsError, match="damaged about here .*restore it from a copy"):

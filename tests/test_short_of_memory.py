@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from benchmark import records
-from benchmark.instruments import lab as instruments
+from benchmark.instruments import tiny_runs as instruments
 from benchmark.jobs import side_by_side, slots
 from benchmark.jobs.plan import to_train
 from benchmark.jobs.side_by_side import WorkerShare

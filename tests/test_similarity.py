@@ -23,7 +23,7 @@ from analysis.study import Study
 from benchmark import records
 from benchmark.data.vocabulary import MASK, Vocabulary
 from benchmark.instruments import run_models
-from benchmark.instruments.lab import Lab, tiny_config
+from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import job_files

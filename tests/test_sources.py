@@ -10,7 +10,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.keys import check_memory_shares

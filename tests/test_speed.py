@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
 from benchmark import records
-from benchmark.instruments import speed, step_parts
-from benchmark.instruments.lab import ALONE, STEPS, Lab
-from benchmark.instruments.speed import Cost, OverNaive, PhaseOfRun, measure, table
-from benchmark.instruments.step_parts import AHEAD, PARTS
+from benchmark.instruments import speed
+from benchmark.instruments.speed import AHEAD, PARTS, Cost, OverNaive, PhaseOfRun, measure, table
+from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.models import load, transformer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
@@ -391,7 +390,7 @@ def test_time_counts_for_the_part_that_spends_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Clock, "count", lambda *given: (toy.spend(5), count(*given))[1])
     monkeypatch.setattr(Clock, "start", lambda clock: (toy.spend(1000), start(clock))[1])
     monkeypatch.setattr(Clock, "pause", lambda clock: (pause(clock), toy.spend(1000))[0])
-    found = step_parts.shares(toy, range(7, 10))  # type: ignore[arg-type]
+    found = speed.shares(toy, range(7, 10))  # type: ignore[arg-type]
     whole = 3 * 50 + 5  # the loop charges once more at its end
     parts = {part: 3 * n / whole for part, n in zip(PARTS, (1, 8, 16, 7, 3, 10, 5 + 5 / 3), strict=True)}
     assert found == pytest.approx(parts | {AHEAD: 27 / whole})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmark.errors import UserError
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.training import checkpoint
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage import Stopped

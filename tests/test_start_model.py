@@ -32,7 +32,7 @@ from benchmark import records
 from benchmark.data.start_tokenizer import load_tokenizer
 from benchmark.data.vocabulary import Vocabulary
 from benchmark.files import DamagedFile
-from benchmark.instruments.lab import ALONE, Lab, tiny_config
+from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.jobs import execution
 from benchmark.models import load
 from benchmark.models.growth import grow

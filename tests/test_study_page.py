@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from analysis.study import Study
-from benchmark.jobs import results
+from benchmark.jobs import study
 from benchmark.records import load_runs
 
 ROOT = Path(__file__).parent.parent
@@ -132,7 +132,7 @@ def test_steps_of_growth() -> None:
 def ends_of(suite: str, folder: Path) -> pd.DataFrame:
     """AP after the last domain by the records of a suite, a line a seed, a column a row."""
     for archive in (STUDY / "records").glob(f"{suite}-s*.tar.gz"):
-        for name, content in results._members(archive).items():
+        for name, content in study._members(archive).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     ends = Study(suite, load_runs(folder, suite)).ends.query("stage == 4")

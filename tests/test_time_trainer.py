@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import methods
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 from benchmark.training.learner import cross_entropy
 from benchmark.training.method import Phase
 from benchmark.training.stage_inputs import trainable_stage

@@ -13,7 +13,7 @@ import run_all
 from analysis import figures
 from analysis.study import Study
 from benchmark import records
-from benchmark.instruments.lab import ALONE, STEPS, Lab
+from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.records import RunRecords
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite

@@ -14,7 +14,7 @@ from benchmark.errors import UserError
 
 def evaluate(options: argparse.Namespace) -> int:
     """Print the perplexity of a checkpoint on a text."""
-    from benchmark.instruments.evaluate_text import evaluate_text
+    from benchmark.instruments.checkpoints import evaluate_text
 
     result = evaluate_text(options.checkpoint, options.text, options.domain)
     print(json.dumps(result) if options.json else _lines(result))
@@ -73,7 +73,7 @@ def export(options: argparse.Namespace) -> int:
         print("\n".join(write_stream(load_suite(options.stage), options.out)))
         print(f"wrote {options.out}, a data set with a Croissant card; `datasets` and `mlcroissant` load it")
         return 0
-    from benchmark.instruments.export_model import export_model
+    from benchmark.instruments.checkpoints import export_model
 
     done = export_model(Path(options.stage), options.out, options.prompt, options.push)
     reads = f"reads texts as those of {done.domain}" if done.domain else "reads all texts alike"
@@ -86,7 +86,7 @@ def export(options: argparse.Namespace) -> int:
 
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
-    from benchmark.instruments.grow_checkpoint import grow_checkpoint
+    from benchmark.instruments.checkpoints import grow_checkpoint
     from benchmark.settings.load import refuse_files
 
     refuse_files({"--out": options.out})

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 from benchmark import records
-from benchmark.instruments.lab import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.speed import stages
+from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.unchanged import unchanged
 from benchmark.models import load
 from benchmark.settings import names as setting_names

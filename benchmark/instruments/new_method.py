@@ -56,7 +56,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.lab import Lab
+from benchmark.instruments.tiny_runs import Lab
 
 
 @pytest.mark.parametrize(("strength", "same"), [(0.0, True), (0.01, False)])

@@ -23,7 +23,7 @@ import pandas as pd
 
 import run_all
 from analysis.inference import ERRORS, fewest_seeds, holm, interval, one_sided, sign_flips
-from benchmark.jobs.results import opened
+from benchmark.jobs.study import opened
 
 HERE = Path(__file__).parent
 CLAIMS = {

@@ -17,8 +17,7 @@ import torch
 from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums, write_json
-from benchmark.instruments.export_model import export_model
-from benchmark.instruments.grow_checkpoint import grow_checkpoint
+from benchmark.instruments.checkpoints import export_model, grow_checkpoint
 from benchmark.models import build, load
 from benchmark.models.transformer import load_network
 from benchmark.models.weights import weights_hash

@@ -14,8 +14,8 @@ import submitit
 from submitit.core.utils import DelayedSubmission
 
 import methods
-from benchmark.instruments import lab
-from benchmark.jobs import doctor, results
+from benchmark.instruments import tiny_runs
+from benchmark.jobs import doctor, study
 from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, probe, snapshot
 from benchmark.jobs.slurm.submission import Destination, Submission, SubmitCall
@@ -51,12 +51,12 @@ class Trained:
         self.suite = load_suite(str(path))
         self.configs = methods.runs(self.suite)
         self.run(place).train()
-        results.collect(self.suite, self.configs, Store(place / "runs"), place / "study")
+        study.collect(self.suite, self.configs, Store(place / "runs"), place / "study")
         commit = "git init -q && git add -f study && git -c user.name=n -c user.email=e commit -qm s"
         subprocess.run(commit, shell=True, cwd=place, check=True)
 
     def run(self, folder: Path, runs: str = "runs") -> Run:
-        return Run(self.configs[0], lambda: methods.build("naive"), Store(folder / runs), lab.ALONE, Silent())
+        return Run(self.configs[0], lambda: methods.build("naive"), Store(folder / runs), tiny_runs.ALONE, Silent())
 
     # A study
 
@@ -64,17 +64,17 @@ class Trained:
         shutil.copytree(self._place / "runs", folder / "runs")
 
     def collect(self, folder: Path) -> None:
-        results.collect(self.suite, self.configs, Store(folder / "runs"), folder / "study")
+        study.collect(self.suite, self.configs, Store(folder / "runs"), folder / "study")
 
     def collected(self, folder: Path) -> Any:
-        return [sorted(results._members(path)) for path in (folder / "study").rglob("*.gz")]
+        return [sorted(study._members(path)) for path in (folder / "study").rglob("*.gz")]
 
     def unpack(self, folder: Path) -> None:
-        results.unpack(self._place / "study", folder / "unpacked")
+        study.unpack(self._place / "study", folder / "unpacked")
 
     def of_commit(self, folder: Path) -> None:
         shutil.rmtree(folder / "commit", ignore_errors=True)  # in a folder of its own, it is never there
-        results._of_commit(str(self._place / "study"), "HEAD", folder / "commit")
+        study._of_commit(str(self._place / "study"), "HEAD", folder / "commit")
 
     # What is submitted
 
@@ -143,8 +143,8 @@ def ask(folder: Path) -> None:
 
 
 def make_lab(folder: Path) -> None:
-    with patch.object(lab, "Run"):
-        lab.Lab("naive", methods.build, folder).run(lab.tiny_config("naive"), "store")
+    with patch.object(tiny_runs, "Run"):
+        tiny_runs.Lab("naive", methods.build, folder).run(tiny_runs.tiny_config("naive"), "store")
 
 
 def scenarios(place: Path) -> list[Scenario]:

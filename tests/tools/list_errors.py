@@ -59,7 +59,7 @@ FILLED = {
     ("benchmark.files", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",
     ("benchmark.downstream.task_data", "task …, …"): ANOTHER,
-    ("benchmark.instruments.export_model", "--push …: …"): "what the Hub says of the name",
+    ("benchmark.instruments.checkpoints", "--push …: …"): "what the Hub says of the name",
     ("benchmark.models.architectures", "…"): ANOTHER,
     ("benchmark.models.start_model", "model.start: …"): ANOTHER,
     ("benchmark.models.start_model", "model.start: …: …"): ANOTHER,

@@ -1,0 +1,383 @@
+"""The commands on one model in its folder: perplexity on a text, a plain Hugging Face folder of it, a larger one."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+import torch
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from benchmark.data import corpus
+from benchmark.data.bpe import TextTokenizer
+from benchmark.data.encoding import kept_by
+from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
+from benchmark.data.vocabulary import Vocabulary
+from benchmark.downstream import discriminator
+from benchmark.files import CHECKSUMS, whole_folder, write_checksums
+from benchmark.instruments.model_card import ModelHistory, model_card
+from benchmark.models import LanguageModel, experts, lora, progressive, saved_tokenizer
+from benchmark.models.devices import own_device
+from benchmark.models.growth import Mode, grow
+from benchmark.models.lora import LoraModel
+from benchmark.models.of_stage import load_left
+from benchmark.models.plain import plain
+from benchmark.models.transformer import configuration, load_network
+from benchmark.models.weight_files import SHARD, WeightFiles
+from benchmark.models.weights import logits_of, random_rows
+from benchmark.record_lines import GrowthRecord
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data, Domain
+from benchmark.store import Store, run_line
+from benchmark.training.evaluate import bits_per_byte, perplexity
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
+
+
+AUTO = "auto"  # a domain to be found out
+NO_DOMAIN = "none"  # a published model knows none
+LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
+
+
+class TextEvaluation(TypedDict):
+    """How well a model predicts a text."""
+
+    perplexity: float  # per token
+    bits_per_byte: float  # whatever the tokenizer
+    domain: str  # whose prompt or column read it, "none" for a published model
+    documents: int
+    tokens: int
+    skipped: dict[str, int]  # documents that are no text, by the reason
+    picked_for: NotRequired[float]  # the share of documents for which the discriminator picked that domain
+
+
+@dataclass(frozen=True)
+class ModelOnText:
+    """A model and a text that it can read: `stream` has the text as validation text, of each domain of the model."""
+
+    model: LanguageModel
+    stream: Stream
+    documents: list[list[int]]  # ids of each, without `</s>`
+    skipped: dict[str, int]
+
+    @property
+    def newest(self) -> int:
+        """The index of the model's last domain; 0 where it has met none."""
+        return max(0, len(self.model.vocabulary.domains) - 1)
+
+    def perplexity(self, domain: int) -> float:
+        """What `evaluate` says. Raises ConfigError where it is no number."""
+        alone, text = World(0, 1, own_device()), self.stream.evaluated[domain].title
+        value = perplexity(self.model.to(alone.device), self.stream, domain, alone)
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; restore the "
+                "folder from a copy, or take another model"
+            )
+        return value
+
+
+def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
+    """Perplexity of a model on the documents of a file (JSON Lines or text, .gz and .zst too).
+
+    `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
+    discriminator picks for most of the documents.
+
+    Raises ConfigError, DataError.
+    """
+    model, tokenizer = open_folder(checkpoint)
+    names = model.vocabulary.domains
+    if domain not in (None, AUTO, *names):
+        known = (
+            f"knows {', '.join(names)}; choose one, or {AUTO!r}, which picks one"
+            if names
+            else "knows no domain: leave --domain out"
+        )
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} {known}")
+    opened = on_text(model, tokenizer, text)
+    share = None
+    if domain == AUTO:
+        index, share = discriminator.vote(checkpoint, [ids for ids in opened.documents if ids])
+    else:
+        index = names.index(domain) if domain else opened.newest
+    value, measured = opened.perplexity(index), opened.stream.evaluated[index]
+    found = TextEvaluation(
+        perplexity=value,
+        bits_per_byte=bits_per_byte(value, measured),
+        domain=names[index] if names else NO_DOMAIN,
+        documents=len(opened.documents),
+        tokens=len(measured.valid),
+        skipped=opened.skipped,
+    )
+    if share is not None:
+        found["picked_for"] = share
+    return found
+
+
+def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
+    """The model in a folder that a run wrote, or in a published one, which has met no domain; and its tokenizer.
+
+    Raises ConfigError, DataError.
+    """
+    if "text_vocabulary" not in configuration(folder):
+        network = load_network(folder)
+        tokenizer = load_tokenizer(folder)
+        model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
+        first = tokenizer.bpe.encode("a")
+        begin = [token for token, added in zip(first.tokens, first.special_tokens_mask, strict=True) if added]
+        if model.masked:
+            begin = begin[:-1]
+        if len(begin) > 1:
+            raise ConfigError(
+                f"{folder}: each text begins with {' '.join(begin)}, which `evaluate` would leave out: evaluate the "
+                "stage that it was exported from"
+            )
+        return model, tokenizer
+    model = load_left(folder)
+    bpe = saved_tokenizer.read(folder, model.vocabulary)
+    return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
+
+
+def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
+    """The documents of a file in rows that are as long as the model can read, each document followed by `</s>`.
+
+    Raises ConfigError for a text shorter than a row, DataError.
+    """
+    bpe, special = tokenizer.bpe, tokenizer.special
+    bpe.encode_special_tokens = True  # "<s>" in a text is text
+    skipped: Counter[str] = Counter()
+    read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
+    documents = [one.text for one in kept_by(bpe, read, str(text))]
+    encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
+    ids = np.array([token for one in encoded for token in (*one, special.eos)])
+    info: DomainInfo = {"valid_bytes": sum(len(one.encode()) for one in documents)}
+    one = DomainTokens("text", str(text), "", ids, ids, info)
+    stream = Stream(
+        Corpus(bpe, model.vocabulary.text, (one,) * max(1, len(model.vocabulary.domains)), special=special),
+        Data(sequence_length=min(model.sequence_length, LONGEST_ROW)),
+        masked=model.masked,
+        seed=0,
+    )
+    return ModelOnText(model, stream, encoded, dict(skipped))
+
+
+NONE = "none"  # no prompt
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """What was written: `domain` is whose prompt or adapters it has, `url` where it was sent to; None for none."""
+
+    domain: str | None
+    url: str | None
+
+
+def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | None = None) -> ExportedModel:
+    """Write the model of a stage, its tokenizer and its card to the new folder `out`.
+
+    Args:
+        stage: a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
+            stands for its last stage.
+        prompt: the domain whose prompt begins each text, or whose LoRA adapters are added into the weights; by default
+            the last, as in `evaluate`. "none" is no prompt.
+        push: the name of a repository of the Hub that the folder is sent to; a new one is private.
+
+    Raises ConfigError, and then nothing is written; if the Hub alone refuses, the folder stays.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} exists already: name a new folder")
+    if push is not None:
+        _check_repository(push)
+    folder = _model_folder(stage)
+    if (folder / progressive.FILE).is_file():
+        raise ConfigError(
+            f"cannot export {stage}: it has columns (PNN), and transformers has no such model: export that of another "
+            f"method, or {folder / 'column_0'}, the network of its first domain"
+        )
+    if (folder / experts.FILE).is_file():
+        raise ConfigError(
+            f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
+            "another method"
+        )
+    model = load_left(folder)
+    domain = _domain(model, stage, prompt)
+    card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
+    network, saved = plain(model, saved_tokenizer.read(folder, model.vocabulary), domain)
+    logits_of(network, random_rows(network, 1), folder)
+    with whole_folder(out) as beside:
+        network.save_pretrained(beside)
+        saved.save_pretrained(beside)
+        card.save(beside / "README.md")
+        write_checksums(beside)
+    return ExportedModel(domain, _send(out, push) if push else None)
+
+
+def _model_folder(stage: Path) -> Path:
+    if stage.is_file():
+        run = run_line(stage)
+        if run is None or not run["stages"]:
+            raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
+        stage = Store(stage.absolute().parents[2]).stage(run["stages"][-1])
+    return stage / "model" if (stage / "model").is_dir() else stage
+
+
+def _check_repository(name: str) -> None:
+    if get_token() is None:
+        raise ConfigError(f"--push {name}: no token of the Hub here; log in with `hf auth login`, or set HF_TOKEN")
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigError(f"--push {name}: {error}") from None
+
+
+def _send(folder: Path, name: str) -> str:
+    hub = HfApi()
+    try:
+        repository = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=repository.repo_id, folder_path=folder)
+    except (HfHubHTTPError, OSError) as error:
+        raise ConfigError(f"{folder} is written, but --push {name} failed: {error}; try `hf upload`") from None
+    return str(repository)
+
+
+def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
+    """Whose prompt or adapters; None for a model that reads all domains alike."""
+    names = model.vocabulary.domains
+    reads_alike = not (model.prompts or isinstance(model, LoraModel))
+    choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
+    if asked is not None and asked not in choices:
+        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
+    if reads_alike and asked in names:
+        raise ConfigError(f"--prompt {asked!r}: {stage} reads all domains without a prompt; leave --prompt out")
+    return None if reads_alike or asked == NONE else asked or names[-1]
+
+
+ROWS = 64  # of the text, at most, that calibrate
+COMPARED = 4  # rows of which the outputs are compared
+OF_THE_SIZE = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    discriminator.FILE,
+    CHECKSUMS,
+)  # no other file is
+
+
+@dataclass(frozen=True)
+class GrownCheckpoint:
+    """What was done, and how near the larger model is to the one that it was grown from."""
+
+    growth: GrowthRecord
+    max_logit_difference: float
+    perplexity: tuple[float, float] | None  # before and after, where there is a text
+
+    def flat(self) -> dict[str, object]:
+        """All of it by name."""
+        nearness = {"max_logit_difference": self.max_logit_difference}
+        if self.perplexity:
+            nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity
+        return {**self.growth, **nearness}
+
+
+def grow_checkpoint(
+    checkpoint: Path,
+    layers: int,
+    hidden_size: int,
+    out: Path,
+    mode: Mode = "exact",
+    text: Path | None = None,
+    seed: int = 0,
+) -> GrownCheckpoint:
+    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
+
+    Both models lie in their folders' files, of which memory holds what is being worked on. Files are as large as those
+    of `checkpoint` where it has several.
+
+    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
+    cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
+    grown, DataError for the text.
+    """
+    if out.exists():
+        raise ConfigError(f"--out {out} exists already: name a new folder")
+    for file, kind, cure in (
+        (progressive.FILE, "columns (PNN)", "grow the model of another method"),
+        (experts.FILE, "experts (Lifelong-MoE)", "grow the model of another method"),
+        (lora.FILE, "adapters (LoRA)", "grow what `run_all.py export` makes of it, where they are in the weights"),
+    ):
+        if (checkpoint / file).is_file():
+            raise ConfigError(f"cannot grow {checkpoint}: it has {kind}, whose sizes are those of its network: {cure}")
+    opened = on_text(*open_folder(checkpoint), text) if text else None
+    network = opened.model.network if opened else _network(checkpoint)
+    rows = _rows_of(opened) if opened else random_rows(network, COMPARED, seed)
+    before = _measured(network, rows, opened, checkpoint)
+    with whole_folder(out) as folder, tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
+
+        def progress(done: int, of: int) -> None:
+            bar.total = of
+            bar.update(done - bar.n)
+
+        grown, record = grow(
+            network.cpu(),
+            layers,
+            hidden_size,
+            mode=mode,
+            noise=0.0 if mode == "exact" else 0.01,
+            seed=seed,
+            calibration=rows if opened else None,
+            files=WeightFiles(folder, _shard(checkpoint), progress),
+        )
+        for path in checkpoint.iterdir():
+            if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
+                shutil.copy2(path, folder)
+        write_checksums(folder)
+        del network
+        if opened:
+            opened.model.set_network(grown)
+        after = _measured(grown, rows, opened, checkpoint)
+    perplexities = (before[1], after[1]) if opened else None
+    moved = max(
+        (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
+    )
+    return GrownCheckpoint(record, moved, perplexities)
+
+
+def _network(checkpoint: Path) -> PreTrainedModel:
+    """The network in a folder; the model of a stage is held against its records, as `open_folder` does."""
+    if "text_vocabulary" in configuration(checkpoint):
+        load_left(checkpoint)
+    return load_network(checkpoint)
+
+
+def _shard(checkpoint: Path) -> int:
+    sizes = [file.stat().st_size for file in checkpoint.glob("*.safetensors")]
+    return max(sizes) if len(sizes) > 1 else SHARD
+
+
+def _rows_of(opened: ModelOnText) -> Tensor:
+    """The first rows (ROWS, columns) of the text, masked as in training, with the prompt that `evaluate` reads with."""
+    batch = next(opened.stream.validation(opened.newest, ROWS))
+    return opened.model.with_prompts(batch.tokens, batch.domains)
+
+
+@torch.no_grad()
+def _measured(
+    network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None, checkpoint: Path
+) -> tuple[list[Tensor], float]:
+    """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
+    logits = logits_of(network, rows[:COMPARED], checkpoint)
+    return logits, opened.perplexity(opened.newest) if opened else 0.0
