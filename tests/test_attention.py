@@ -10,7 +10,7 @@ from torch import Tensor
 
 from analysis import attention
 from benchmark import records
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
 from benchmark.settings.names import architecture_names

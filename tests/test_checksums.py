@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.run_corpus import corpus_if_prepared, corpus_of
+from benchmark.data.tokens import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator

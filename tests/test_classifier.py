@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from benchmark.data.corpus import DataError
-from benchmark.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import (
     ColumnClassifier,

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from benchmark.data import corpus, docstrings, documents, files
+from benchmark.data import corpus, docstrings, documents, text_files
 from benchmark.data.corpus import DataError, Document
 from benchmark.settings.suite import Domain, HubDataset
 
@@ -59,7 +59,7 @@ TEXTS = ["plain", "Zürich, 東京, 🙂, \u0000, <s></s>", " kept \r\n as it is
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100, 2**18])
 def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packing: str, chunk: int) -> None:
     """Oracle: the texts that were written, whatever the size of what is read at once."""
-    monkeypatch.setattr("benchmark.data.files.CHUNK", chunk)
+    monkeypatch.setattr("benchmark.data.text_files.CHUNK", chunk)
     lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
     assert texts(read(domain(lines))[0]) == TEXTS
     for number, text in enumerate(TEXTS):
@@ -164,7 +164,7 @@ def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) 
 def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
     """Oracle: the pieces join to the text, and each but the last ends with a line, else a word, else at the limit."""
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
-    monkeypatch.setattr("benchmark.data.files.CHUNK", 64)
+    monkeypatch.setattr("benchmark.data.text_files.CHUNK", 64)
     lines = "".join(f"{i} is a line\n" for i in range(100))
     words = " ".join(map(str, range(1000)))
     letters = "".join(chr(ord("a") + i % 25) * (i // 25) for i in range(400))
@@ -178,7 +178,7 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
 
 def allocated(path: Path, monkeypatch) -> int:
     """Bytes that are allocated from one chunk of a file to the next, while its lines are made of them."""
-    found, whole = [], files.chunks
+    found, whole = [], text_files.chunks
 
     def watched(path: Path) -> Iterator[bytes]:
         for chunk in whole(path):
@@ -188,25 +188,25 @@ def allocated(path: Path, monkeypatch) -> int:
             found.append(tracemalloc.get_traced_memory()[1] - before)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "chunks", watched)
+        patch.setattr(text_files, "chunks", watched)
         tracemalloc.start()
         try:
-            [line] = files.lines(path)
+            [line] = text_files.lines(path)
         finally:
             tracemalloc.stop()
-    assert line == path.read_bytes() and len(found) == len(line) / files.CHUNK
+    assert line == path.read_bytes() and len(found) == len(line) / text_files.CHUNK
     return sum(found)
 
 
 def test_a_line_without_end_takes_linear_time_up_to_a_limit(tmp_path, monkeypatch) -> None:
     """Oracle: twice the chunks take twice the bytes; joined chunk by chunk, they would take four times as many."""
-    monkeypatch.setattr(files, "CHUNK", 2**10)
-    monkeypatch.setattr(files, "LONGEST_LINE", 2**17)
+    monkeypatch.setattr(text_files, "CHUNK", 2**10)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 2**17)
     once, twice = (allocated(write(tmp_path / f"{n}.jsonl", b"x" * n * 2**10), monkeypatch) for n in (64, 128))
     assert 1.9 < twice / once < 2.1
     path = write(tmp_path / "more.jsonl", b"{}\n" + b"x" * (2**17 + 1))
     with pytest.raises(DataError) as error:
-        list(files.lines(path))
+        list(text_files.lines(path))
     limit = "a line of more than 131,072 bytes: each document needs a line of its own"
     assert str(error.value) == f"{path}:2: {limit}"
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.data.bpe import train_bpe
+from benchmark.data.tokenizer import BOS, MASK, Vocabulary, train_bpe
 from benchmark.data.tokens import Corpus, prepare
-from benchmark.data.vocabulary import BOS, MASK, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
 from benchmark.models import LanguageModel, build

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, build, dropout
 from benchmark.models.dropout import Dropout, attention, drop
 

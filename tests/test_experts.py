@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
 import methods
-from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.experts import FILE, ExpertModel, load_column

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
-from benchmark.data.vocabulary import BOS, EOS, MASK, Special, Vocabulary
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS
 from benchmark.instruments.checkpoints import evaluate_text, export_model, on_text, open_folder

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
 from benchmark.models import LanguageModel, build, growth_width, load

@@ -11,7 +11,7 @@ import pytest
 
 import methods
 from benchmark import records
-from benchmark.data.vocabulary import EOS, Vocabulary
+from benchmark.data.tokenizer import EOS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.prompts import meet

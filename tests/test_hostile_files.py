@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_csv
-from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError

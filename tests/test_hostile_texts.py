@@ -19,7 +19,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 import methods
 import paper_tables
 import run_all
-from benchmark.downstream import task_data, tasks
+from benchmark.downstream import examples, tasks
 from benchmark.errors import UserError, told
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Domain, Suite
@@ -263,13 +263,13 @@ def test_labels_of_a_task_reach_no_record_and_break_no_line(tmp_path) -> None:
     for split in SPLITS:
         (tmp_path / f"{split}.jsonl").write_text(lines)
     task = Task(name="t", domain="a", **{split: str(tmp_path / f"{split}.jsonl") for split in SPLITS})
-    data = task_data.load(task, [Domain(name="a", packages=("json",))], tmp_path)
+    data = examples.load(task, [Domain(name="a", packages=("json",))], tmp_path)
     assert data.labels == tuple(sorted(labels))
     tasks.record_baselines([(task, data)], tmp_path / "baselines.jsonl")
     assert HOSTILE[:5] not in (tmp_path / "baselines.jsonl").read_text()
     (tmp_path / "test.jsonl").write_text(lines.replace("yes", "maybe"))
     with pytest.raises(UserError) as refused:
-        task_data.load(task, [Domain(name="a", packages=("json",))], tmp_path)
+        examples.load(task, [Domain(name="a", packages=("json",))], tmp_path)
     assert "\n" not in str(refused.value) and repr(labels[0]) in str(refused.value)
 
 

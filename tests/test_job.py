@@ -18,7 +18,7 @@ from submitit.slurm.slurm import SlurmJobEnvironment
 
 from benchmark import records
 from benchmark.data import tokens
-from benchmark.data.run_corpus import corpus_if_prepared
+from benchmark.data.tokens import corpus_if_prepared
 from benchmark.errors import UserError
 from benchmark.jobs import side_by_side, stop_signals
 from benchmark.jobs.payloads import PrepareData, TrainRun

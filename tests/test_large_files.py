@@ -17,8 +17,7 @@ import pytest
 import run_all
 from benchmark import records
 from benchmark.data import tokens
-from benchmark.data.bpe import load_bpe
-from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokenizer import load_bpe, load_tokenizer
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError, told
 from benchmark.files import CHECKSUMS, LARGEST, LARGEST_RECORDS, check_checksums, read_bytes, read_text, unseal

@@ -13,7 +13,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.payloads import TrainRun
 from benchmark.jobs.plan import plan_keys

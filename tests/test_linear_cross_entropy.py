@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, build, transformer
 from benchmark.models.linear_cross_entropy import linear_cross_entropy
 from benchmark.models.lora import LoraModel

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 import methods
 from benchmark import records
-from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import LanguageModel, build, load, lora, transformer
 from benchmark.models.lora import AdaptedLinear, LoraModel, load_column

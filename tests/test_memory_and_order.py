@@ -15,7 +15,7 @@ import methods
 import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.records import load_runs
 from benchmark.settings.base import ConfigError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
 from benchmark.models.growth_layout import places

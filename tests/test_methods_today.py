@@ -13,7 +13,7 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model

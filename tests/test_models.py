@@ -18,7 +18,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from benchmark.data.vocabulary import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
+from benchmark.data.tokenizer import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures, transformer
 from benchmark.models.transformer import build, load
 from benchmark.settings.base import ConfigError

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 import methods
 from benchmark import records
-from benchmark.data.vocabulary import SPECIAL_TOKENS, Vocabulary
+from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.progressive import (

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import methods
-from benchmark.data import encoding, files, tokens
-from benchmark.data.bpe import TextTokenizer, load_bpe
+from benchmark.data import encoding, text_files, tokens
 from benchmark.data.documents import Document
+from benchmark.data.tokenizer import TextTokenizer, load_bpe
 from benchmark.data.tokens import prepare
 from benchmark.data.words import Words
 from benchmark.files import CHECKSUMS, whole_file
@@ -126,7 +126,7 @@ def test_each_byte_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) ->
     packed.write_bytes(gzip.compress(paths.pop().read_bytes()))
     read: Counter[Path] = Counter()
     opened: Counter[Path] = Counter()
-    decompressed, plain_open = files._decompressed, io.open
+    decompressed, plain_open = text_files._decompressed, io.open
 
     def counted(file: IO[bytes], suffix: str) -> Iterator[bytes]:
         yield from decompressed(file, suffix)
@@ -136,7 +136,7 @@ def test_each_byte_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) ->
         opened.update([Path(file)] if isinstance(file, str | Path) and text in Path(file).parents else [])
         return plain_open(file, *arguments, **named)
 
-    monkeypatch.setattr(files, "_decompressed", counted)
+    monkeypatch.setattr(text_files, "_decompressed", counted)
     monkeypatch.setattr(io, "open", noted)
     monkeypatch.setattr("builtins.open", noted)
     a = Domain(name="a", train=(str(paths[0]), str(packed)), valid=(str(paths[1]),))

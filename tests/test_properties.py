@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark import records
-from benchmark.data import documents, files
+from benchmark.data import documents, text_files
 from benchmark.errors import shown
 from benchmark.models.growth import grow
 from benchmark.models.growth_maps import counts, expansion, plan_layers
@@ -80,9 +80,9 @@ def test_lines_are_those_between_line_ends(content: bytes, chunk: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder, "a.jsonl")
         path.write_bytes(content)
-        patch.setattr(files, "CHUNK", chunk)
+        patch.setattr(text_files, "CHUNK", chunk)
         parts = content.split(b"\n")
-        assert list(files.lines(path)) == (parts if parts[-1] else parts[:-1])
+        assert list(text_files.lines(path)) == (parts if parts[-1] else parts[:-1])
 
 
 @few

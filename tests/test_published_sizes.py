@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.models.auto import CONFIG_MAPPING
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, architectures
 from benchmark.models.growth_layout import places
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark.data.vocabulary import MASK, PAD, Vocabulary
+from benchmark.data.tokenizer import MASK, PAD, Vocabulary
 from benchmark.models import LanguageModel, build
 from benchmark.models import row_gradients as module
 from benchmark.models.row_gradients import row_gradients

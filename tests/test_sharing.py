@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 import run_all
 from benchmark import sharing
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.errors import UserError
 from benchmark.files import whole_folder
 from benchmark.jobs.payloads import TrainRun

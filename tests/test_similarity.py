@@ -21,7 +21,7 @@ import paper_tables
 from analysis import attention, similarity
 from analysis.study import Study
 from benchmark import records
-from benchmark.data.vocabulary import MASK, Vocabulary
+from benchmark.data.tokenizer import MASK, Vocabulary
 from benchmark.instruments import run_models
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.jobs.executors.slurm import SlurmExecutor

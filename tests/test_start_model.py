@@ -29,8 +29,7 @@ import methods
 import run_all
 from analysis.study import header
 from benchmark import records
-from benchmark.data.start_tokenizer import load_tokenizer
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.files import DamagedFile
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.jobs import execution

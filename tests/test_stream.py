@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.data.vocabulary import BOS, MASK
+from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.training.learner import Batch

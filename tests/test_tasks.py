@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.corpus import DataError, Document
-from benchmark.downstream import docstring_task, task_data
+from benchmark.downstream import examples
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Domain
@@ -47,7 +47,7 @@ def task_of(folder: Path, train: list = GOOD, dev: list = GOOD, test: list = GOO
 
 
 def load(task: Task, folder: Path):
-    return task_data.load(task, [Domain(name="d", packages=("stdlib",))], folder)
+    return examples.load(task, [Domain(name="d", packages=("stdlib",))], folder)
 
 
 def test_the_hyper_parameters_by_default_are_the_papers():
@@ -155,7 +155,7 @@ def test_broken_files_are_named(tmp_path):
     with pytest.raises(DataError, match=r"latin\.jsonl:2: not UTF-8"):
         load(task.model_copy(update={"dev": str(tmp_path / "latin.jsonl")}), tmp_path)
     with pytest.raises(ConfigError, match="no domain 'd'; there are other"):
-        task_data.load(task, [Domain(name="other", packages=("stdlib",))], tmp_path)
+        examples.load(task, [Domain(name="other", packages=("stdlib",))], tmp_path)
 
 
 def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, monkeypatch):
@@ -273,14 +273,14 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
     """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
-    assert docstring_task.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    assert examples.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
     library = ["email.message:M", "email", "json.encoder", "argparse:A"]
-    assert docstring_task.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
+    assert examples.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
 
 
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
-    names = docstring_task.masked_names(["sklearn.linear_model", "torch.nn", "email"])
+    names = examples.masked_names(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
     assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
 
@@ -298,9 +298,9 @@ def made_up(parts: dict[str, int]) -> list[Document]:
 def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     """Oracle: counts, and where each passage came from."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
-    splits = docstring_task.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
+    splits = examples.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
     data = check("toy", splits)
-    again = docstring_task.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
+    again = examples.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
     assert check("toy", again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
     for split, count in zip(SPLITS, (20, 8, 12), strict=True):
@@ -316,17 +316,17 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
 def test_too_little_documentation_is_refused_with_what_there_is():
     """Oracle: the message names classes, counts and cures."""
     with pytest.raises(DataError, match=r"5 classes .* raise the domain's hold_out"):
-        docstring_task.balanced("toy", Docstrings(classes=5), ["lib"], made_up({"alpha": 40, "beta": 30}))
+        examples.balanced("toy", Docstrings(classes=5), ["lib"], made_up({"alpha": 40, "beta": 30}))
     with pytest.raises(DataError, match=r"lib\.beta [0-9]+"):
-        docstring_task.balanced("toy", Docstrings(classes=2), ["lib"], made_up({"alpha": 40, "beta": 2}))
+        examples.balanced("toy", Docstrings(classes=2), ["lib"], made_up({"alpha": 40, "beta": 2}))
 
 
 def test_the_share_held_out_is_a_function_of_the_text_alone():
     """Oracle: a share of uniform hashes (4 sigma); a larger share holds out the same documents and more."""
     texts = [str(number) for number in range(2000)]
-    fifth = {text for text in texts if docstring_task.held_out(text, 0.2)}
+    fifth = {text for text in texts if examples.held_out(text, 0.2)}
     assert abs(len(fifth) - 400) < 4 * (2000 * 0.2 * 0.8) ** 0.5
-    assert fifth < {text for text in texts if docstring_task.held_out(text, 0.3)}
+    assert fifth < {text for text in texts if examples.held_out(text, 0.3)}
 
 
 @pytest.fixture
@@ -350,18 +350,18 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
     """Oracle: the predicate on the documents themselves; the second time, nobody may cut it again."""
     domain = Domain(name="d", packages=(library,), hold_out=0.4)
     task = Task(name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60))
-    data = task_data.load(task, [domain], tmp_path / "data")
+    data = examples.load(task, [domain], tmp_path / "data")
     assert data.labels == ("madeup.alpha", "madeup.beta", "madeup.gamma")
     places = {example.place for rows in (data.train, data.dev, data.test) for example in rows}
     trained_on = {document.source for document in corpus.read(domain, 0.05, Counter())}
     everything = {document.source for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())}
     assert places <= everything - trained_on
-    monkeypatch.setattr(docstring_task, "examples", None)
-    assert task_data.load(task, [domain], tmp_path / "data").key == data.key
+    monkeypatch.setattr(examples, "from_docstrings", None)
+    assert examples.load(task, [domain], tmp_path / "data").key == data.key
 
 
 def test_a_domain_that_holds_nothing_out_has_no_docstring_task(library, tmp_path):
     """Oracle: the message names the setting."""
     task = Task(name="toy", domain="d", docstrings=Docstrings())
     with pytest.raises(ConfigError, match=r"hold_out = 0\.0; set both"):
-        task_data.load(task, [Domain(name="d", packages=(library,))], tmp_path)
+        examples.load(task, [Domain(name="d", packages=(library,))], tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError
-from benchmark.downstream import task_data
+from benchmark.downstream import examples
 from benchmark.settings.suite import Domain, HubDataset
 from benchmark.settings.tasks import HubTask, Task
 
@@ -63,4 +63,4 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, m
     ):
         task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
         with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):
-            task_data.load(task, [domain], tmp_path)
+            examples.load(task, [domain], tmp_path)

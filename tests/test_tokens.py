@@ -15,10 +15,9 @@ import pytest
 from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
 
 from benchmark.data import encoding, tokens
-from benchmark.data.bpe import content_key, load_bpe, train_bpe
 from benchmark.data.corpus import DataError, read
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
-from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
 from benchmark.files import CHECKSUMS, DamagedFile
 from benchmark.settings.suite import Data, Domain, Tokenizer
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
@@ -46,7 +45,7 @@ def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> N
 
 
 def test_layout_of_the_vocabulary(tmp_path) -> None:
-    """Oracle: the layout in benchmark/data/vocabulary.py; text that looks like a special token is text."""
+    """Oracle: the layout in benchmark/data/tokenizer.py; text that looks like a special token is text."""
     corpus = prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")
     assert [corpus.tokenizer.id_to_token(i) for i in range(4)] == list(SPECIAL_TOKENS)
     assert corpus.vocabulary.text == corpus.text_vocabulary == 320
@@ -92,7 +91,7 @@ def test_the_real_gpt2_files(tmp_path) -> None:
 
 
 def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> None:
-    """Ids 0 to 2 of RoBERTa's vocabulary are ours. Oracle: the layout in benchmark/data/vocabulary.py."""
+    """Ids 0 to 2 of RoBERTa's vocabulary are ours. Oracle: the layout in benchmark/data/tokenizer.py."""
     folder = gpt2_files(tmp_path / "bpe")
     entries = list(json.loads((folder / "vocab.json").read_text(encoding="utf-8")))
     roberta = {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *entries, "<mask>"])}
@@ -143,9 +142,7 @@ def test_the_last_vocabulary_that_fits_16_bits(tmp_path, size: int, dtype: type)
 def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
     """Oracle: other processes, with other hash seeds, get the same content."""
     texts = sentences(6) + ODD
-    code = (
-        "import json, sys; from benchmark.data.bpe import *; print(content_key(train_bpe(json.load(sys.stdin), 600)))"
-    )
+    code = "import json, sys; from benchmark.data.tokenizer import *; print(content_key(train_bpe(json.load(sys.stdin), 600)))"  # noqa: E501
     keys = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from benchmark.data import words
-from benchmark.data.bpe import load_bpe, train_bpe
-from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, load_bpe, train_bpe
 from benchmark.data.words import Words, takes_words_alone
 from tests.support.texts import gpt2_files, sentences
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from benchmark.data import docstrings, files
+from benchmark.data import docstrings, text_files
 from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
 from benchmark.files import expanded
 from benchmark.settings.base import digest
@@ -69,7 +69,7 @@ def identity(domain: Domain, valid_share: float) -> str:
     A Hugging Face dataset counts by its name alone. Raises DataError if files or packages are missing.
     """
     paths = [path for name in domain.packages for path, _ in docstrings.modules(name)]
-    paths += [path for spec in (*domain.train, *domain.valid) for path in files.find(spec, Counter())]
+    paths += [path for spec in (*domain.train, *domain.valid) for path in text_files.find(spec, Counter())]
     stats = [(str(path.resolve()), path.stat()) for path in paths]
     here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
     here |= {key: [os.path.abspath(expanded(spec)) for spec in here[key]] for key in ("train", "valid")}
@@ -107,11 +107,12 @@ def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
         skipped.update(problems)
         yield from found
     for spec in domain.valid:
-        for path in files.find(spec, skipped):
-            yield from (replace(document, split="valid") for document in files.read(path, domain.text_field, skipped))
+        for path in text_files.find(spec, skipped):
+            for document in text_files.read(path, domain.text_field, skipped):
+                yield replace(document, split="valid")
     for spec in domain.train:
-        for path in files.find(spec, skipped):
-            for document in files.read(path, domain.text_field, skipped):
+        for path in text_files.find(spec, skipped):
+            for document in text_files.read(path, domain.text_field, skipped):
                 yield replace(document, split="train") if domain.valid else document
     for dataset in domain.datasets:
         yield from _dataset(dataset)

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 
 from benchmark.data.documents import DataError, Document, cut
-from benchmark.data.files import refuse
+from benchmark.data.text_files import refuse
 from benchmark.files import read_bytes
 
 SHORTEST = 200  # characters

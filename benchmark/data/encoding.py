@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from benchmark.data.bpe import TextTokenizer
 from benchmark.data.documents import DataError, Document
+from benchmark.data.tokenizer import TextTokenizer
 from benchmark.data.words import Words, takes_words_alone
 
 BATCH = 2**18  # characters that a thread tokenises at once

@@ -30,14 +30,12 @@ from typing import Any, TypedDict
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
-from benchmark.data.bpe import TextTokenizer, load_bpe, train_bpe
 from benchmark.data.documents import DataError, Sample
 from benchmark.data.encoding import Ids, encoded, kept_by
-from benchmark.data.id_files import counts, open_ids, sha256
-from benchmark.data.start_tokenizer import load_tokenizer
-from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
 from benchmark.errors import UserError
 from benchmark.files import (
     DamagedFile,
@@ -53,8 +51,9 @@ from benchmark.files import (
 )
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, Domain
+from benchmark.settings.suite import Data, Domain, RunConfig
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
+from benchmark.store import Store
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
@@ -388,3 +387,66 @@ def _without_library_threads() -> Iterator[None]:
     finally:
         del os.environ["TOKENIZERS_PARALLELISM"]
         os.environ |= {"TOKENIZERS_PARALLELISM": before} if before is not None else {}
+
+
+# Arrays of token ids on disk: opened without reading them, or read in parts
+
+
+def open_ids(path: Path, dtype: np.dtype[Any]) -> Ids:
+    """A file's ids, which are read when they are used."""
+    # an empty file cannot be mapped
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
+
+
+def counts(path: Path, dtype: np.dtype[Any], vocabulary: int) -> NDArray[np.int64]:
+    """How often each id occurs in a file, (vocabulary,)."""
+    found = np.zeros(vocabulary, np.int64)
+    for part in _parts(path, dtype):
+        found += np.bincount(part, minlength=vocabulary)
+    return found
+
+
+def sha256(path: Path, dtype: np.dtype[Any]) -> str:
+    """A hash of a file's ids, the same for 16 and 32 bits."""
+    hashed = hashlib.sha256()
+    for part in _parts(path, dtype):
+        hashed.update(part.astype("<u4").tobytes())
+    return hashed.hexdigest()
+
+
+def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
+    """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
+    with path.open("rb") as file:
+        while (part := np.fromfile(file, dtype, 2**20)).size:
+            yield part
+
+
+# The corpus of a run, as its settings say
+
+
+def corpus_of(
+    config: RunConfig,
+    store: Store,
+    progress: Callable[[str], None] | None = None,
+    check: bool = True,
+    makes: bool = True,
+    poll: Poll = lambda waits: None,
+) -> Corpus:
+    """The run's corpus; what is missing of it is tokenised. Raises DataError, and Unprepared as `prepare` does.
+
+    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see `prepare`.
+    """
+    start = Path(config.start.folder) if config.start else None
+    given = (config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start)
+    corpus = prepare(*given, poll=poll, makes=makes)
+    for text in (*corpus.domains, *corpus.probes) if check else ():
+        text.check()
+    return corpus
+
+
+def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
+    """The run's corpus if it needs no work; its ids are not read, and nothing is made."""
+    try:
+        return corpus_of(config, store, check=False, makes=False)
+    except Unprepared:
+        return None

@@ -20,7 +20,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging as transformers_logging
 
 from benchmark.data.corpus import DataError
-from benchmark.data.vocabulary import PAD, Special, Vocabulary
+from benchmark.data.tokenizer import PAD, Special, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, experts, lora, progressive, saved_tokenizer

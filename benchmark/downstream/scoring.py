@@ -14,8 +14,8 @@ from pathlib import Path
 import joblib
 
 from benchmark import records
-from benchmark.data.run_corpus import corpus_of
-from benchmark.downstream import discriminator, task_data
+from benchmark.data.tokens import corpus_of
+from benchmark.downstream import discriminator, examples
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
@@ -109,7 +109,7 @@ def name_of(suite: Suite, config: RunConfig) -> str:
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     """The suite's tasks with their examples; their baselines are recorded. Raises DataError, ConfigError."""
-    tasks = [(task, task_data.load(task, suite.domains, store.data)) for task in suite.tasks]
+    tasks = [(task, examples.load(task, suite.domains, store.data)) for task in suite.tasks]
     record_baselines(tasks, store.root / "scores" / "baselines.jsonl")
     return tasks
 

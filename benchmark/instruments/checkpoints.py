@@ -19,11 +19,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from benchmark.data import corpus
-from benchmark.data.bpe import TextTokenizer
 from benchmark.data.encoding import kept_by
-from benchmark.data.start_tokenizer import load_tokenizer
+from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
-from benchmark.data.vocabulary import Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.instruments.model_card import ModelHistory, model_card

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.data import corpus, files
+from benchmark.data import corpus, text_files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
 from benchmark.errors import BREAKS, first
 from benchmark.files import whole_file
@@ -97,7 +97,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not place.exists():
             raise DataError(f"--text {place}: no such file or folder (from {Path.cwd()}): correct the path")
     if len(places) < 2:
-        endings = ", ".join(files.SUFFIXES)
+        endings = ", ".join(text_files.SUFFIXES)
         raise DataError(
             f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
             f"holds a folder for each domain, with files that end in {endings}"
@@ -110,7 +110,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _is_text(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(files.SUFFIXES)
+    return path.is_file() and path.name.endswith(text_files.SUFFIXES)
 
 
 def _name(place: Path) -> str:
@@ -121,7 +121,7 @@ def _name(place: Path) -> str:
 
 def glimpse(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
-    found = files.find(str(place), Counter())
+    found = text_files.find(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
     domain = Domain(name=name, train=(str(place),), text_field=_text_field(found))
     sizes: list[int] = []
@@ -139,8 +139,8 @@ def glimpse(place: Path, name: str) -> Text:
 
 def _text_field(found: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    lines = next((path for path in found if path.name.endswith(files.JSON_LINES)), None)
-    record = files.first_record(lines) if lines else {}
+    lines = next((path for path in found if path.name.endswith(text_files.JSON_LINES)), None)
+    record = text_files.first_record(lines) if lines else {}
     texts = {key: value for key, value in record.items() if isinstance(value, str)}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 

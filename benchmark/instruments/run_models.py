@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmark import records
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel
 from benchmark.models.devices import own_device

@@ -23,8 +23,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmark.data.run_corpus import corpus_of
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.models import LanguageModel
 from benchmark.models.devices import precision_of
 from benchmark.record_lines import Hardware

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmark.downstream.task_data import check_first_lines
+from benchmark.downstream.examples import check_first_lines
 from benchmark.jobs import executors
 from benchmark.jobs.dry_run import describe
 from benchmark.jobs.plan import LaunchOptions, Now, Plan, Tables

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from benchmark import records
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.locks import LeaseLost
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store

@@ -30,7 +30,7 @@ from typing import IO, cast
 
 from benchmark import records
 from benchmark.data.documents import DataError
-from benchmark.data.files import chunks
+from benchmark.data.text_files import chunks
 from benchmark.errors import UserError
 from benchmark.files import LARGEST_RECORDS, is_missing, naming, read_bytes, read_text, whole_file
 from benchmark.jobs.payloads import RenderReport, TrainRun

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from benchmark import records
-from benchmark.data.run_corpus import corpus_if_prepared
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, corpus_if_prepared
 from benchmark.jobs import executors
 from benchmark.jobs.known_stages import KnownStage, read_stage
 from benchmark.jobs.plan import data_key, plan_keys

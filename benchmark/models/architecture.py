@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from benchmark.data.vocabulary import BOS, EOS, PAD
+from benchmark.data.tokenizer import BOS, EOS, PAD
 from benchmark.models.layout import Network, Place
 
 

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import lora, prompts
 from benchmark.models.lora import LoraModel
 from benchmark.models.saved_tokenizer import renamed, without_prompts, wrapped

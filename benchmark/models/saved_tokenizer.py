@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from benchmark.data.bpe import plainly
-from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.data.tokenizer import Special, Vocabulary, plainly
 from benchmark.files import bounded
 from benchmark.settings.base import ConfigError
 

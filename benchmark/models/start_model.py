@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import CHECKSUMS, expanded, sha256
 from benchmark.models import architectures
 from benchmark.models.growth_layout import width_step

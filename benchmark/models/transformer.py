@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from benchmark.data.vocabulary import Special, Vocabulary
+from benchmark.data.tokenizer import Special, Vocabulary
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, only_files, read_text, unique, whole_folder, write_checksums
 from benchmark.models import architectures, left_out

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from benchmark import records
-from benchmark.data.run_corpus import corpus_of
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load

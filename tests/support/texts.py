@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.data.bpe import train_bpe
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
 from benchmark.data.tokens import Corpus
-from benchmark.data.vocabulary import EOS, SPECIAL_TOKENS
 from benchmark.settings.suite import Data, Domain, Tokenizer
 
 WORDS = [

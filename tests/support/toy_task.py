@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from benchmark.data.bpe import train_bpe
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary, train_bpe
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build

@@ -58,7 +58,7 @@ FILLED = {
     ("benchmark.files", "… is damaged: …"): "how to get the file back",
     ("benchmark.files", "… is missing: …"): "how to get the file back",
     ("benchmark.training.checkpoint", "… is damaged (in …): …"): "how to get the file back",
-    ("benchmark.downstream.task_data", "task …, …"): ANOTHER,
+    ("benchmark.downstream.examples", "task …, …"): ANOTHER,
     ("benchmark.instruments.checkpoints", "--push …: …"): "what the Hub says of the name",
     ("benchmark.models.architectures", "…"): ANOTHER,
     ("benchmark.models.start_model", "model.start: …"): ANOTHER,

@@ -26,7 +26,7 @@ import torch
 
 import methods
 from analysis import figures
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.instruments import speed
 from benchmark.settings.load import load_suite
 from benchmark.store import Store

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import methods
 import paper_tables
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.keys import stage_keys

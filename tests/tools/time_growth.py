@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from benchmark.data.vocabulary import Vocabulary
+from benchmark.data.tokenizer import Vocabulary
 from benchmark.models.growth import Mode, grow
 from benchmark.models.transformer import build, load_network
 

@@ -25,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import methods
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.instruments import speed
 from benchmark.models.devices import strict_algorithms
 from benchmark.settings.load import load_suite

@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 import methods
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.models.devices import own_device, synchronize
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from benchmark.data.run_corpus import corpus_of
+from benchmark.data.tokens import corpus_of
 from benchmark.downstream.scoring import load_tasks, score_runs
 from benchmark.errors import UserError
 from benchmark.jobs.local.board import board

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmark.data.run_corpus import corpus_of
-from benchmark.data.tokens import Poll
+from benchmark.data.tokens import Poll, corpus_of
 from benchmark.files import whole_folder
 from benchmark.jobs.slurm.private import make_private
 from benchmark.locks import Lease

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
-from benchmark.data.vocabulary import PAD
+from benchmark.data.tokenizer import PAD
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
-from benchmark.data.vocabulary import BOS, EOS
+from benchmark.data.tokenizer import BOS, EOS
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place, stacked
 
