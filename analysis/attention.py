@@ -23,8 +23,8 @@ from torch import Tensor
 
 from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
-from benchmark.models.lora import LoraModel
-from benchmark.models.progressive import ProgressiveModel
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.record_lines import HeadAttention
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store

@@ -41,7 +41,7 @@ class DAS(LifelongMethod):
         return [measure, Phase("adapt", share=1 - self.share)]
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        from benchmark.models.lora import linear_maps
+        from benchmark.models.kinds.lora import linear_maps
         from benchmark.training.evaluate import evaluating
 
         with evaluating(learner.model):
@@ -55,7 +55,7 @@ class DAS(LifelongMethod):
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         import torch
 
-        from benchmark.models.lora import linear_maps
+        from benchmark.models.kinds.lora import linear_maps
 
         if self.total:  # the first step after the importance phase
             new = [((total - total.mean()) / total.std()).tanh().abs() for total in self.total]

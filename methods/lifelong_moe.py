@@ -8,7 +8,7 @@ are, while the new ones and all that the experts share (theta_d) learn from
 
 with p_before of the model that the stage before left, frozen, on the text of the new domain: nothing is replayed. It is
 learning without forgetting (Li and Hoiem 2016), and keeps the router where it was. The mixture is that of
-benchmark/models/experts.py.
+benchmark/models/kinds/experts.py.
 
 The paper begins with a mixture of many experts, adds several at once, and balances their loads by a further loss. Here
 the first stage is Naive's, whose feed-forward networks become the first experts, and nothing asks for balance: a new
@@ -42,7 +42,7 @@ class LifelongMoE(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
-        from benchmark.models.experts import ExpertModel
+        from benchmark.models.kinds.experts import ExpertModel
 
         self.teacher = stage.previous().to(next(model.parameters()).device).requires_grad_(False)
         grown = model if isinstance(model, ExpertModel) else ExpertModel(model)

@@ -1,7 +1,7 @@
 """LoRA: the model of the first domain, frozen, with low-rank adapters for each later one (Hu et al. 2021).
 
 Nothing is forgotten, as each domain is evaluated with its own adapters, and less is learned: a control for PNN. See
-benchmark/models/lora.py.
+benchmark/models/kinds/lora.py.
 
 The rank is one for pre-training, where training all weights makes changes whose rank is 10 to 100 times that of the
 usual adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv 2405.09673). On the demo's domains with
@@ -31,7 +31,7 @@ class LoRA(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
-        from benchmark.models.lora import LoraModel
+        from benchmark.models.kinds.lora import LoraModel
 
         adapted = model if isinstance(model, LoraModel) else LoraModel(model)
         adapted.add(self.rank)

@@ -32,7 +32,7 @@ class LoRAMerged(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
-        from benchmark.models.lora import LoraModel
+        from benchmark.models.kinds.lora import LoraModel
 
         self.evaluated = stage.previous()  # with all adapters so far in its weights
         adapted = LoraModel(stage.previous().train())
@@ -42,7 +42,7 @@ class LoRAMerged(LifelongMethod):
     def after_step(self, learner: Learner) -> None:
         import torch
 
-        from benchmark.models.lora import linear_maps
+        from benchmark.models.kinds.lora import linear_maps
 
         if self.evaluated is None:
             return

@@ -1,7 +1,7 @@
 """PNN: progressive neural networks (Rusu et al. 2016, arXiv 1606.04671), as released with ELLE.
 
 Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every level; see
-benchmark/models/progressive.py. Every domain is evaluated on its own column, so nothing is forgotten.
+benchmark/models/kinds/progressive.py. Every domain is evaluated on its own column, so nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ class PNN(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model
-        from benchmark.models.progressive import ProgressiveModel
+        from benchmark.models.kinds.progressive import ProgressiveModel
 
         return ProgressiveModel.grown(model, stage.build(stage.ladder[0]), self.lateral)

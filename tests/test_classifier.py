@@ -26,8 +26,8 @@ from benchmark.downstream.classifier import (
 from benchmark.downstream.finetune import Trainer, score, score_all
 from benchmark.downstream.tasks import Example, TaskData, metric
 from benchmark.models import build
-from benchmark.models.lora import LoraModel
-from benchmark.models.progressive import ProgressiveModel
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.tasks import Prompt

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.models import LanguageModel, build, dropout
-from benchmark.models.dropout import Dropout, attention, drop
+from benchmark.models import LanguageModel, build
+from benchmark.models import fast_operators as dropout
+from benchmark.models.fast_operators import Dropout, attention, drop
 
 ARCHITECTURES = ("bert", "bert_preln", "gpt")
 

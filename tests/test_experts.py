@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 
@@ -19,8 +18,7 @@ import methods
 from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE
 from benchmark.models import LanguageModel, build, load
-from benchmark.models.experts import FILE, ExpertModel, load_column
-from benchmark.settings.base import ConfigError
+from benchmark.models.kinds.experts import ExpertModel, load_column
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Training
 from benchmark.training.learner import Learner
@@ -184,14 +182,3 @@ def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:
     encoder: nn.Module = load_column(tmp_path / "model", "web").double()
     padded, mask = F.pad(tokens[:, :8], (0, 3)), torch.arange(11).expand(4, 11) < 8
     torch.testing.assert_close(encoder(padded, mask)[:, :8], model.hidden(tokens[:, :8], of(1)))
-
-
-def test_experts_that_are_numbered_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the message; not one expert is made for a number that a file holds."""
-    mixture(plain("gpt"), 3).save(tmp_path / "model", tokenizer())
-    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
-    file = tmp_path / "model" / FILE
-    save_file({name.replace("experts.1.", "experts.999999999."): one for name, one in load_file(file).items()}, file)
-    monkeypatch.setattr(ExpertModel, "add", lambda *_: pytest.fail("experts are made"))
-    with pytest.raises(ConfigError, match="numbered 0, 999999999, not from 0 on"):
-        load(tmp_path / "model")

@@ -25,9 +25,9 @@ from benchmark.files import CHECKSUMS
 from benchmark.instruments.checkpoints import evaluate_text, export_model, on_text, open_folder
 from benchmark.instruments.tiny_runs import tiny_config
 from benchmark.models import LanguageModel, architectures, build, load
-from benchmark.models.experts import ExpertModel
-from benchmark.models.lora import LoraModel
-from benchmark.models.progressive import ProgressiveModel
+from benchmark.models.kinds.experts import ExpertModel
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.models.start_model import started
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names

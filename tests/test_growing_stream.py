@@ -14,7 +14,6 @@ from benchmark import records
 from benchmark.data.tokenizer import EOS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import build, load
-from benchmark.models.prompts import meet
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import ask_once_a_row, stage_keys
@@ -121,8 +120,8 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
     model, again = (build(architecture, 1, 16, Vocabulary(40, ("a",)), 18, head_size=16) for _ in range(2))
     again.load_state_dict(model.state_dict())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    meet(model, ("a", "b", "c"), seed=7)
-    meet(again, ("a", "b", "c"), seed=7)
+    model.meet(("a", "b", "c"), seed=7)
+    again.meet(("a", "b", "c"), seed=7)
     after = model.state_dict()
     assert model.vocabulary.size == model.network.config.vocab_size == 43
     for name, tensor in before.items():
@@ -130,10 +129,10 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
         assert after[name][: len(tensor)].equal(tensor), name
     embedding = model.network.get_input_embeddings().weight
     assert 0.01 < embedding[41:].std() < 0.03 and embedding.requires_grad
-    meet(model, ("a",), seed=8)
+    model.meet(("a",), seed=8)
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="met a cannot go on with b"):
-        meet(model, ("b",), seed=7)
+        model.meet(("b",), seed=7)
 
 
 def records_of(run: Run) -> records.RunRecords:

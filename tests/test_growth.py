@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import BertConfig, BertForSequenceClassification
 
-from benchmark.models.growth import grow
-from benchmark.models.growth_layout import places
+from benchmark.models.growth import grow, places
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from tests.support.small_networks import (
@@ -246,16 +245,6 @@ def test_errors_say_what_is_possible() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             grow(old, *arguments)
-    options: list[tuple[dict[str, Any], str]] = [
-        ({"mode": "magic"}, "'magic'; choose from exact, fpi"),
-        ({"copy": "middle"}, "'middle'; choose from new, first, last"),
-        ({"noise": 0.1}, "exact growth has none"),
-        ({"mode": "fpi", "noise": -1.0}, "must not be negative"),
-        ({"copied": [2]}, r"copied layers \[2\] of a model with layers 0 to 1"),
-    ]
-    for option, message in options:
-        with pytest.raises(ConfigError, match=message):
-            grow(old, 3, 16, **option)
     classifier = BertForSequenceClassification(
         BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     )

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.growth import grow
-from benchmark.models.growth_layout import architecture_of, heads, places
+from benchmark.models.growth import architecture_of, grow, heads, places
 from tests.support.small_networks import CAUSAL, PRE_NORM, RMS_FAMILIES, TOKENS, exact_norms, network
 
 LADDER: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))

@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models import architectures
-from benchmark.models.growth import grow
-from benchmark.models.growth_exact import Exact
-from benchmark.models.growth_layout import places
-from benchmark.models.growth_width import Fpi, Heads, NoiseScale
-from benchmark.models.layout import Affine
+from benchmark.models.architecture import Affine
+from benchmark.models.growth import grow, places
+from benchmark.models.growth.exact import Exact
+from benchmark.models.growth.width import Fpi, Heads, NoiseScale
 from tests.support.small_networks import FAMILIES, difference, network
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "fpi.json"

@@ -209,7 +209,7 @@ def reads_whole(tree: ast.AST) -> set[str]:
 
 
 READ_WHOLE = {
-    "benchmark.models.growth_width": {"read"},  # a place in a network, no file
+    "benchmark.models.growth.width": {"read"},  # a place in a network, no file
     "benchmark.jobs.study": {"read"},  # of an archive in memory, which has a limit; and what git says of an error
 }
 

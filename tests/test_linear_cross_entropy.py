@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, build, transformer
-from benchmark.models.linear_cross_entropy import linear_cross_entropy
-from benchmark.models.lora import LoraModel
-from benchmark.models.progressive import ProgressiveModel
+from benchmark.models.fast_operators import linear_cross_entropy
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
 
 VOCABULARY = Vocabulary(61, ("a", "b"))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
@@ -17,8 +16,8 @@ import methods
 from benchmark import records
 from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import Lab
-from benchmark.models import LanguageModel, build, load, lora, transformer
-from benchmark.models.lora import AdaptedLinear, LoraModel, load_column
+from benchmark.models import LanguageModel, build, load, transformer
+from benchmark.models.kinds.lora import AdaptedLinear, LoraModel, load_column
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
@@ -202,14 +201,3 @@ def test_a_network_to_fine_tune(architecture: str, tmp_path) -> None:
         short = model.hidden(tokens[[1], :7], of(index, 1))
         torch.testing.assert_close(encoder(tokens, torch.ones_like(tokens)), hidden, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(encoder(padded, mask)[1, :7], short[0], rtol=1e-4, atol=1e-5)
-
-
-def test_adapters_that_are_numbered_without_end_are_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the message; not one adapter is made for a number that a file holds."""
-    adapted("gpt").save(tmp_path / "model", tokenizer())
-    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
-    file = tmp_path / "model" / lora.FILE
-    save_file({re.sub(r"^1\.", "999999999.", name): value for name, value in load_file(file).items()}, file)
-    monkeypatch.setattr(LoraModel, "add", lambda *_, **__: pytest.fail("adapters are made"))
-    with pytest.raises(ConfigError, match="numbered 0, 999999999, not from 0 on"):
-        load(tmp_path / "model")

@@ -12,9 +12,8 @@ import torch
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
-from benchmark.models.growth import grow
-from benchmark.models.growth_layout import places
-from benchmark.models.layout import Place
+from benchmark.models.architecture import Place
+from benchmark.models.growth import grow, places
 
 LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")
 

@@ -17,7 +17,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
-from benchmark.models.lora import linear_maps
+from benchmark.models.kinds.lora import linear_maps
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -13,7 +11,6 @@ from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
     MistralConfig,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
 )
@@ -269,21 +266,3 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
     with pytest.raises(ConfigError, match="that this benchmark has written"):
         load(tmp_path / "foreign")
-
-
-@pytest.mark.parametrize("architecture", architecture_names())
-def test_a_size_without_bounds_is_refused_before_anything_is_built(
-    architecture: str, tokenizer: Tokenizer, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Oracle: the bounds of a suite's sizes, under the name of the architecture and under the one of all; nothing may
-    be built with a thousand million layers."""
-    small(architecture, tokenizer, prompts=False).save(tmp_path / "model", tokenizer)
-    (tmp_path / "model" / "files.json").unlink()  # a folder that somebody hands over
-    content = json.loads((tmp_path / "model" / "config.json").read_text())
-    monkeypatch.setattr(PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("it is built"))
-    layers = "n_layer" if "n_layer" in content else "num_hidden_layers"
-    general = ("num_hidden_layers", "hidden_size")
-    for name, value in ((layers, 10**9), *((name, 10**9) for name in general), (layers, -1), (layers, "2")):
-        (tmp_path / "model" / "config.json").write_text(json.dumps({**content, name: value}))
-        with pytest.raises(ConfigError, match=f"{name} is {value!r}, which is no whole number from 1 to 1"):
-            load(tmp_path / "model")

@@ -13,7 +13,6 @@ import methods
 from benchmark import records
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import load
-from benchmark.models.part_names import part_names
 from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
@@ -111,7 +110,7 @@ def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> 
     lab = Lab("naive", methods.build, tmp_path)
     stage = lab.run(config, "run").config.model.ladder[-1]
     model = trainable_stage(config, 2, lab.run(config, "run").stream).build(stage)
-    names = set(part_names(model).values())
+    names = set(model.part_names().values())
     assert len(names) == len(list(model.parameters()))
     assert {name.split(".")[1] for name in names if name.startswith("layers.")} == {"0", "1"}
     assert "embeddings.0.weight" in names

@@ -19,7 +19,7 @@ from benchmark import records
 from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import LanguageModel, build, load
-from benchmark.models.progressive import (
+from benchmark.models.kinds.progressive import (
     AdapterLateral,
     Kind,
     LinearLateral,

@@ -20,7 +20,7 @@ from benchmark import records
 from benchmark.data import documents, text_files
 from benchmark.errors import shown
 from benchmark.models.growth import grow
-from benchmark.models.growth_maps import counts, expansion, plan_layers
+from benchmark.models.growth.width import counts, expansion, plan_layers
 from benchmark.record_checks import decode, kinds_of
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite, parse_seeds, parse_set

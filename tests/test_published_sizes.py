@@ -11,7 +11,7 @@ from transformers.models.auto import CONFIG_MAPPING
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, architectures
-from benchmark.models.growth_layout import places
+from benchmark.models.growth import places
 
 
 def shape(model_type: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any) -> Any:

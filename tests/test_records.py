@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from analysis.study import end
-from benchmark import records
+from benchmark import models, records
 from benchmark.instruments.track import points
 from benchmark.jobs import study
 from benchmark.jobs.study import _ended
-from benchmark.models import of_stage
 from benchmark.record_checks import MOST, SHAPES
 from benchmark.records import RecordsError
 from benchmark.run_description import (
@@ -315,7 +314,7 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
         next(_ended(run)).done,
         records.last(path, "done"),
         Store(tmp_path).last_of_stage("a", "done")["done"],
-        of_stage._done(path.parent),
+        models._done(path.parent),
     ]
     assert [line and line.get("weights") for line in found] == ["last"] * 5
     assert study._weights(path.read_bytes()) == study._hash_of(Store(tmp_path), "a") == "last"

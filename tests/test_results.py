@@ -22,8 +22,7 @@ from benchmark.errors import UserError
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
-from benchmark.models import load
-from benchmark.models.weights import weights_hash
+from benchmark.models import load, weights_hash
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.store import Store, recorded_stages

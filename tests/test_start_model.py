@@ -323,11 +323,7 @@ def of_another_shape(weights: dict[str, torch.Tensor]) -> None:
     weights["transformer.h.0.mlp.c_fc.bias"] = torch.zeros(3)
 
 
-def without_a_number(weights: dict[str, torch.Tensor]) -> None:
-    weights["transformer.h.0.mlp.c_fc.bias"][7] = torch.nan
-
-
-@pytest.mark.parametrize("damage", [lacking, of_another_shape, without_a_number])
+@pytest.mark.parametrize("damage", [lacking, of_another_shape])
 def test_a_dry_run_refuses_the_start_model_that_a_run_refuses(
     damage: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,8 @@ from benchmark.data.corpus import DataError
 from benchmark.data.tokenizer import PAD, Special, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
-from benchmark.models import architectures, experts, lora, progressive, saved_tokenizer
-from benchmark.models.dropout import use_fast_dropout
+from benchmark.models import architectures, kind_of, saved_tokenizer
+from benchmark.models.fast_operators import use_fast_dropout
 from benchmark.models.transformer import check_files, configuration
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
@@ -102,9 +102,8 @@ class SavedModel:
         A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
         for each domain is fine-tuned with those of `domain`, one with experts with all of them.
         """
-        for kind in (progressive, lora, experts):
-            if (self.folder / kind.FILE).is_file():
-                return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
+        if kind := kind_of(self.folder):
+            return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
         check_files(self.folder)
         with _quiet():  # that the head is new is no news
             network = AutoModelForSequenceClassification.from_pretrained(

@@ -19,8 +19,8 @@ from benchmark.downstream import discriminator, examples
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
+from benchmark.models import load_evaluated
 from benchmark.models.devices import accelerators
-from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import Score
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task

@@ -15,7 +15,6 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from torch import Tensor
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from benchmark.data import corpus
@@ -25,15 +24,12 @@ from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, experts, lora, progressive, saved_tokenizer
+from benchmark.models import LanguageModel, kinds, load_verified, saved_tokenizer
 from benchmark.models.devices import own_device
+from benchmark.models.export import plain_model
 from benchmark.models.growth import Mode, grow
-from benchmark.models.lora import LoraModel
-from benchmark.models.of_stage import load_left
-from benchmark.models.plain import plain
+from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import configuration, load_network
-from benchmark.models.weight_files import SHARD, WeightFiles
-from benchmark.models.weights import logits_of, random_rows
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
@@ -145,7 +141,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
                 "stage that it was exported from"
             )
         return model, tokenizer
-    model = load_left(folder)
+    model = load_verified(folder)
     bpe = saved_tokenizer.read(folder, model.vocabulary)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
@@ -201,21 +197,20 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
     if push is not None:
         _check_repository(push)
     folder = _model_folder(stage)
-    if (folder / progressive.FILE).is_file():
+    if kinds.name_of(folder) == "progressive":
         raise ConfigError(
             f"cannot export {stage}: it has columns (PNN), and transformers has no such model: export that of another "
             f"method, or {folder / 'column_0'}, the network of its first domain"
         )
-    if (folder / experts.FILE).is_file():
+    if kinds.name_of(folder) == "experts":
         raise ConfigError(
             f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
             "another method"
         )
-    model = load_left(folder)
+    model = load_verified(folder)
     domain = _domain(model, stage, prompt)
     card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
-    network, saved = plain(model, saved_tokenizer.read(folder, model.vocabulary), domain)
-    logits_of(network, random_rows(network, 1), folder)
+    network, saved = plain_model(model, saved_tokenizer.read(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
@@ -266,6 +261,7 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
 
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
+COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OF_THE_SIZE = (
     "*.safetensors",
     "*.bin",
@@ -274,6 +270,13 @@ OF_THE_SIZE = (
     discriminator.FILE,
     CHECKSUMS,
 )  # no other file is
+
+
+PARTS = {
+    "progressive": "columns (PNN), whose sizes are those of its network: grow the model of another method",
+    "experts": "experts (Lifelong-MoE), whose sizes are those of its network: grow the model of another method",
+    "lora": "adapters (LoRA): grow what `run_all.py export` makes of it, where they are in the weights",
+}
 
 
 @dataclass(frozen=True)
@@ -305,30 +308,18 @@ def grow_checkpoint(
 
     Both models lie in their folders' files, of which memory holds what is being worked on. Files are as large as those
     of `checkpoint` where it has several.
-
-    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
     cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
     grown, DataError for the text.
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
-    for file, kind, cure in (
-        (progressive.FILE, "columns (PNN)", "grow the model of another method"),
-        (experts.FILE, "experts (Lifelong-MoE)", "grow the model of another method"),
-        (lora.FILE, "adapters (LoRA)", "grow what `run_all.py export` makes of it, where they are in the weights"),
-    ):
-        if (checkpoint / file).is_file():
-            raise ConfigError(f"cannot grow {checkpoint}: it has {kind}, whose sizes are those of its network: {cure}")
+    if kind := kinds.name_of(checkpoint):
+        raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
     network = opened.model.network if opened else _network(checkpoint)
-    rows = _rows_of(opened) if opened else random_rows(network, COMPARED, seed)
-    before = _measured(network, rows, opened, checkpoint)
-    with whole_folder(out) as folder, tqdm(unit=" weights", unit_scale=True, disable=None) as bar:
-
-        def progress(done: int, of: int) -> None:
-            bar.total = of
-            bar.update(done - bar.n)
-
+    rows = _rows_of(opened) if opened else _random_rows(network, seed)
+    before = _measured(network, rows, opened)
+    with whole_folder(out) as folder:
         grown, record = grow(
             network.cpu(),
             layers,
@@ -337,8 +328,8 @@ def grow_checkpoint(
             noise=0.0 if mode == "exact" else 0.01,
             seed=seed,
             calibration=rows if opened else None,
-            files=WeightFiles(folder, _shard(checkpoint), progress),
         )
+        grown.save_pretrained(folder)
         for path in checkpoint.iterdir():
             if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
                 shutil.copy2(path, folder)
@@ -346,7 +337,7 @@ def grow_checkpoint(
         del network
         if opened:
             opened.model.set_network(grown)
-        after = _measured(grown, rows, opened, checkpoint)
+        after = _measured(grown, rows, opened)
     perplexities = (before[1], after[1]) if opened else None
     moved = max(
         (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
@@ -357,13 +348,15 @@ def grow_checkpoint(
 def _network(checkpoint: Path) -> PreTrainedModel:
     """The network in a folder; the model of a stage is held against its records, as `open_folder` does."""
     if "text_vocabulary" in configuration(checkpoint):
-        load_left(checkpoint)
+        load_verified(checkpoint)
     return load_network(checkpoint)
 
 
-def _shard(checkpoint: Path) -> int:
-    sizes = [file.stat().st_size for file in checkpoint.glob("*.safetensors")]
-    return max(sizes) if len(sizes) > 1 else SHARD
+def _random_rows(network: PreTrainedModel, seed: int) -> Tensor:
+    """Short rows (COMPARED, columns) of ids that the network has."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = min(COLUMNS, network.config.max_position_embeddings // 2)
+    return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
 
 
 def _rows_of(opened: ModelOnText) -> Tensor:
@@ -373,9 +366,7 @@ def _rows_of(opened: ModelOnText) -> Tensor:
 
 
 @torch.no_grad()
-def _measured(
-    network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None, checkpoint: Path
-) -> tuple[list[Tensor], float]:
+def _measured(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
-    logits = logits_of(network, rows[:COMPARED], checkpoint)
+    logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
     return logits, opened.perplexity(opened.newest) if opened else 0.0

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from benchmark import records
 from benchmark.models import LanguageModel
-from benchmark.models.lora import LoraModel
+from benchmark.models.kinds.lora import LoraModel
 from benchmark.record_lines import DoneLine, EvaluationLine, StageLine
 from benchmark.run_description import RunLine
 from benchmark.store import Store, run_line

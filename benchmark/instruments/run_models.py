@@ -13,9 +13,8 @@ from pathlib import Path
 from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.locks import Lease
-from benchmark.models import LanguageModel
+from benchmark.models import LanguageModel, load_evaluated
 from benchmark.models.devices import own_device
-from benchmark.models.of_stage import load_evaluated
 from benchmark.record_lines import GrowthRecord, LineOfStage
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig

@@ -1,11 +1,17 @@
-"""Language models, how they grow, and the model in any folder that a run wrote."""
+"""Language models, how they grow, and the models in the folders that a run wrote."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from benchmark.models import experts, lora, progressive, transformer
-from benchmark.models.transformer import LanguageModel, build
+from benchmark import records
+from benchmark.files import DamagedFile
+from benchmark.models import kinds, transformer
+from benchmark.models.transformer import LanguageModel, build, weights_hash
 
-__all__ = ["LanguageModel", "build", "load"]
+__all__ = ["LanguageModel", "build", "weights_hash"]
+
+RECORDED = {"model": "weights", "trained": "trained"}  # the field with its hash, by the name of its folder
 
 
 def load(folder: Path | str) -> LanguageModel:
@@ -14,7 +20,42 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model, or a damaged one.
     """
     with transformer.naming_damage(Path(folder)):
-        for kind in (progressive, lora, experts):
-            if (Path(folder) / kind.FILE).is_file():
-                return kind.load(folder)
-        return transformer.load(folder)
+        kind = kind_of(Path(folder))
+        return kind.load(folder) if kind else transformer.load(folder)
+
+
+def kind_of(folder: Path) -> Any:
+    """The module of the kind of model in a folder, imported only now; None where it is a network alone."""
+    name = kinds.name_of(folder)
+    return name and import_module(f"benchmark.models.kinds.{name}")
+
+
+def load_evaluated(stage: Path) -> LanguageModel:
+    """The model that the stage in this folder was evaluated with. Raises DamagedFile, as `load_verified` does."""
+    return load_verified(stage / "model")
+
+
+def load_trained(stage: Path) -> LanguageModel:
+    """The model that the next stage goes on from: the evaluated one, unless the records name another."""
+    evaluated = load_evaluated(stage)  # a method may ask for it, too, and then the clock runs
+    return load_verified(stage / "trained") if _done(stage).get("trained") else evaluated
+
+
+def load_verified(folder: Path) -> LanguageModel:
+    """The model in a folder, held against the records of the stage that left it there, if one did.
+
+    Raises DamagedFile, and ConfigError as `load` does.
+    """
+    stage, name = folder.absolute().parent, folder.absolute().name
+    weights = _done(stage).get(RECORDED[name]) if name in RECORDED else None
+    cure = f"restore it from a copy, or delete {stage} to train that stage again"
+    if weights and not folder.is_dir():
+        raise DamagedFile(f"{folder} is missing: {cure}")
+    model = load(folder)
+    if weights and weights_hash(model) != weights:
+        raise DamagedFile(f"{folder} is not the model that {stage / records.STAGE_FILE} names by its hash: {cure}")
+    return model
+
+
+def _done(stage: Path) -> dict[str, Any]:
+    return records.last(stage / records.STAGE_FILE, "done") or {}

@@ -19,9 +19,8 @@ from transformers import AutoConfig
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import CHECKSUMS, expanded, sha256
 from benchmark.models import architectures
-from benchmark.models.growth_layout import width_step
-from benchmark.models.left_out import INDEX, check_places
-from benchmark.models.transformer import LanguageModel, check_sizes, configuration, load_network, naming_damage
+from benchmark.models.growth import width_step
+from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Growth, Model, RunConfig, Size, Start
@@ -152,27 +151,17 @@ def _configuration(folder: Path) -> Any:
         raise ConfigError(f"model.start: the model in {folder} {' and '.join(reasons)}; take another")
     model_type = str(content.get("model_type"))
     try:
-        family = architectures.of(model_type).family(model_type)
+        architectures.of(model_type)
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
     with naming_damage(folder):
-        check_sizes(content, family)
-        known = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if known.num_attention_heads > known.hidden_size:
-            raise ValueError(f"{known.num_attention_heads} heads for a hidden size of {known.hidden_size} cannot be")
-        return known
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-@functools.cache
 def _check_weights(folder: Path) -> None:
-    """Raise ConfigError for weights that are missing, cut short or not what their headers say, before a job is made.
-
-    All tensors are looked at when they are read.
-    """
-    files = set(folder.glob("*.safetensors"))
-    with naming_damage(folder):
-        named = check_places(folder, configuration(folder))
-    for path in sorted(files | {path for path in named if not path.name.endswith(INDEX)}):
+    """Raise ConfigError for weights that are missing or cut short, before a job is made."""
+    files = sorted(folder.glob("*.safetensors"))
+    for path in files:
         with naming_damage(path), safe_open(path, framework="pt"):
             pass
     if not files:

@@ -6,11 +6,12 @@ positions of a row, D hidden size, V vocabulary, V_text its part without prompts
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
-from collections.abc import Iterator, Mapping, Set
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ from transformers.utils import logging as transformers_logging
 
 from benchmark.data.tokenizer import Special, Vocabulary
 from benchmark.errors import UserError
-from benchmark.files import check_checksums, only_files, read_text, unique, whole_folder, write_checksums
-from benchmark.models import architectures, left_out
+from benchmark.files import check_checksums, read_text, whole_folder, write_checksums
+from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.dropout import use_fast_dropout
-from benchmark.models.linear_cross_entropy import linear_cross_entropy
+from benchmark.models.devices import kept_random_numbers
+from benchmark.models.fast_operators import linear_cross_entropy, use_fast_dropout
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
 from benchmark.settings.base import ConfigError
 
@@ -36,8 +37,11 @@ transformers_logging.disable_progress_bar()  # its bars would tear the progress 
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
-# sizes in a config.json, as a suite may have them
-MOST = {"num_hidden_layers": 10_000, "hidden_size": 1_000_000, "num_attention_heads": 1_000_000}
+# Tensors of published files that no network of today computes with: buffers that older versions saved, and the pooler,
+# which language models do without
+NEEDLESS = re.compile(
+    r"(^|\.)(rotary_emb|pooler)\.|(^|\.)(position_ids|token_type_ids)$|(^|\.)(attn|attention)\.(masked_)?bias$"
+)
 
 
 class LanguageModel(nn.Module):
@@ -169,6 +173,42 @@ class LanguageModel(nn.Module):
             )
         return logits
 
+    def meet(self, domains: Sequence[str], seed: int) -> None:
+        """Have a prompt row for each of `domains`, which begin with those that the model has met or are fewer.
+
+        New rows are drawn as the other embeddings were, by `seed` alone; torch's generator is left as it was. Rows of
+        domains that are not named are dropped. Nothing else of the model depends on how many rows there are: no
+        softmax contains them.
+        """
+        before = self.vocabulary
+        known = min(len(before.domains), len(domains))
+        if before.domains[:known] != tuple(domains[:known]):
+            raise ValueError(f"a model that met {', '.join(before.domains)} cannot go on with {', '.join(domains)}")
+        if before.domains == tuple(domains):
+            return
+        self.vocabulary = replace(before, domains=tuple(domains))
+        trainable = next(self.network.get_input_embeddings().parameters()).requires_grad
+        with kept_random_numbers(next(self.parameters()).device):
+            torch.manual_seed(seed)
+            self.network.resize_token_embeddings(self.vocabulary.size, mean_resizing=False)
+        for part in (self.network.get_input_embeddings(), self.network.get_output_embeddings()):
+            part.requires_grad_(trainable)
+            part.zero_grad()  # a gradient left from before has fewer rows
+        self.set_network(self.network)
+
+    def part_names(self) -> dict[str, str]:
+        """What each parameter is called in every architecture that has it, by its name in the model.
+
+        A parameter of the i-th transformer layer is `layers.i.` and what its architecture calls it there, one of an
+        embedding table `embeddings.j.` likewise, where the tables are of tokens, positions and types, as far as there
+        are such. All others keep their names.
+        """
+        places = {f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))}
+        tables = self.architecture.places(self.network).tables
+        places |= {f"embeddings.{j}": table.module for j, table in enumerate(tables)}
+        known = {id(p): f"{place}.{name}" for place, part in places.items() for name, p in part.named_parameters()}
+        return {name: known.get(id(parameter), name) for name, parameter in self.named_parameters()}
+
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
         """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only once all is written.
 
@@ -271,9 +311,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             "save the model again with a transformers of today"
         )
     with naming_damage(folder):
-        check_sizes(config, family)
-        left_out.check_places(folder, config)
-        network, told = family.from_pretrained(
+        network, report = family.from_pretrained(
             folder,
             attn_implementation="sdpa",
             local_files_only=True,
@@ -281,95 +319,37 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        ours = "text_vocabulary" in config  # a published model may have heads that are not used here
-        wrong = {kind: told[f"{kind}_keys"] for kind in ("missing", *["unexpected"] * ours)}
-        for kind, names in wrong.items():
+        unread = report["unexpected_keys"]
+        if "text_vocabulary" not in config:  # a published model may have heads that are not used here
+            unread = [name for name in unread if _is_of_body(network, name)]
+        for kind, names in (("missing", report["missing_keys"]), ("not described by config.json", unread)):
             if names:
                 raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
-        left_out.check_tensors(folder, network, told["unexpected_keys"])
-    check_finite(folder, network.state_dict())
     return network
 
 
-def check_sizes(config: Mapping[str, Any], family: Any) -> None:
-    """Raise ValueError for sizes in a config.json that no suite could have: what they ask for is built without end.
-
-    And for an epsilon with which norms would be NaN, or nothing of what they norm.
-    """
-    epsilon = architectures.of(family.config_class.model_type).epsilon
-    if epsilon in config and not (isinstance(config[epsilon], int | float) and 0 < config[epsilon] <= 1):
-        raise ValueError(f"{epsilon} is {config[epsilon]!r:.40}, which is no number above 0 and up to 1")
-    of_family = family.config_class.attribute_map
-    for key, most in MOST.items():
-        for name in {key, of_family.get(key, key)} & config.keys():
-            if not (isinstance(config[name], int) and 1 <= config[name] <= most):
-                raise ValueError(f"{name} is {config[name]!r:.40}, which is no whole number from 1 to {most:,}")
-
-
-def count_parts(folder: Path, numbers: Set[str]) -> int:
-    """How many parts a model has beside its network, whose tensors have these numbers. Raises ConfigError for a gap."""
-    if numbers != set(map(str, range(len(numbers)))):
-        raise ConfigError(
-            f"{folder}: parts of the model are numbered {', '.join(sorted(numbers))[:80]}, not from 0 on: restore the "
-            "folder from a copy"
-        )
-    return len(numbers)
-
-
-def check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError for a tensor with a number that is none, or with no bounds: all that follows would be neither.
-
-    The least and the greatest number are looked for, which takes no memory.
-    """
-    for name, tensor in tensors.items():
-        bounds = tensor.aminmax() if tensor.is_floating_point() and tensor.numel() else ()
-        if not all(bound.isfinite() for bound in bounds):
-            raise ConfigError(
-                f"{folder}: tensor {name} holds NaN or infinity, and all that is computed with it would: restore the "
-                "folder from a copy, or take another model"
-            )
+def _is_of_body(network: PreTrainedModel, name: str) -> bool:
+    """Whether a tensor without a place in a network would change what the network computes, if it had one."""
+    parts = {name for name, _ in network.base_model.named_children()}
+    inside = name.startswith(f"{network.base_model_prefix}.") or name.partition(".")[0] in parts
+    modules = {name for name, _ in network.named_modules() if name}
+    return (inside or name.rpartition(".")[0] in modules) and not NEEDLESS.search(name)
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says. Raises ConfigError where none can be read, DamagedFile for a pipe.
-
-    Whoever opens a model asks this first.
-    """
-    only_files(folder)
+    """What a model's config.json says. Raises ConfigError where none can be read."""
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
-        content = json.loads(read_text(path), parse_float=_finite, parse_constant=_finite, object_pairs_hook=unique)
-        wrong = _flaw(content)
-    except (ValueError, RecursionError) as error:
-        wrong = f"{type(error).__name__}: {error!s:.100}"
-    if wrong:
-        raise ConfigError(f"{path} is damaged ({wrong}): restore it from a copy")
-    return content
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text:.40} is no finite number")
-    return number
-
-
-def _flaw(content: Any) -> str:
-    """What is wrong with a model's configuration; empty where nothing is."""
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error!s:.100}): restore it from a copy") from None
     if not isinstance(content, dict):
-        return "it holds no object"
-    if "text_vocabulary" in content:  # a model of ours
-        prompts, domains = content.get("prompts"), content.get("domains")
-        if not isinstance(prompts, bool):
-            return f"prompts is {prompts!r:.40}, neither true nor false"
-        if not (isinstance(domains, list) and all(isinstance(one, str) for one in domains)):
-            return f"domains are {domains!r:.60}, no list of names"
-        if len(set(domains)) < len(domains):
-            return f"domains {domains!r:.60} name one twice"
-    return ""
+        raise ConfigError(f"{path} is damaged (it holds no object): restore it from a copy")
+    return content
 
 
 @contextmanager
@@ -380,9 +360,9 @@ def naming_damage(folder: Path) -> Iterator[None]:
     except (UserError, MemoryError, PermissionError):  # of another user: a copy would be no cure
         raise
     except Exception as error:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
-            f"{folder}: the model in it is damaged or incomplete ({told[:200]}): restore the folder from a copy; a "
+            f"{folder}: the model in it is damaged or incomplete ({reason[:200]}): restore the folder from a copy; a "
             "stage of a run is trained again once its folder is deleted"
         ) from error
 
@@ -392,3 +372,12 @@ def check_files(folder: Path) -> None:
     check_checksums(
         folder, "restore the folder from a copy; a run's stage is trained again if its folder in `stages` is removed"
     )
+
+
+def weights_hash(model: nn.Module) -> str:
+    """The sha256 of the names, types, shapes and values of all parameters and buffers that are saved, by name."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
-from benchmark.models import LanguageModel
-from benchmark.models.of_stage import load_evaluated
+from benchmark.models import LanguageModel, load_evaluated
 from benchmark.record_lines import LineOfStage
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions

@@ -22,11 +22,9 @@ from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
-from benchmark.models import LanguageModel, architectures, load
+from benchmark.models import LanguageModel, architectures, load, load_trained, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
-from benchmark.models.of_stage import load_trained
 from benchmark.models.start_model import load_start
-from benchmark.models.weights import weights_hash
 from benchmark.run_description import RunLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig

@@ -11,7 +11,6 @@ import numpy as np
 from torch import Tensor
 
 from benchmark.models import LanguageModel, build
-from benchmark.models.prompts import meet
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.keys import stage_of
@@ -56,7 +55,7 @@ def trainable_stage(
         if load_previous is None:
             raise ValueError("the first stage has no model before it: copy the one that start_stage is given")
         before = load_previous()
-        meet(before, stage.domains, stage.seed)
+        before.meet(stage.domains, stage.seed)
         return before.eval()
 
     stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows, previous=previous)
@@ -86,7 +85,7 @@ class StageInputs:
 
         The model has met the new domain then.
         """
-        meet(self.model, self.stage.domains, self.stage.seed)
+        self.model.meet(self.stage.domains, self.stage.seed)
         self.model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
         self.model.to(self.world.device).train()
         if self.method.evaluated is not None:

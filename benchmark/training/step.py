@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models.devices import kept_random_numbers, seed_random_numbers
-from benchmark.models.part_names import part_names
 from benchmark.settings.base import ConfigError
 from benchmark.training.learner import Elapsed, Learner
 from benchmark.training.method import Phase, get_state, set_state
@@ -61,7 +60,7 @@ class Stepper:
     def __init__(self, inputs: StageInputs, phase: Phase, number: int, known: Moments | None = None) -> None:
         self.inputs, self.phase, self.number, self._known = inputs, phase, number, known or {}
         self.method, self.training = inputs.method, inputs.config.training
-        names = part_names(inputs.model)
+        names = inputs.model.part_names()
         learns = [(names[name], p) for name, p in inputs.model.named_parameters() if p.requires_grad]
         of_each = factors([name for name, _ in learns], phase.rates, phase.name)
         self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]

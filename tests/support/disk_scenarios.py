@@ -18,9 +18,8 @@ from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums, write_json
 from benchmark.instruments.checkpoints import export_model, grow_checkpoint
-from benchmark.models import build, load
+from benchmark.models import build, load, weights_hash
 from benchmark.models.transformer import load_network
-from benchmark.models.weights import weights_hash
 from benchmark.settings.suite import Budget, Data, Domain, Tokenizer
 from benchmark.training import checkpoint
 from benchmark.training.clock import Clock

@@ -7,8 +7,7 @@ WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets eac
     "records": {"records.append"},
     "json": {"files.whole_file"},
     "model": {"files.whole_folder", "models.transformer._write"},
-    "grow": {"instruments.grow_checkpoint.grow_checkpoint"}
-    | {f"models.weight_files.{part}" for part in ("hold", "_begin", "_file")},
+    "grow": {"instruments.grow_checkpoint.grow_checkpoint"},
     "export": {"instruments.export_model.export_model"},
     "tokens": {"data.tokens._once", "data.tokens._tokenise", "data.tokens._write_ids"},
     "checkpoint": {"training.checkpoint.save"},

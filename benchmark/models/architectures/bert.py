@@ -12,8 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, Rober
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from benchmark.data.tokenizer import PAD
-from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
 
 
 class Bert(Architecture):

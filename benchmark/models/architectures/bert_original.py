@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertPooler
 
-from benchmark.models.architecture import Shape
+from benchmark.models.architecture import Network, Place, Shape
 from benchmark.models.architectures.bert import Bert
-from benchmark.models.layout import Network, Place
 
 
 class PooledHead(nn.Module):

@@ -6,9 +6,8 @@ from typing import Any
 
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormForMaskedLM
 
-from benchmark.models.architecture import Shape
+from benchmark.models.architecture import Attention, FeedForward, Layer, Shape
 from benchmark.models.architectures.bert import Bert
-from benchmark.models.layout import Attention, FeedForward, Layer
 
 
 class PreNormBert(Bert):

@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place, stacked
+from benchmark.models.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Place,
+    Shape,
+    Unrolled,
+    stacked,
+)
 
 
 class Gpt(Architecture):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
 
 
 class GptNeoX(Architecture):

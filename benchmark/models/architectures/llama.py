@@ -19,8 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
 
 
 class Llama(Architecture):

@@ -16,8 +16,17 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
 from benchmark.data.tokenizer import BOS, EOS
-from benchmark.models.architecture import Architecture, Shape, Unrolled
-from benchmark.models.layout import Attention, FeedForward, Layer, Network, Place, stacked
+from benchmark.models.architecture import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Place,
+    Shape,
+    Unrolled,
+    stacked,
+)
 
 
 class MeanOrFirstHead(nn.Module):

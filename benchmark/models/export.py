@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.models import lora, prompts
-from benchmark.models.lora import LoraModel
+from benchmark.models.kinds import lora
+from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.saved_tokenizer import renamed, without_prompts, wrapped
 from benchmark.models.transformer import LanguageModel
 from benchmark.settings.base import ConfigError
@@ -30,7 +30,7 @@ NEVER = -1e4  # a logit that leaves nothing to its token, and that half precisio
 
 
 @torch.no_grad()
-def plain(
+def plain_model(
     model: LanguageModel, tokenizer: Tokenizer, domain: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The network and the tokenizer with which transformers predicts as `model` does; `model` is used up.
@@ -47,7 +47,7 @@ def plain(
         model, domain = LanguageModel(lora.merged(model, index), vocabulary), None
     network: Any = model.network
     prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
-    prompts.meet(model, (), seed=0)
+    model.meet((), seed=0)
     tokenizer, row = without_prompts(tokenizer, vocabulary), None
     if domain is not None:
         row = _place(model, tokenizer, prompt)

@@ -24,10 +24,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
-from benchmark.models.progressive import domain_index, for_each
+from benchmark.models.kinds import FILES
+from benchmark.models.kinds.progressive import domain_index, for_each
 from benchmark.models.transformer import LanguageModel
 
-FILE = "adapters.safetensors"  # in the folder of a saved model, which is the frozen model's Hugging Face folder
+FILE = FILES["lora"]  # in the folder of a saved model, which is the frozen model's Hugging Face folder
 
 
 class Adapter(nn.Module):
@@ -132,8 +133,7 @@ def load(folder: Path | str) -> LoraModel:
     """The model that `LoraModel.save` wrote, in evaluation mode."""
     model = LoraModel(transformer.load(folder))
     saved = load_file(Path(folder) / FILE)
-    transformer.check_finite(Path(folder), saved)
-    for _ in range(transformer.count_parts(Path(folder), {name.partition(".")[0] for name in saved})):
+    for _ in {name.partition(".")[0] for name in saved}:
         model.add(rank=len(saved["0.0.down.weight"]))
     model.adapters.load_state_dict(saved)
     return model.eval()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy as copying
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmark.models.growth_advanced import Aki
-from benchmark.models.growth_exact import Calibration, Exact, silenced
-from benchmark.models.growth_layout import architecture_of, enlarged, epsilon, heads, placed, places, width_step
-from benchmark.models.growth_maps import Copy, plan_layers
-from benchmark.models.growth_padding import Padding
-from benchmark.models.growth_width import Fpi, NoiseScale, Width
-from benchmark.models.weight_files import WeightFiles
+from benchmark.models import architectures
+from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, Recipe
+from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
+from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.record_lines import GrowthRecord
 from benchmark.settings.base import ConfigError
 
@@ -37,7 +36,6 @@ def grow(
     copied: Sequence[int] = (),
     seed: int = 0,
     calibration: Tensor | None = None,
-    files: WeightFiles | None = None,
 ) -> tuple[PreTrainedModel, GrowthRecord]:
     """A larger copy of a language model of a known architecture; the given one stays as it is.
 
@@ -55,23 +53,20 @@ def grow(
         copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its last growth).
         calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
             multiples of its width fits the LM head's extra units.
-        files: where the larger network's weights are to lie; by default in memory, on the device of the given one.
 
     Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
     """
-    _check(network, layers, hidden_size, mode, noise, copy, copied)
+    _check(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
     plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
     width = _width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
-    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance, files)
+    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance)
     old, new = places(network), places(grown)
     wide = width.layers(old.layers, plan.sources)
     if mode == "exact":
         wide = silenced(wide, plan, architecture_of(network).post_norm)
     for place, weights in chain(placed(wide, new.layers), width.ends(old, new)):
         place.write(weights)
-        if files:
-            files.written(weights.weight)
 
     case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
     return grown, GrowthRecord(
@@ -159,9 +154,7 @@ def _case(
     return "closest", "; ".join(reasons)
 
 
-def _check(
-    network: PreTrainedModel, layers: int, hidden_size: int, mode: str, noise: float, copy: str, copied: Sequence[int]
-) -> None:
+def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
     config = network.config
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
@@ -176,19 +169,98 @@ def _check(
             f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
             f"{step}, such as {below} or {below + step}"
         )
-    if mode not in get_args(Mode):
-        raise ConfigError(f"unknown growth mode {mode!r}; choose from {', '.join(get_args(Mode))}")
-    if copy not in get_args(Copy):
-        raise ConfigError(f"unknown choice of layers to copy {copy!r}; choose from {', '.join(get_args(Copy))}")
-    if noise < 0 or (noise and mode != "fpi"):
-        raise ConfigError(
-            f"noise {noise} with mode {mode!r}: it must not be negative, and aki or exact growth has none"
-        )
-    if any(not 0 <= layer < config.num_hidden_layers for layer in copied):
-        raise ConfigError(
-            f"copied layers {list(copied)} of a model with layers 0 to {config.num_hidden_layers - 1}"
-            ": name layers that it has"
-        )
     fixed_depth = architecture_of(network).fixed_depth(config)
     if layers > config.num_hidden_layers and fixed_depth:
         raise ConfigError(f"cannot insert layers into this network: {fixed_depth}; grow its width only")
+
+
+def architecture_of(network: PreTrainedModel) -> Architecture:
+    """Raises ConfigError for what is no language model of a known architecture."""
+    architecture = architectures.of(network.config.model_type)
+    if type(network) not in architecture.families:
+        names = ", ".join(family.__name__ for family in architecture.families)
+        raise ConfigError(f"cannot grow a {type(network).__name__}; can grow: {names}")
+    return architecture
+
+
+def places(network: PreTrainedModel) -> Network[Place]:
+    """Where everything stands. Raises ConfigError for a network with other parts than a known language model's."""
+    architecture = architecture_of(network)
+    found = architecture.places(network)
+    known = {id(parameter) for place in found.parts() for parameter in place.module.parameters()}
+    other = [
+        name
+        for name, parameter in network.named_parameters()
+        if id(parameter) not in known and name not in architecture.unused
+    ]
+    if other:
+        raise ConfigError(
+            f"cannot grow this {type(network).__name__}: it has more than a plain one ({other[0]}): take another "
+            "method's"
+        )
+    return found
+
+
+def placed(layers: Iterable[Layer[Recipe]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
+    """The weights of layers, one after the other, and where they belong."""
+    for layer, into in zip(layers, new, strict=True):
+        norm = into.attention.norm
+        if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
+            yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
+            into.attention.norm = None
+        for place, recipe in zip(into.parts(), layer.parts(), strict=True):
+            yield place, recipe()
+
+
+def epsilon(network: PreTrainedModel) -> float:
+    """The epsilon of the network's norms."""
+    return getattr(network.config, architecture_of(network).epsilon)
+
+
+def heads(config: Any) -> Heads:
+    """The attention heads of a network of this configuration."""
+    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Heads(size, groups, config.num_attention_heads // groups)
+
+
+def width_step(config: Any) -> int:
+    """What the hidden size of a larger network is a multiple of: heads, or groups of them, are copied whole."""
+    return config.hidden_size // math.gcd(config.hidden_size, heads(config).groups)
+
+
+def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
+    """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms.
+
+    `sources`: of each new layer the old one whose kind it has.
+    """
+    architecture = architecture_of(network)
+    config = copying.deepcopy(network.config)
+    old_size = config.hidden_size
+    for key in architecture.widths:
+        if getattr(config, key, None) is not None:  # GPT-2's feed-forward size: None stands for 4 D
+            setattr(config, key, getattr(config, key) * hidden_size // old_size)
+    config.num_hidden_layers = len(sources)
+    if getattr(config, "layer_types", None) is not None:  # which of them attend locally
+        config.layer_types = [config.layer_types[source] for source in sources]
+    setattr(config, architecture.epsilon, eps)
+    family: Any = type(network)
+    with torch.device("meta"):  # its initial weights would be overwritten: drawing them takes as long as the growth
+        larger = family(config)
+    larger.to(dtype=network.dtype).train(network.training)
+    for name, buffer in network.named_buffers():  # rotations and the like, which no size changes
+        owner, _, key = name.rpartition(".")
+        larger.get_submodule(owner)._buffers[key] = buffer.clone()
+    _hold(larger, network.device)
+    return larger
+
+
+def _hold(network: PreTrainedModel, device: torch.device) -> None:
+    """Give the parameters of a network without weights memory, tied ones the same. What is never written to is 0."""
+    held: dict[Tensor, nn.Parameter] = {}
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if parameter not in held:
+                    held[parameter] = nn.Parameter(torch.zeros_like(parameter, device=device))
+                module._parameters[name] = held[parameter]

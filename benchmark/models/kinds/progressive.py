@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from benchmark.files import read_text
 from benchmark.models import transformer
+from benchmark.models.kinds import FILES
 from benchmark.models.transformer import LanguageModel
 
-FILE = "progressive.json"  # in the folder of a saved model, beside the folder of each column
+FILE = FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"
 _INITIAL_STD = 0.02  # transformers' own for BERT and GPT, and that of the released code's columns
 
@@ -206,7 +207,6 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     laterals = nn.ModuleList(new_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
     names = set(laterals.state_dict())
     saved = load_file(folder / _LATERALS)
-    transformer.check_finite(folder, saved)
     laterals.load_state_dict({name: tensor for name, tensor in saved.items() if name in names})
     return ProgressiveModel(models, laterals, content["lateral"])
 

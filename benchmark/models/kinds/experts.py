@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
+from benchmark.models.kinds import FILES
 from benchmark.models.transformer import LanguageModel
 
-FILE = "experts.safetensors"  # in the folder of a saved model, which is the Hugging Face folder of its first experts
+FILE = FILES["experts"]  # in the folder of a saved model, which is the Hugging Face folder of its first experts
 EVERY = 2  # of so many layers the uppermost has experts
 CHOSEN = 2  # of the experts, for each token
 
@@ -140,9 +141,7 @@ def load(folder: Path | str) -> ExpertModel:
     """The model that `ExpertModel.save` wrote, in evaluation mode."""
     model = ExpertModel(transformer.load(folder))
     saved = load_file(Path(folder) / FILE)
-    transformer.check_finite(Path(folder), saved)
-    numbers = {name.split(".")[1] for name in saved if name.startswith("experts.")}
-    for _ in range(transformer.count_parts(Path(folder), numbers)):
+    for _ in {name.split(".")[1] for name in saved if name.startswith("experts.")}:
         model.add()
     for name, part in (("experts", model.experts), ("routers", model.routers)):
         part.load_state_dict({key.partition(".")[2]: value for key, value in saved.items() if key.startswith(name)})

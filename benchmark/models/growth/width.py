@@ -1,4 +1,5 @@
-"""Width growth: what every way of it has in common, and the paper's way (FPI).
+"""Which old unit and layer each new one comes from, what every way of growing in width has in common, and two of them:
+the paper's (FPI), and AKI.
 
 Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
 """
@@ -8,16 +9,92 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from benchmark.models.growth_maps import blocks, columns, counts, expansion
-from benchmark.models.layout import Affine, Attention, FeedForward, Layer, Network, Place, Recipe
+from benchmark.models.architecture import Affine, Attention, FeedForward, Layer, Network, Place, Recipe
 
 NoiseScale = Literal["absolute", "relative"]
+Copy = Literal["new", "first", "last", "stack"]
 _BLOCK = 2**23  # numbers of a table that are widened at once
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """Where the layers of the grown model come from.
+
+    Attributes:
+        sources: old index of each new layer.
+        is_copy: whether a new layer is the inserted copy of its source.
+        copied: indices in the grown model that count as copied before, at its next growth.
+    """
+
+    sources: list[int]
+    is_copy: list[bool]
+    copied: list[int]
+
+
+def expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
+    """Index map (new,) of a width expansion: identity on the old units, then random ones.
+
+    A unit is drawn again only when all have been drawn: copy counts that differ by at most one shift the mean and
+    variance of a LayerNorm less than the independent draws of the paper's equation for m(i).
+    """
+    rounds = -(-(new - old) // old)
+    drawn = [torch.randperm(old, generator=generator) for _ in range(rounds)]
+    return torch.cat([torch.arange(old), *drawn])[:new]
+
+
+def columns(matrix: Tensor, index: Tensor) -> Tensor:
+    """`matrix[:, index]` of a matrix on the CPU, which numpy takes in a quarter of the time that torch needs."""
+    return torch.from_numpy(matrix.numpy().take(index.numpy(), axis=1, mode="clip"))
+
+
+def counts(index: Tensor) -> Tensor:
+    """C of the paper (new,): how many units share the source of each new unit."""
+    return torch.bincount(index)[index]
+
+
+def blocks(index: Tensor, size: int) -> Tensor:
+    """The map of single units for a map of blocks (heads) of `size` units each."""
+    return (index.unsqueeze(1) * size + torch.arange(size)).flatten()
+
+
+def plan_layers(old: int, new: int, copy: Copy, copied: Sequence[int], generator: torch.Generator) -> LayerPlan:
+    """Insert new - old copies, each directly after its source.
+
+    copy "new" draws sources that were never copied before, without replacement; once every layer has been copied, the
+    history starts over. "first" and "last" always copy the first or the last layer (the paper's fig:same_layer).
+    "stack" puts the whole stack on top of itself instead (Du et al. 2024, G_stack), as often as needed; where `new` is
+    no multiple of `old`, the uppermost copy ends early.
+    """
+    if copy == "stack":
+        return LayerPlan([layer % old for layer in range(new)], [layer >= old for layer in range(new)], [])
+    history = set(copied)
+    copies: list[list[bool]] = [[] for _ in range(old)]  # of each old layer: does this copy count as copied?
+    for _ in range(new - old):
+        candidates = [layer for layer in range(old) if layer not in history]
+        if not candidates:
+            history, candidates = set(), list(range(old))
+            copies = [[False] * len(made) for made in copies]
+        if copy == "new":
+            source = candidates[int(torch.randint(len(candidates), (), generator=generator))]
+        else:
+            source = 0 if copy == "first" else old - 1
+        history.add(source)
+        copies[source].append(True)
+
+    plan = LayerPlan([], [], [])
+    for source, made in enumerate(copies):
+        for is_copy, counts_as_copied in [(False, source in history), *((True, each) for each in made)]:
+            if counts_as_copied:
+                plan.copied.append(len(plan.sources))
+            plan.sources.append(source)
+            plan.is_copy.append(is_copy)
+    return plan
 
 
 @dataclass(frozen=True)
@@ -207,3 +284,43 @@ class Fpi(Width):
 
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         return self.linear(head, self.hidden, self.hidden), self.last_norm(norm)
+
+
+class Aki(Fpi):
+    """FPI, but what a layer puts out to new units (heads, feed-forward and hidden ones) is as in the layer above.
+
+    That breaks the symmetry between a unit and its copy, at the price of the function, which is close only because
+    neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
+    """
+
+    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Recipe]]:
+        self._above = {id(layer): above for layer, above in pairwise(layers)}
+        return super().layers(layers, sources)
+
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
+        maps = self.generator.get_state()
+        wide, heads = super().layer(layer)
+        above = self._above.get(id(layer))
+        if above is not None:
+            self.generator.set_state(maps)
+            upper, _ = super().layer(above)
+            for half, names in (("attention", ("query", "key", "value", "output")), ("ffn", ("up", "down", "gate"))):
+                small, own, other = (getattr(each, half) for each in (layer, wide, upper))
+                for name in names:
+                    if getattr(small, name) is not None:
+                        old = getattr(small, name).shape[0]
+                        setattr(own, name, _joined(getattr(own, name), getattr(other, name), old))
+        return wide, heads
+
+
+def _joined(own: Recipe, upper: Recipe, old: int) -> Recipe:
+    """The first `old` outputs of one linear map, the others of another."""
+
+    def join(one: Tensor, other: Tensor) -> Tensor:
+        return torch.cat([one[:old], other[old:]])
+
+    def joined() -> Affine:
+        first, rest = own(), upper()
+        return Affine(join(first.weight, rest.weight), join(first.bias, rest.bias))
+
+    return joined
