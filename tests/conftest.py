@@ -1,7 +1,10 @@
 """What tests of several files are given."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: more threads sum in another order
 
 import matplotlib.figure
 import pytest

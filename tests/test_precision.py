@@ -16,6 +16,7 @@ from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.tiny_runs import Lab, tiny_config
+from benchmark.models import devices
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
 from benchmark.training.run import Run
@@ -23,14 +24,14 @@ from benchmark.training.stage import Stopped
 from benchmark.training.step import Stepper
 from tests.support.toy_task import TASK, data_of, save
 
-MACHINES: dict[str, dict[str, bool]] = {"fp32": {}, "bf16": {"amx_bf16": True}}  # by what "auto" is there
+MACHINES = ("fp32", "bf16")  # by what "auto" is there
 OTHER = {"fp32": "bf16", "bf16": "fp32"}
 
 
 @pytest.fixture
 def move(monkeypatch: pytest.MonkeyPatch):
     """Goes on on the machine whose "auto" is that."""
-    return lambda auto: monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: MACHINES[auto])
+    return lambda auto: monkeypatch.setattr(devices, "computes_in_bf16", lambda device: auto == "bf16")
 
 
 @pytest.fixture(scope="module")
