@@ -198,7 +198,7 @@ def compare(options: argparse.Namespace) -> int:
     from analysis.comparison import compare as sides
     from benchmark.jobs import study
 
-    with study.opened(options.a) as a, study.opened(options.b) as b:
+    with study.open_records(options.a) as a, study.open_records(options.b) as b:
         return say(sides(Side(a.called, a.runs()), Side(b.called, b.runs())))
 
 

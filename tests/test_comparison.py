@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 
-import paper_tables
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
-from analysis.render import render
 from analysis.study import Study
 from benchmark.jobs import study
 from benchmark.jobs.study import ResultsError
@@ -85,9 +82,8 @@ def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 
-def test_of_a_study_and_of_a_report_the_runs_in_it_are_compared(tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: a study whose archive holds one of two runs, beside the folder of runs that it came from, and a report of
-    the other run; without its records a report can only say where they were."""
+def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
+    """Oracle: a study whose archive holds one of two runs, beside the folder of runs that it came from."""
     suite = write_suite(tmp_path)
     suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
     synthetic.write(tmp_path / "runs", "tiny", rows=ROWS[:2], seeds=1, stages=2, scores=False, similarities=False)
@@ -99,62 +95,17 @@ def test_of_a_study_and_of_a_report_the_runs_in_it_are_compared(tmp_path, monkey
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "| Naive | Ns | 1 |" in said and "ER: only in B." in said and "Settings, code and hardware agree." in said
-    monkeypatch.chdir(tmp_path)
-    shown = Study("tiny", [run for run in load_runs(Path("runs"), "tiny") if run.row == "ER"], records="runs")
-    render(shown, [], paper_tables.catalogue(), Path("rendered/tiny"))
-    for name in ("tiny", "another"):
-        (folder / "report" / name).mkdir(parents=True)
-    for place, what, missing in (
-        ("rendered/tiny", "records in runs", "Naive"),
-        ("rendered", "records in runs", "Naive"),
-        (folder / "report" / "tiny", f"the study {folder}", "ER"),
-        (folder / "report", f"the study {folder}", "ER"),
-    ):
-        assert main(["compare", str(place), "runs"]) == 0
-        said = capsys.readouterr().out
-        assert f"A is {place} ({what}), B is runs." in said and f"{missing}: only in B." in said
-    assert main(["compare", str(folder / "report" / "another"), "runs"]) == 2
-    assert "has no runs" in capsys.readouterr().err
-    page = Path("rendered/tiny/index.html")
-    (other := Path("rendered/other/index.html")).parent.mkdir()
-    for old, new, message in (
-        ('content="runs"', 'content="gone"', "rendered/tiny: a report, whose records were in gone: call it from"),
-        ('"record":', '"changed":', "index.html: a report that was changed"),
-        ('id="report-data">', f'id="report-data">{"[" * 100_000}', "index.html: a report that was changed"),
-    ):
-        other.write_text(page.read_text().replace(old, new))
-        page.replace("kept")
-        other.replace(page)
-        assert main(["compare", "rendered/tiny", "runs"]) == 2
-        assert message in capsys.readouterr().err
-        Path("kept").replace(page)
-    other.write_text(page.read_text().replace('content="runs"', 'content="gone"'))
-    assert main(["compare", "rendered", "runs"]) == 2
-    assert "reports of records in gone and in runs: give one" in capsys.readouterr().err
 
 
-def test_folders_studies_and_commits_are_opened(sides: tuple[Path, Path], tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: the same records in a folder of --runs, and as a commit has them after they were changed.
-
-    A commit whose files are larger than records are is not unpacked.
-    """
+def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
+    """Oracle: what the records say of two folders, and one that has none."""
     a, b = sides
-    git = ["git", "-C", str(a), "-c", "user.name=x", "-c", "user.email=x"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *command], check=True)
-    with study.opened(str(a)) as before:
-        ids = [run.id for run in before.runs()["demo"]]
-    (a / "suites" / "demo" / "0-0.jsonl").unlink()
-    with study.opened(f"{a}@HEAD") as committed:
-        assert [run.id for run in committed.runs()["demo"]] == ids
     assert main(["compare", str(a), str(b)]) == 0
     said = capsys.readouterr().out
-    assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 2 |" in said
-    for place, message in ((f"{a}@nowhere", "no such folder in that commit"), (str(tmp_path), "no records; give")):
-        with pytest.raises(ResultsError, match=message), study.opened(place):
-            pass
-    monkeypatch.setattr(study, "LARGEST", 1000)
-    with pytest.raises(ResultsError, match="@HEAD: more than 1,000 bytes"), study.opened(f"{a}@HEAD"):
+    assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 3 |" in said
+    with pytest.raises(ResultsError, match="no records; give"), study.open_records(str(tmp_path)):
         pass
+    with study.open_records(str(a)) as before:
+        runs = before.runs()
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
-        list(compare(Side("x", before.runs()), Side("y", {})))
+        list(compare(Side("x", runs), Side("y", {})))

@@ -29,7 +29,6 @@ from benchmark.errors import UserError
 from benchmark.files import FILE as CHECKSUMS
 from benchmark.files import only_files, unseal
 from benchmark.instruments.checkpoints import open_folder
-from benchmark.jobs import study
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private
 from benchmark.locks import Lease
@@ -244,78 +243,6 @@ def test_folders_of_code_are_the_users_alone(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "code").chmod(0o775)
     with pytest.raises(UserError, match="may be written by others"):
         snapshot.take(tmp_path / "code")
-
-
-def with_filter(repository: Path, marker: Path) -> None:
-    """Its archive would be smudged."""
-    git(repository, "config", "filter.x.smudge", f"mkdir {marker}; cat")
-    (repository / ".git" / "info" / "attributes").write_text("* filter=x\n")
-
-
-def with_transport(repository: Path, marker: Path) -> None:
-    """What it lacks would be fetched by a command."""
-    lacking(repository, f"ext::mkdir {marker}")
-    git(repository, "config", "protocol.ext.allow", "always")
-
-
-def with_upload_pack(repository: Path, marker: Path) -> None:
-    """What it lacks would be fetched from a folder beside it, by a command."""
-    lacking(repository, str(repository))
-    git(repository, "config", "remote.origin.uploadpack", f"mkdir {marker}; false")
-
-
-def lacking(repository: Path, url: str) -> None:
-    """A partial clone, so its settings say, that lacks the content of its one file."""
-    key = git(repository, "rev-parse", "HEAD:suites/s/r.jsonl").strip()
-    (repository / ".git" / "objects" / key[:2] / key[2:]).unlink()
-    settings = {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin", "remote.origin.url": url}
-    for name, value in {**settings, "remote.origin.promisor": "true"}.items():
-        git(repository, "config", name, value)
-
-
-def git(repository: Path, *command: str, check: bool = True) -> str:
-    named = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x", *command]
-    return subprocess.run(named, check=check, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize("plant", [with_filter, with_transport, with_upload_pack])
-def test_a_repository_runs_nothing(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
-    """`compare FOLDER@COMMIT`. `git archive` makes the file, so it is there to be made."""
-    repository, marker = tmp_path / "runs", tmp_path / "made"
-    (repository / "suites" / "s").mkdir(parents=True)
-    (repository / "suites" / "s" / "r.jsonl").write_text("\n")
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
-        git(repository, *command)
-    plant(repository, marker)
-    git(repository, "archive", "HEAD", check=False)
-    marker.rmdir()
-    with suppress(UserError), study.opened(f"{repository}@HEAD") as found:
-        assert (found.folder / "suites" / "s" / "r.jsonl").read_text() == "\n"
-    assert not marker.exists()
-
-
-def test_a_commit_has_files_alone(tmp_path: Path) -> None:
-    """Oracle: a link in it is refused, as it could lead a file after it elsewhere; so is a name that leads out."""
-    git(tmp_path, "init", "-q")
-    (tmp_path / "suites").symlink_to("/")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-qm", "x")
-    with pytest.raises(UserError, match="@HEAD: 'suites' is no plain file"), study.opened(f"{tmp_path}@HEAD"):
-        pass
-    blob = subprocess.check_output(["git", "-C", str(tmp_path), "hash-object", "-w", "/dev/null"]).strip()
-    entry = b"100644 made\0" + bytes.fromhex(blob.decode())
-    up = b"40000 ..\0" + bytes.fromhex(tree(tmp_path, entry))
-    with (
-        pytest.raises(UserError, match=r"'../made' would leave the folder"),
-        study.opened(f"{tmp_path}@{tree(tmp_path, up)}"),
-    ):
-        pass
-
-
-def tree(repository: Path, content: bytes) -> str:
-    """A tree as `git` itself would not make it."""
-    command = ["git", "-C", str(repository), "hash-object", "-wt", "tree", "--literally", "--stdin"]
-    return subprocess.check_output(command, input=content).decode().strip()
 
 
 @pytest.mark.parametrize("start", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])

@@ -23,7 +23,7 @@ from benchmark.errors import UserError, told
 from benchmark.files import CHECKSUMS, LARGEST, LARGEST_RECORDS, check_checksums, read_bytes, read_text, unseal
 from benchmark.instruments import track
 from benchmark.instruments.checkpoints import open_folder
-from benchmark.jobs import study, tuning
+from benchmark.jobs import tuning
 from benchmark.jobs.slurm import process
 from benchmark.locks import Lease
 from benchmark.models import load
@@ -54,7 +54,7 @@ def of_search(path: Path) -> object:
 
 
 ONE_FILE: list[Callable[[Path], object]] = [
-    *(read_bytes, read_text, step_times.machine_of, track._sent, study._read_page, of_search),
+    *(read_bytes, read_text, step_times.machine_of, track._sent, of_search),
     *(lambda path: load_suite(str(path)), lambda path: unseal(path, "cure")),
     lambda path: step_times._rows(path, 0),
 ]
@@ -118,15 +118,6 @@ def test_signs_of_life_have_a_limit(tmp_path: Path) -> None:
     assert read_heartbeat(hole(tmp_path / "run.json", LARGEST + 1)) is None
     hole(tmp_path / "lease.7", LARGEST + 1)
     assert Lease(tmp_path / "lease").owner() is None
-
-
-def test_an_archive_of_records_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be packed, so what counts is what it holds. Oracle: the same archive under a limit that it keeps."""
-    study._write(tmp_path / "a.tar.gz", {"suites/x": bytes(50_000)})
-    assert study._members(tmp_path / "a.tar.gz")["suites/x"] == bytes(50_000)
-    monkeypatch.setattr(study, "LARGEST", 50_000)
-    with pytest.raises(UserError, match="it holds more than 50,000 bytes"):
-        study._members(tmp_path / "a.tar.gz")
 
 
 def test_a_command_that_is_given_a_large_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +201,7 @@ def reads_whole(tree: ast.AST) -> set[str]:
 
 READ_WHOLE = {
     "benchmark.models.growth.width": {"read"},  # a place in a network, no file
-    "benchmark.jobs.study": {"read"},  # of an archive in memory, which has a limit; and what git says of an error
+    "benchmark.jobs.study": {"read", "read_bytes"},  # archives of a study, and records that go into them
 }
 
 
@@ -239,7 +230,5 @@ def test_reading_so_much_is_let_be(code: str) -> None:
 def test_the_limits_are_told() -> None:
     """Oracle: the numbers of the code, in the page that promises them."""
     page = " ".join((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").split())
-    small, large, archive = LARGEST / 2**20, LARGEST_RECORDS / 2**30, study.LARGEST / 2**30
-    assert (
-        f"pages {small:.0f} MB, a file of records {large:.0f} GB" in page and f"in a commit, {archive:.0f} GB" in page
-    )
+    small, large = LARGEST / 2**20, LARGEST_RECORDS / 2**30
+    assert f"pages {small:.0f} MB, a file of records {large:.0f} GB" in page

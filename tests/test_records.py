@@ -311,7 +311,7 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     assert [line["weights"] for line in run.stages[0] if line["kind"] == "done"] == ["last"]
     found = [
         end(run.stages[0]),
-        next(_ended(run)).done,
+        _ended(run)[0].done,
         records.last(path, "done"),
         Store(tmp_path).last_of_stage("a", "done")["done"],
         models._done(path.parent),

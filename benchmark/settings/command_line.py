@@ -175,9 +175,7 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     _add_set(sub, "override, e.g. slurm.partition=long")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
-        sub.add_argument(
-            side, type=given, metavar=side.upper(), help="a folder of --runs, a study or report, or FOLDER@COMMIT"
-        )
+        sub.add_argument(side, type=given, metavar=side.upper(), help="a folder of --runs, or a study's")
     sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
     sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
     sub.add_argument(

@@ -23,7 +23,7 @@ import pandas as pd
 
 import run_all
 from analysis.inference import ERRORS, fewest_seeds, holm, interval, one_sided, sign_flips
-from benchmark.jobs.study import opened
+from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
 CLAIMS = {
@@ -111,7 +111,7 @@ def estimate(ap: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    with opened(str(HERE)) as records:
+    with open_records(str(HERE)) as records:
         run = {suite: final_ap(suite, records.folder) for suite in CLAIMS if suite in records.runs()}
     heads = "Claim", "AP, change (95% interval)", "Seeds", "p", "p, sign flips (2/2^seeds at least)", "Verdict"
     print("| " + " | ".join(heads) + " |\n| :-- | --: | --: | --: | --: | :-- |")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -52,8 +51,6 @@ class Trained:
         self.configs = methods.runs(self.suite)
         self.run(place).train()
         study.collect(self.suite, self.configs, Store(place / "runs"), place / "study")
-        commit = "git init -q && git add -f study && git -c user.name=n -c user.email=e commit -qm s"
-        subprocess.run(commit, shell=True, cwd=place, check=True)
 
     def run(self, folder: Path, runs: str = "runs") -> Run:
         return Run(self.configs[0], lambda: methods.build("naive"), Store(folder / runs), tiny_runs.ALONE, Silent())
@@ -71,10 +68,6 @@ class Trained:
 
     def unpack(self, folder: Path) -> None:
         study.unpack(self._place / "study", folder / "unpacked")
-
-    def of_commit(self, folder: Path) -> None:
-        shutil.rmtree(folder / "commit", ignore_errors=True)  # in a folder of its own, it is never there
-        study._of_commit(str(self._place / "study"), "HEAD", folder / "commit")
 
     # What is submitted
 
@@ -154,7 +147,6 @@ def scenarios(place: Path) -> list[Scenario]:
     return [
         Scenario("collect", trained.copy_runs, trained.collect, trained.collected),
         Scenario("unpack", nothing, trained.unpack, contents, anything),
-        Scenario("commit", nothing, trained.of_commit, contents, anything),
         Scenario("submit", nothing, trained.submit, trained.submitted),
         Scenario("code", nothing, copy_code, copied),
         Scenario("doctor", nothing, ask, lambda folder: None),
