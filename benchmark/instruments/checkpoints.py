@@ -306,8 +306,7 @@ def grow_checkpoint(
 ) -> GrownCheckpoint:
     """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
 
-    Both models lie in their folders' files, of which memory holds what is being worked on. Files are as large as those
-    of `checkpoint` where it has several.
+    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
     cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
     grown, DataError for the text.
     """
