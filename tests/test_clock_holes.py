@@ -175,7 +175,8 @@ def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
         return of(self, stage, rows)
 
     monkeypatch.setattr(Stream, "memory_text", fetch)
-    monkeypatch.setattr(time, "perf_counter", lambda: Watch.now)
+    for clock in ("perf_counter", "process_time"):
+        monkeypatch.setattr(time, clock, lambda: Watch.now)
     lab = Lab("cheat", lambda name, options: FetchesAhead(), tmp_path)
     run = lab.run(lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
     run.train(last_stage=1)

@@ -27,7 +27,7 @@ from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage
-from benchmark.training.clock import CoreMeter, CoreUse, Running, others_and_share
+from benchmark.training.clock import Clock, CoreTime, CoreUse, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
@@ -35,7 +35,7 @@ from tests.support.slurm_lab import Lab as SlurmLab
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
-    return CoreUse("here", tuple(range(cores)), threads, Running(wall=10.0, cpu=cpu, busy=busy))
+    return CoreUse("here", tuple(range(cores)), threads, CoreTime(wall=10.0, cpu=cpu, busy=busy))
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
         file.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 0 0 0\n")
 
     monkeypatch.setattr(contention, "STAT", file)
-    monkeypatch.setattr(contention, "cores", lambda: (0,))
+    monkeypatch.setattr(contention, "own_cores", lambda: [0])
     at(100)
     assert contention._busy((0,)) == pytest.approx(115 / tick)
-    meter = CoreMeter()
+    clock = Clock(Budget(unit="seconds", amount=10.0), 0, ALONE)
     for before, after in ((100, 150), (500, 501)):
         at(before)
-        meter.start()
+        clock.start()
         at(after)
-        meter.pause()
-    assert meter.total.busy == pytest.approx(51 / tick)
+        clock.pause()
+    assert clock.cores.busy == pytest.approx(51 / tick)
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,20 @@ def test_a_quota_takes_cores_like_another_program(counters: str, key: str, unit:
     stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
     monkeypatch.setattr(contention, "STAT", stat)
     monkeypatch.setattr(contention, "QUOTAS", {tmp_path / "none": ("", 0.0), quota: (key, 1 / unit)})
-    meter = CoreMeter()
+    clock = Clock(Budget(unit="seconds", amount=10.0), 0, ALONE)
     quota.write_text(counters.format(key=key, now=int(5 * unit)))
-    meter.start()
+    clock.start()
     quota.write_text(counters.format(key=key, now=int(7.5 * unit)))
-    meter.pause()
-    assert meter.total.busy == pytest.approx(2.5)
+    clock.pause()
+    assert clock.cores.busy == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("missing", ["seconds", "counters"])
 def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch) -> None:
     """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""
     monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
-    meter = CoreMeter()
-    meter.total = Running(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
-    found = contention.contention(meter, ALONE)
+    cores = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
+    found = contention.contention(cores, ALONE)
     assert (found["cpu"], found["others"], found["share"]) == (0.5, None, None)
 
 
@@ -120,8 +119,8 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
     and what was counted before a stop still counts."""
     totals = []
 
-    def found(meter: CoreMeter, world: World) -> CoreShare:
-        totals.append(meter.total.wall)
+    def found(cores: CoreTime, world: World) -> CoreShare:
+        totals.append(cores.wall)
         return CoreShare(wall=10.0, cpu=5.0, others=0.4, share=0.8)
 
     monkeypatch.setattr(stage, "contention", found)

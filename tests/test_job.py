@@ -32,7 +32,7 @@ from benchmark.jobs.slurm.submission import DEAF
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.store import Store
 from benchmark.training.processes import World
-from benchmark.training.stage import ShortOfMemory, Stopped
+from benchmark.training.stage import Stopped
 from tests.support.slurm_lab import Lab, write_texts
 
 ROOT = Path(__file__).parent.parent
@@ -251,27 +251,6 @@ def test_a_job_that_ends_says_how(place: Place) -> None:
     done, failed = [line for line in place.said() if line["kind"] == "ended"]
     assert done["state"] == "done"
     assert failed["error"] == "ArithmeticError: too large" and "in fails" in failed["traceback"]
-
-
-def test_a_job_short_of_memory_is_queued_again_if_slurm_lets_it(place: Place, monkeypatch, capsys) -> None:
-    """Oracle: what is asked of Slurm; where it refuses the job fails as others do, and its log says both."""
-
-    def short(world: World, asked_to_stop: StopSignals) -> None:
-        raise ShortOfMemory
-
-    short.polls, asked = True, list[list[str]]()  # type: ignore[attr-defined]
-    monkeypatch.setattr(commands, "_ask", lambda command: asked.append(command) or "")
-    with pytest.raises(SystemExit, match="0"):
-        place.run(short)
-    assert asked == [["scontrol", "requeue", "7"]] and [line["kind"] for line in place.said()] == ["started"]
-
-    def refuses(command: list[str]) -> str:
-        raise commands.SlurmError("it refuses")
-
-    monkeypatch.setattr(commands, "_ask", refuses)
-    with pytest.raises(ShortOfMemory):
-        place.run(short)
-    assert place.said()[-1]["state"] == "failed" and "cannot be queued again (it refuses)" in capsys.readouterr().err
 
 
 def test_a_bundle_stops_and_goes_on_with_what_had_not_ended(place: Place, monkeypatch) -> None:

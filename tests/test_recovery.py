@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,24 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
 from benchmark import records
-from benchmark.instruments import conformance
+from benchmark.errors import ConfigError
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.locks import me
 from benchmark.records import load_runs
 from benchmark.settings.suite import Budget, Training
-from benchmark.store import Heartbeat, Store, lines_of_run, read_heartbeat
+from benchmark.store import Heartbeat, read_heartbeat
 from benchmark.training import step_times
-from benchmark.training.fewer_rows import rows_held
 from benchmark.training.method import LifelongMethod
-from benchmark.training.processes import join
-from benchmark.training.progress import Silent
-from benchmark.training.run import Run
+from benchmark.training.processes import World
 from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from methods.naive import Naive
@@ -73,6 +70,14 @@ class Hungry(LifelongMethod):
         if len(batch.tokens) > 3:
             raise torch.OutOfMemoryError("out of memory") if len(batch.tokens) > 4 else MemoryError
         return super().loss(learner, batch)
+
+
+@dataclass
+class TooLarge(LifelongMethod):
+    """No machine holds a row of it."""
+
+    def loss(self, learner, batch):
+        raise MemoryError
 
 
 @dataclass
@@ -166,43 +171,31 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def _train_hungry(rank: int, port: int, folder: Path) -> None:
-    conformance._be_one_of_two(rank, port)
+def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
+    """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
+    lab = lab_of(TooLarge, folder)
+    run = lab.run(lab.config(), "no-row")
+    with pytest.raises(ConfigError, match=r"model of stage 0 and one row .*: take a smaller model"):
+        run.train()
+    failed = records.last(run.store.run_file(run.config), "failed")
+    assert failed and "take a smaller model" in failed["error"]
+
+
+def test_of_several_processes_one_says_how_many_rows_to_ask_for(folder: Path) -> None:
+    """Oracle: two processes have four of eight rows each, of which half are asked for; no work is lost or repeated."""
     lab = lab_of(Hungry, folder)
-    with join() as world:
-        Run(lab.config(), lambda: Hungry(), Store(folder / "pair"), world, Silent()).train(last_stage=0)
-
-
-def test_several_processes_go_on_with_fewer_rows_when_asked(folder: Path) -> None:
-    """Oracle: half of a process's four rows, which memory holds, and up to rounding what one process comes to."""
-    lab, context = lab_of(Plain, folder), multiprocessing.get_context("spawn")
-    whole = lab.run(lab.config(), "one")
-    whole.train(last_stage=0)
     run = lab.run(lab.config(), "pair")
-    for ends in ("failed", "done"):
-        port = conformance._free_port()
-        pair = [context.Process(target=_train_hungry, args=(rank, port, folder)) for rank in range(2)]
-        conformance._run_together(pair)
-        assert all(process.exitcode == 0 for process in pair) == (ends == "done")
-        failed = records.last(run.store.run_file(run.config), "failed")
-        assert (
-            failed and failed["micro_batch_size"] == 2 and "--retry-failed` goes on with 2 at once" in failed["error"]
-        )
-        assert run.store.stage_done(run.keys[0]) == (ends == "done")
-    assert lines_of(run)[-1]["micro_batch_size"] == 2
-    both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
-    found, expected = (line["perplexity"] for line in both if line)
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_rows_that_memory_did_not_hold_are_not_tried_again_for_later_models(folder: Path) -> None:
-    """Oracle: a model is never smaller than those before it; one that came before may have memory for more rows."""
-    lab = lab_of(Plain, folder)
-    run = lab.run(lab.config(), "later")
-    line = {"kind": "failed", "stage": 1, "error": "", "traceback": "", "rank": 0, "micro_batch_size": 2}
-    records.append(run.store.run_file(run.config), line)
-    known = lines_of_run(run.config, run.store)
-    assert [rows_held(run.config, known, stage) for stage in range(3)] == [run.config.training.batch_size, 2, 2]
+    run.world = World(0, 2, torch.device("cpu"))
+    with (
+        patch.object(World, "_reduce", lambda self, values, how: list(values)),
+        patch.object(World, "agree", lambda self, value: value),
+        patch.object(World, "barrier", lambda self: None),
+        patch.object(run, "_stage_run", side_effect=torch.OutOfMemoryError("out of memory")),
+        pytest.raises(ConfigError, match=r"4 rows .* stage 0: set training.micro_batch_size = 2"),
+    ):
+        run.train()
+    failed = records.last(run.store.run_file(run.config), "failed")
+    assert failed and "training.micro_batch_size = 2" in failed["error"]
 
 
 def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_path: Path) -> None:
@@ -217,24 +210,13 @@ def test_fewer_rows_leave_a_budget_in_reference_time_as_it_is(folder: Path, tmp_
     assert lines_of(run)[-1]["micro_batch_size"] == 2 and lines_of(run)[-1]["charged"]["steps"] == STEPS
 
 
-def test_what_several_processes_failed_for_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: seconds counted by hand: 30 that the record of the failure says, and none on a clock that stands."""
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
-    lab = lab_of(Plain, folder)
-    run = lab.run(lab.config(), "charged")
-    line = {"kind": "failed", "stage": 0, "error": "", "traceback": "", "rank": 1, "micro_batch_size": 2}
-    for key, seconds in (("another", 70.0), (run.keys[0], 20.0), (run.keys[0], 30.0)):
-        records.append(run.store.run_file(run.config), line | {"key": key, "seconds": seconds})
-    run.train(last_stage=0)
-    assert lines_of(run)[-1]["charged"]["seconds"] == 30.0 and lines_of(run)[-1]["micro_batch_size"] == 2
-
-
 def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: seconds counted by hand: 30 of the attempt that fails in its third step (RuntimeError, as torch says it),
     none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third. What
     is charged is not lost: the heartbeat told of these 30."""
     monkeypatch.setattr(Watch, "now", 0.0)
-    monkeypatch.setattr(time, "perf_counter", lambda: Watch.now)
+    for clock in ("perf_counter", "process_time"):
+        monkeypatch.setattr(time, clock, lambda: Watch.now)
     lab = lab_of(SlowAndHungry, folder)
     run = lab.run(lab.config(), "slow")
     heartbeat = run.store.heartbeat(run.config)

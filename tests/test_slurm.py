@@ -277,23 +277,6 @@ def test_two_nodes_of_two_processes(lab: Lab) -> None:
     assert lab.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
 
 
-def test_processes_without_memory_begin_again_with_fewer_rows_by_themselves(lab: Lab) -> None:
-    """One of two processes has memory for two rows of four. Oracle: one process, which has all at once."""
-    own = f'options = {{ gate = "{lab.gate("x")}" }}, set = {{ "model.dropout" = 0.0 }}'
-    row = f'{{ name = "x", method = "paced", {own} }}'
-    lab.write(row, slurm="ntasks_per_node = 2").tell("x", "hungry 1 2")
-    lab.submit()
-    wait_until(lambda: any(line["kind"] == "failed" for line in lab.run_lines("x")), 300.0)
-    wait_until(lambda: len(lab.job("x").starts) == 2, 300.0)
-    state = lab.wait_for("x", "done")
-    [failed] = [line for line in lab.run_lines("x") if line["kind"] == "failed"]
-    assert (failed["rank"], failed["micro_batch_size"], failed["key"]) == (1, 2, lab.keys("x")[1])
-    assert state.restarts == 1 and lab.stage("x")[-1]["micro_batch_size"] == 2
-    expected = lab.undisturbed("x")
-    for name, tensor in expected.weights("x").items():
-        torch.testing.assert_close(lab.weights("x")[name], tensor, rtol=1e-3, atol=1e-5)
-
-
 def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys) -> None:
     """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on.
 

@@ -33,7 +33,6 @@ from benchmark.settings import names as setting_names
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
-from benchmark.training.clock import standstill
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import stage_of
 from benchmark.training.method import Build, LifelongMethod
@@ -249,7 +248,6 @@ def each_step_costs_what_the_first_does(lab: Lab) -> None:
 
 def works_in_one_thread(lab: Lab) -> None:
     """The method starts no thread and no process: these would work on while the clock is paused."""
-    standstill()  # the clock's own
     before = threading.enumerate()
     for inputs in _stages(lab):
         for number, phase in enumerate(inputs.method.phases(inputs.stage)):

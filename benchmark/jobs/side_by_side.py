@@ -21,14 +21,11 @@ from typing import Literal
 
 import torch
 
-from benchmark.errors import UserError
 from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.slots import Slot, memory_kills
+from benchmark.jobs.slots import Slot
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.models.devices import take_share
-from benchmark.store import Store
-from benchmark.training.fewer_rows import record_kill, rows_asked
 from benchmark.training.method import Build
 from benchmark.training.processes import join
 from benchmark.training.stage import Stopped, Taken
@@ -122,12 +119,11 @@ class Worker:
         self.share = share
         self.segment: Segment | None = None  # that it trains now
         self._asked = False
-        self._kills = memory_kills()
         self._start()
 
     def train(self, segment: Segment) -> None:
         """Begin; `receive` says when it has ended."""
-        self.segment, self._kills = segment, memory_kills()
+        self.segment = segment
         try:
             self.connection.send(segment)
         except OSError:  # it has died since its last one, when it had nothing in hand
@@ -164,16 +160,8 @@ class Worker:
         said = f"its process died, exit status {self.process.exitcode}; `run` goes on"
         if self.process.exitcode != -signal.SIGKILL:
             return said
-        kills = memory_kills()
-        if kills is None or self._kills is None:
-            half = -(-rows_asked(segment.config) // 2)
-            return f"{said}; if the kernel killed it for lack of memory, training.micro_batch_size = {half} needs less"
-        if kills == self._kills:
-            return said
-        try:
-            return record_kill(segment.config, Store(self.share.runs), halves=self.share.slot.gpu is None)
-        except (OSError, UserError) as error:  # the others go on
-            return f"the kernel killed its process for lack of memory, which cannot be recorded: {error}"
+        rows = -(-(segment.config.training.micro_batch_size or segment.config.training.batch_size) // 2)
+        return f"{said}; if the kernel killed it for lack of memory, training.micro_batch_size = {rows} needs less"
 
     def close(self, kill: bool) -> None:
         if kill:

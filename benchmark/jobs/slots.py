@@ -16,7 +16,6 @@ from benchmark.settings.units import UNITS
 PROCESS = 1.0e9  # bytes that a process takes before it has a model
 TOPOLOGY = Path("/sys/devices/system/cpu")
 MEMORY = Path("/proc/meminfo")
-COUNTS = Path("/proc/vmstat")
 DEVICES = Path("/dev")
 GPUS = ("nvidia*", "nvhost*", "kfd", "dxg", "dri/render*")  # NVIDIA, its small boards, AMD, below Windows, all others
 
@@ -161,12 +160,3 @@ def available_bytes() -> float:
             if line.startswith("MemAvailable:"):
                 return 1024.0 * int(line.split()[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
-
-
-def memory_kills() -> int | None:
-    """How many processes the kernel has killed for lack of memory, a cgroup's too; None where it does not say."""
-    if COUNTS.exists():
-        for line in read_text(COUNTS).splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None

@@ -17,7 +17,7 @@ import torch
 
 from benchmark.files import DamagedFile, regular, whole_file
 from benchmark.record_lines import PhaseSpending
-from benchmark.training.clock import Running
+from benchmark.training.clock import CoreTime
 from benchmark.training.optimization import Moments
 
 OWNER = "of stage"  # the entry of a file that says the key of its stage; no attribute or weight is called so
@@ -64,7 +64,7 @@ class Checkpoint:
     optimizer: dict[str, Any] | None  # None in a phase that does not train
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
-    cores: Running
+    cores: CoreTime
     carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
     evaluated: dict[str, torch.Tensor] | None = None  # the weights of the method's own model to evaluate
     trunk: dict[str, Any] | None = None  # `Trunk`, in a branch
@@ -83,7 +83,7 @@ class Checkpoint:
         try:
             position = Position(**content["position"])
             position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
-            cores = Running(**content.get("cores", {}))  # checkpoints of earlier versions lack it
+            cores = CoreTime(**content["cores"])
             return cls(**content | {"position": position, "cores": cores})
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error

@@ -32,13 +32,12 @@ from benchmark.settings.units import UNITS
 from benchmark.store import Store, lines_of_run, read_heartbeat
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
-from benchmark.training.fewer_rows import half_as_many, rows_asked, rows_held, seconds_failed
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.processes import World, provenance
 from benchmark.training.progress import ProgressLine, Silent
-from benchmark.training.stage import ShortOfMemory, StageRun, Stopped, Taken, polled
+from benchmark.training.stage import StageRun, Stopped, Taken, polled
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
@@ -85,7 +84,6 @@ class Run:
         poll = polled(asked_to_stop, waits)
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
-        self._spent_here = 0.0  # seconds, by the attempt that failed
         method = new_method()
         check_memory_shares(config, method)
         self.keys = stage_keys(config, method, self.corpus.texts)
@@ -122,8 +120,7 @@ class Run:
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
 
-        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them. Where that
-        takes fewer rows at once it is ShortOfMemory, in the process that recorded it.
+        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
         """
         self._record_run()
         count = len(self.keys) if last_stage is None else last_stage + 1
@@ -136,8 +133,7 @@ class Run:
         except (Stopped, KeyboardInterrupt, LeaseLost):
             raise
         except Exception as error:
-            if self._record_failure(index, error):
-                raise ShortOfMemory from error
+            self._record_failure(index, error)
             raise
         if count == len(self.keys):
             self._record("done")
@@ -218,17 +214,14 @@ class Run:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
-        and whoever starts them anew goes on as they said.
+        and say the cure.
         """
-        known = lines_of_run(self.config, self.store)
-        precision, rows = self._precision(), self.world.agree(rows_held(self.config, known, index))
+        precision = self._precision()
         config = with_training(self.config, precision=precision)
-        if rows < rows_asked(self.config):
-            config = with_training(config, micro_batch_size=rows)
         if precision != self._precision_here:
             told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
             _log.warning(told, folder, precision, self._precision_here)
-        spent = seconds_failed(known, self.keys[index])
+        rows, spent = config.training.micro_batch_size or config.training.batch_size, 0.0
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
@@ -236,16 +229,21 @@ class Run:
                     training = self._stage_run(config, index, folder, lease, spent)
                     return self._keep(training, training.run(), index, folder, lease)
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or self.world.size > 1:
-                    self._spent_here = training.clock.seconds_here if training else spent
+                if not is_out_of_memory(error):
                     raise
-                if rows == 1:
+                here = min(rows, config.training.batch_size // self.world.size)
+                if here == 1:
                     raise ConfigError(
                         f"memory does not hold the model of stage {index} and one row of a forward pass: take a "
                         "smaller model, shorter rows, or a machine with more"
                     ) from error
+                rows = -(-here // 2)
+                if self.world.size > 1:
+                    raise ConfigError(
+                        f"memory does not hold {here} rows of a forward pass of stage {index}: set "
+                        f"training.micro_batch_size = {rows}"
+                    ) from error
             spent = training.clock.give_up() if training else spent
-            rows = -(-rows // 2)
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
             config = with_training(config, micro_batch_size=rows)
 
@@ -325,23 +323,11 @@ class Run:
         last = read_heartbeat(self.store.heartbeat(self.config))
         return {"lost": round(max(0.0, last["seconds"] - kept), 3)} if last and last["stage"] == stage else {}
 
-    def _record_failure(self, stage: int, error: Exception) -> bool:
-        """The first process that fails says why; the others fail because it has left them.
-
-        Returns whether it has said that the next start takes fewer rows at once.
-        """
-        known = lines_of_run(self.config, self.store)  # once: another process may add its own meanwhile
-        if known and known[-1]["kind"] == "failed":  # one of this call: `_record_run` wrote a line after earlier ones
-            return False
-        text, fewer = f"{type(error).__name__}: {error}", dict[str, Any]()
-        short = self.world.size > 1 and is_out_of_memory(error)
-        if short and (half := half_as_many(self.config, known, stage, self.world.size)):
-            text += (
-                f": memory does not hold the rows of a forward pass; `run --retry-failed` goes on with {half} at once"
-            )
-            fewer = {"micro_batch_size": half, "key": self.keys[stage], "seconds": round(self._spent_here, 3)}
-        self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank, **fewer)
-        return bool(fewer)
+    def _record_failure(self, stage: int, error: Exception) -> None:
+        """The first process that fails says why; the others fail because it has left them."""
+        if lines_of_run(self.config, self.store)[-1]["kind"] != "failed":  # this call began with a line of its own
+            text = f"{type(error).__name__}: {error}"
+            self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
 
     def _record_run(self) -> None:
         """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""

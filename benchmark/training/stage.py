@@ -51,13 +51,6 @@ def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[b
     return poll
 
 
-class ShortOfMemory(Exception):
-    """Memory did not hold the rows of one of several processes. All must begin again, which then take fewer at once."""
-
-    def __str__(self) -> str:
-        return f"{type(self.__cause__).__name__}: {self.__cause__}"
-
-
 class NonFiniteLoss(ArithmeticError):
     """Training diverged: a loss or a weight is not finite. The last checkpoint is from before."""
 
@@ -170,8 +163,9 @@ class StageRun:
                 stepper.optimizer.load_state_dict(saved.optimizer)
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
         rate = LearningRate(schedule, self.stage.learning_rate)
-        loader, seconds = stepper.loader, self.times.phases[phase.name] if self.times else 0.0
-        self.take_steps(stepper, Work(1, loader.tokens, flops, seconds), rate, self._spans(end))
+        seconds = self.times.phases[phase.name] if self.times else 0.0
+        work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
+        self.take_steps(stepper, work, rate, self._spans(end))
         stepper.close()
         if phase.trains:
             self.carried = stepper.moments() if self.carries else {}
@@ -317,7 +311,7 @@ class StageRun:
                 optimizer=stepper.optimizer.state_dict() if stepper.optimizer else None,
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
-                cores=self.clock.cores.total,
+                cores=self.clock.cores,
                 carried=kept,
                 evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),
                 trunk=vars(self.trunk) if self.trunk else None,
@@ -329,7 +323,7 @@ class StageRun:
     def _restore(self, saved: Checkpoint, phases: list[Phase]) -> None:
         self.position = saved.position
         self.clock.restore(saved.charged)
-        self.clock.cores.total = saved.cores
+        self.clock.cores = saved.cores
         self.inputs.model.load_state_dict(saved.model)
         if saved.evaluated is not None:
             self.inputs.evaluated.load_state_dict(saved.evaluated)

@@ -20,7 +20,7 @@ class Paced:
     """What it adds to a method. Each call of the loss in the second stage also adds a byte to `log`."""
 
     group = "controls"
-    gate: str  # a file: "slow", "slow SECONDS", "trip RANK", "hungry RANK ROWS" or "die"; without it nothing is special
+    gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it nothing is special
     log: str  # a file
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
@@ -30,14 +30,14 @@ class Paced:
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         if self.watching:
-            self._obey(learner.world.rank, len(batch.tokens))
+            self._obey(learner.world.rank)
             if self.log:
                 with open(self.log, "ab") as file:
                     file.write(b".")
         loss: Tensor = super().loss(learner, batch)  # type: ignore[misc]
         return loss
 
-    def _obey(self, rank: int, rows: int) -> None:
+    def _obey(self, rank: int) -> None:
         if not os.path.exists(self.gate):
             return
         what, *more = Path(self.gate).read_text().split()
@@ -45,9 +45,6 @@ class Paced:
             time.sleep(float(more[0]) if more else 0.2)
         elif what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif what == "hungry":
-            if rank == int(more[0]) and rows > int(more[1]):
-                raise MemoryError
         elif rank == int(more[0]):
             raise RuntimeError(f"tripped over {self.gate}")
 

@@ -157,7 +157,7 @@ class Lab:
         return self.folder / f"{row}.gate"
 
     def tell(self, row: str, what: str) -> None:
-        """Slow a row down ("slow", "slow SECONDS"), or disturb it ("trip RANK", "hungry RANK ROWS", "die")."""
+        """Slow a row down ("slow", "slow SECONDS"), or disturb it ("trip RANK", "die")."""
         part = self.gate(row).with_suffix(".part")
         part.write_text(what)
         part.rename(self.gate(row))

@@ -31,7 +31,7 @@ from benchmark.jobs.stop_signals import StopSignals
 from benchmark.models.devices import accelerators
 from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import ROOT, join, node
-from benchmark.training.stage import ShortOfMemory, Stopped
+from benchmark.training.stage import Stopped
 
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
@@ -78,8 +78,6 @@ class SlurmJob:
         except Stopped:
             self._leave(file, signals, place.rank)
         except Exception as error:
-            if isinstance(error, ShortOfMemory) and _begins_again():
-                sys.exit(0)
             text = f"{type(error).__name__}: {error}"
             _end(file, "failed", error=text, traceback=traceback.format_exc(), rank=place.rank, restarts=_restarts())
             raise
@@ -156,16 +154,6 @@ def _deliver(number: int) -> Iterator[None]:
 def _restarts() -> int:
     """How often this job was queued again."""
     return int(os.environ.get("SLURM_RESTART_COUNT", 0))
-
-
-def _begins_again() -> bool:
-    """Queue the job again, so that all of its processes go on with fewer rows; False where Slurm does not."""
-    try:
-        commands.requeue(submitit.JobEnvironment().job_id)
-    except SlurmError as error:
-        print(f"memory is short, and the job cannot be queued again ({error})", file=sys.stderr, flush=True)
-        return False
-    return True
 
 
 def _end(file: Path, state: str, **values: Any) -> None:
