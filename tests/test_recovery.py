@@ -22,10 +22,10 @@ import pytest
 import torch
 
 from benchmark import records
-from benchmark.errors import ConfigError
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.locks import me
 from benchmark.records import load_runs
+from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, Training
 from benchmark.store import Heartbeat, read_heartbeat
 from benchmark.training import step_times
