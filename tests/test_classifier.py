@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from benchmark.data.corpus import DataError
+from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import (

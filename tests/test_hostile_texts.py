@@ -315,20 +315,3 @@ def test_what_the_system_says_of_a_hostile_name_is_one_line() -> None:
     """Oracle: `str.isprintable`; of two names the new one is told, as before."""
     said = told(OSError(28, "No space left on device", "old", None, f"new\n{CONTROLS}"))
     assert said.isprintable() and said.startswith("new ") and said.endswith(": No space left on device")
-
-
-@pytest.mark.parametrize("hidden", ["\n#SBATCH --wrap=x", "\r", "\x1b[2J", "\u202e", "\u2028"])
-@pytest.mark.parametrize("command", ["run", "status", "prepare", "report", "track", "doctor"])
-def test_no_folder_of_runs_tears_a_script(command, hidden, tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: exit code 2 with the option, and nothing written; also where the command is called in such a folder."""
-    words = [command, str(tiny_suite.write(tmp_path)), *(["--to", "tensorboard"] if command == "track" else [])]
-    here = tmp_path / f"a{hidden}"
-    assert run_all.main([*words, "--runs", str(here)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --runs ") and len(said.splitlines()) == 1 and not here.exists()
-    if command in ("run", "report", "track"):
-        assert run_all.main([*words, "--out", str(here), "--runs", str(tmp_path / "runs")]) == 2
-        assert capsys.readouterr().err.startswith("error: --out ") and not here.exists()
-    here.mkdir()
-    monkeypatch.chdir(here)
-    assert run_all.main([*words, "--runs", "runs"]) == 2 and not list(here.iterdir())

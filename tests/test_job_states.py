@@ -314,7 +314,6 @@ def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     for words in map(str.split, [*unused, *(f"verify x {option}" for option in wanted)]):
         with pytest.raises(SystemExit, match="2"):
             run_all.main(words)
-    assert run_all.main(["export", "demo", "x", "--data", "--prompt", "sea"]) == 2
     assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
     assert run_all.main(["track", "demo", "--to", "trackio", "--out", "x"]) == 2
     assert "TRACKIO_DIR: leave it out" in capsys.readouterr().err

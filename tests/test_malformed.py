@@ -95,7 +95,6 @@ def test_every_option_of_a_method_has_a_range(name: str) -> None:
         ("--reference", ("speed", making.SUITE, *making.RUNS)),
         ("--out", ("grow", "{place}/none", "--layers", "3", "--width", "64")),
         ("DIR", ("export", "{place}/none")),
-        ("DIR", ("export", making.SUITE, "--data")),
     ],
 )
 def test_what_could_not_be_written_in_the_end_is_said_at_once(option, command, place, tmp_path) -> None:

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from benchmark import records
 from benchmark.data import corpus
-from benchmark.data.corpus import DataError, Document
+from benchmark.data.documents import DataError, Document
 from benchmark.downstream import examples
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
 from benchmark.settings.base import ConfigError

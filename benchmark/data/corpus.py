@@ -23,8 +23,6 @@ from benchmark.files import expanded
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
-__all__ = ["DataError", "Document", "identity", "read"]
-
 FORMAT = 1  # raised when the same files come to mean other documents
 
 

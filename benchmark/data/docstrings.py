@@ -17,7 +17,6 @@ from pathlib import Path
 
 from benchmark.data.documents import DataError, Document, cut
 from benchmark.data.text_files import refuse
-from benchmark.files import read_bytes
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once
@@ -54,7 +53,7 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
-                tree = ast.parse(read_bytes(path))
+                tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
             skipped["module that does not parse"] += 1
             continue
@@ -118,11 +117,7 @@ def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
 
 
 def modules(package: str) -> Iterator[tuple[Path, str]]:
-    """The files of a package's modules and their dotted names, sorted, without its tests.
-
-    A link to a folder of the package is not followed: what is there is found by its own name. Raises DataError for one
-    that leads elsewhere.
-    """
+    """The files of a package's modules and their dotted names, sorted, without its tests."""
     for root in _roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
@@ -130,12 +125,6 @@ def modules(package: str) -> Iterator[tuple[Path, str]]:
         for folder, folders, names in os.walk(root, onerror=refuse):
             # what is no identifier cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
-            for inner in (Path(folder, name) for name in folders):
-                if inner.is_symlink() and not inner.resolve().is_relative_to(root.resolve()):
-                    raise DataError(
-                        f"{inner}: a link to a folder outside of the package, whose text would be left out: install "
-                        "the package anew, or put that folder in the place of the link"
-                    )
             inside = prefix + Path(folder).relative_to(root).parts
             for name in sorted(names):
                 if name.endswith(".py"):

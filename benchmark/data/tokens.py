@@ -17,11 +17,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,22 +33,9 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
-from benchmark.data.documents import DataError, Sample
-from benchmark.data.encoding import Ids, encoded, kept_by
+from benchmark.data.documents import DataError, Document, Sample
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
-from benchmark.errors import UserError
-from benchmark.files import (
-    DamagedFile,
-    check_checksums,
-    expanded,
-    naming,
-    only_files,
-    read_text,
-    sweep,
-    sync,
-    write_checksums,
-    write_json,
-)
+from benchmark.files import check_checksums, expanded, read_text, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig
@@ -59,6 +46,9 @@ FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 CONTENT = ("info.json", "train.bin", "valid.bin")  # of a domain's folder
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
+BATCH = 2**18  # characters that a thread tokenises at once
+THREADS = min(os.cpu_count() or 1, 8)
+Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
@@ -226,10 +216,8 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
 
     made = _once("domains", identity, into, make)
     check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
-    info, train, valid = _read(made, made_with.dtype)
-    if "valid_bytes" not in info:  # of an earlier version, which had no checksums either
-        info["valid_bytes"] = _decoded_bytes(made_with, valid)
-        write_json(made / "info.json", info)
+    info = json.loads(read_text(made / "info.json"))
+    train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
             raise DataError(
@@ -260,7 +248,6 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
 
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, into: _Place) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
-    batches = folder / "batches"  # what a process that was killed had tokenised
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
     skipped: Counter[str] = Counter()
@@ -268,8 +255,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
     read = reported = train_documents = train_bytes = 0
     complete = True
     with (folder / "train.bin").open("wb") as file:
-        documents = kept_by(made_with.bpe, corpus.read(domain, data.valid_share, skipped), f"domain {domain.name!r}")
-        for document, ids in encoded(made_with, documents, batches):
+        for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped)):
             into.poll(False)
             if document.split == "train" and not room:
                 complete = False
@@ -287,7 +273,6 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
             if read - reported >= REPORT_EVERY:
                 reported = read
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
-    batches.unlink()
     if valid.dropped:
         skipped["beyond max_valid_tokens"] = valid.dropped
     kept = valid.items()
@@ -316,6 +301,40 @@ def unigram_perplexity(train: Ids, valid: Ids) -> float:
     return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
+# Text to ids
+
+
+def encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
+    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread."""
+
+    def encode(batch: list[Document]) -> list[tuple[Document, Ids]]:
+        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
+        ids = [np.array([*encoding.ids, made_with.special.eos], made_with.dtype) for encoding in encodings]
+        return list(zip(batch, ids, strict=True))
+
+    pending: deque[Future[list[tuple[Document, Ids]]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for batch in _batches(documents):
+            pending.append(pool.submit(encode, batch))
+            if len(pending) > 2 * THREADS:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 # Disk
 
 
@@ -323,24 +342,8 @@ def _cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
 
 
-def _read(folder: Path, dtype: np.dtype[Any]) -> tuple[Any, Ids, Ids]:
-    """What info.json says, and the ids, as many as it says: without checksums no more is known. Raises DamagedFile."""
-    try:
-        info = json.loads(read_text(folder / "info.json"))
-        train, valid = (open_ids(folder / f"{split}.bin", dtype) for split in ("train", "valid"))
-        if len(train) + len(valid) == info["tokens"]:
-            return info, train, valid
-        wrong = f"{len(train) + len(valid):,} tokens instead of {info['tokens']!r:.20}"
-    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError) as error:  # half an id is a ValueError
-        wrong = f"{type(error).__name__}: {error!s:.100}"
-    raise DamagedFile(f"{folder} is damaged ({wrong}): {_cure(folder)}")
-
-
 def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
-    """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing.
-
-    What `make` wrote stays for the next one where it was killed or told to stop, and goes where text or disk are bad.
-    """
+    """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     folder = into.folder / kind / identity
     if not folder.exists():
         if not into.makes:
@@ -348,21 +351,10 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _leased(folder, into) as lease:
             if not folder.exists():
-                unfinished = folder.with_name(f"{folder.name}.unfinished")
-                unfinished.mkdir(exist_ok=True)
-                only_files(unfinished)
-                try:
-                    sweep(unfinished)
-                    with naming(folder):
-                        make(unfinished)
+                with whole_folder(folder) as unfinished:
+                    make(unfinished)
                     write_checksums(unfinished)
-                    for path in unfinished.iterdir():
-                        sync(path)
                     lease.check()
-                    os.replace(unfinished, folder)
-                except (UserError, OSError):
-                    shutil.rmtree(unfinished, ignore_errors=True)
-                    raise
     return folder
 
 

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import logging as transformers_logging
 
-from benchmark.data.corpus import DataError
+from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import PAD, Special, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import records
-from benchmark.data.corpus import DataError
+from benchmark.data.documents import DataError
 from benchmark.locks import Lease
 from benchmark.record_lines import Baseline
 from benchmark.settings.base import ConfigError, digest

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.data import corpus
-from benchmark.data.encoding import kept_by
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
@@ -155,7 +154,7 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     bpe.encode_special_tokens = True  # "<s>" in a text is text
     skipped: Counter[str] = Counter()
     read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
-    documents = [one.text for one in kept_by(bpe, read, str(text))]
+    documents = [document.text for document in read]
     encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
     ids = np.array([token for one in encoded for token in (*one, special.eos)])
     info: DomainInfo = {"valid_bytes": sum(len(one.encode()) for one in documents)}

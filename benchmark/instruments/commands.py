@@ -61,18 +61,10 @@ def new_method(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the model of a stage as a plain Hugging Face folder, or a suite's documents, and say where it went."""
-    from benchmark.settings.load import load_suite, refuse_files
+    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
+    from benchmark.settings.load import refuse_files
 
     refuse_files({"DIR": options.out}, ("DIR",))
-    if options.data and (options.prompt or options.push):
-        raise UserError("--prompt and --push are of a model: leave them out with --data")
-    if options.data:
-        from benchmark.data.croissant import write_stream
-
-        print("\n".join(write_stream(load_suite(options.stage), options.out)))
-        print(f"wrote {options.out}, a data set with a Croissant card; `datasets` and `mlcroissant` load it")
-        return 0
     from benchmark.instruments.checkpoints import export_model
 
     done = export_model(Path(options.stage), options.out, options.prompt, options.push)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.encoding import Ids
-from benchmark.data.tokens import Corpus, corpus_of
+from benchmark.data.tokens import Corpus, Ids, corpus_of
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
 from benchmark.models.transformer import load_network

@@ -194,7 +194,7 @@ def _commands_of_methods_and_models(add: Add) -> None:
     sub.add_argument("--domain", type=given, help="whose prompt or column to use; 'auto' picks one (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
     sub = add("export", "a stage's model as a plain Hugging Face folder, with tokenizer and card")
-    sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; with --data a suite")
+    sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     sub.add_argument(
         "--prompt",
@@ -202,7 +202,6 @@ def _commands_of_methods_and_models(add: Add) -> None:
         metavar="DOMAIN",
         help="whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt",
     )
-    sub.add_argument("--data", action="store_true", help="a suite's documents instead, with a Croissant card")
     sub.add_argument("--push", type=given, metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
     sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from benchmark.data.encoding import Ids
-from benchmark.data.tokens import Corpus, DomainTokens
+from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
 from benchmark.training.learner import Batch

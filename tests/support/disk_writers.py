@@ -20,7 +20,7 @@ WRITERS = {  # by the scenario of tests/support/disk_scenarios*.py that lets eac
     "code": {"jobs.slurm.snapshot._take"},
     "doctor": {"jobs.doctor.of_node", "jobs.doctor._held", "jobs.slurm.probe.holds_apart", "jobs.slurm.probe.main"},
     "lab": {"instruments.lab.run"},
-    WHOLE: {"data.croissant._write", "analysis.figures.to_files"}
+    WHOLE: {"analysis.figures.to_files"}
     | {"downstream.finetune._save", "jobs.slurm.staging._copy"}
     | {f"models.{kind}._write" for kind in ("experts", "lora", "progressive")},
 }
