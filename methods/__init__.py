@@ -149,9 +149,9 @@ def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) ->
     wanted = [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
     if not any(config.model.start for config in wanted):
         return wanted
-    from benchmark.models.start_model import started  # not before it is needed: it imports torch
+    from benchmark.models.start_model import with_start_model  # not before it is needed: it imports torch
 
-    return [started(config) for config in wanted]
+    return [with_start_model(config) for config in wanted]
 
 
 def of_study(study: Path) -> list[tuple[Suite, list[RunConfig]]]:

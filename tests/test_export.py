@@ -28,7 +28,7 @@ from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
-from benchmark.models.start_model import started
+from benchmark.models.start_model import with_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Data, Domain, Model
@@ -192,7 +192,7 @@ def test_the_tokenizer_begins_a_text_as_a_row_begins(architecture: str, tmp_path
 def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
-    model = started(
+    model = with_start_model(
         tiny_config("er").model_copy(
             update={"model": Model(start=str(tmp_path / "out")), "data": Data(sequence_length=LENGTH)}
         )

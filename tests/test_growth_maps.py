@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models import architectures
-from benchmark.models.architecture import Affine
+from benchmark.models.architecture import Affine, parts_of
 from benchmark.models.growth import grow, places
 from benchmark.models.growth.exact import Exact
 from benchmark.models.growth.width import Fpi, Heads, NoiseScale
@@ -85,8 +85,8 @@ def test_all_numbers() -> None:
         fpi.hidden = embedding
         table = fpi.table(Affine(weights["embedding.weight"], tensor([])), None)
         torch.testing.assert_close(table.weight, tensor(wanted["embedding.weight"]), **tolerance)
-        layer = fpi.linear(Affine(weights["errors.weight"], weights["errors.bias"]), embedding, hidden)
-        torch.testing.assert_close(layer.weight, tensor(wanted["errors.weight"]), **tolerance)
+        layer = fpi.linear(Affine(weights["hidden.weight"], weights["hidden.bias"]), embedding, hidden)
+        torch.testing.assert_close(layer.weight, tensor(wanted["hidden.weight"]), **tolerance)
         output = fpi.linear(Affine(weights["output.weight"], weights["output.bias"]), hidden, torch.arange(13))
         torch.testing.assert_close(output.weight, tensor(wanted["output.weight"]), **tolerance)
 
@@ -173,7 +173,7 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
         assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
         scale = small.ffn.up.read().weight.std().item() if noise_scale == "relative" else 1.0
         assert noise[:, split].std().item() == pytest.approx(0.5 * scale, rel=0.15)
-        for one, other in zip(with_noise.parts(), without.parts(), strict=True):
+        for one, other in zip(parts_of(with_noise), parts_of(without), strict=True):
             if one.read().weight.dim() == 1:  # a norm
                 assert torch.equal(one.read().weight, other.read().weight)
     tables: list[Any] = [one.get_input_embeddings() for one in (noisy, plain)]

@@ -12,7 +12,7 @@ import torch
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
-from benchmark.models.architecture import Place
+from benchmark.models.architecture import Place, map_parts, parts_of
 from benchmark.models.growth import grow, places
 
 LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")
@@ -28,7 +28,7 @@ def network(architecture: str, layers: int):
 
 
 def read(grown):
-    return places(grown).map(Place.read)
+    return map_parts(places(grown), Place.read)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
@@ -39,7 +39,7 @@ def test_stacking_repeats_the_stack(architecture: str) -> None:
     assert record["layer_sources"] == [0, 1, 0, 1, 0] and record["layer_is_copy"] == [False, False, True, True, True]
     before, after = read(old), read(grown)
     for number, layer in enumerate(after.layers):
-        for new, source in zip(layer.parts(), before.layers[number % 2].parts(), strict=True):
+        for new, source in zip(parts_of(layer), parts_of(before.layers[number % 2]), strict=True):
             assert torch.equal(new.weight, source.weight) and torch.equal(new.bias, source.bias)
     for new, source in zip(after.tables, before.tables, strict=True):
         assert torch.equal(new.weight, source.weight)
@@ -52,7 +52,7 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
     moved = copy.deepcopy(old)
     stands = places(moved).layers
     for place, above in zip(stands, read(old).layers[1:], strict=False):
-        for part, weights in zip(place.parts(), above.parts(), strict=True):
+        for part, weights in zip(parts_of(place), parts_of(above), strict=True):
             part.write(weights)
     aki, record = grow(old, 3, 48, mode="aki", seed=5)
     own, upper = (read(grow(each, 3, 48, mode="fpi", seed=5)[0]) for each in (old, moved))

@@ -11,6 +11,7 @@ from transformers.models.auto import CONFIG_MAPPING
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, architectures
+from benchmark.models.architecture import parts_of
 from benchmark.models.growth import places
 
 
@@ -64,6 +65,6 @@ def test_parameters_are_those_published(name: str) -> None:
     model = LanguageModel(network, Vocabulary(config.vocab_size))
     assert isinstance(config, PreTrainedConfig)
     assert model.parameters_count == network.num_parameters() == published
-    modules = {id(place.module): place.module for place in places(network).parts()}
+    modules = {id(place.module): place.module for place in parts_of(places(network))}
     parameters = {id(p): p.numel() for module in modules.values() for p in module.parameters()}
     assert sum(parameters.values()) == published

@@ -9,7 +9,7 @@ Shapes: B rows, T columns of a row as the network sees it, D hidden size, F feed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -22,7 +22,6 @@ from transformers.pytorch_utils import Conv1D
 from benchmark.data.tokenizer import BOS, EOS, PAD
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 @dataclass(kw_only=True)
@@ -37,9 +36,6 @@ class Attention(Generic[T]):
     query_norm: T | None = None  # of each head
     key_norm: T | None = None
 
-    def map(self, function: Callable[[T], U]) -> Attention[U]:
-        return Attention(**_mapped(self, function))
-
 
 @dataclass(kw_only=True)
 class FeedForward(Generic[T]):
@@ -50,9 +46,6 @@ class FeedForward(Generic[T]):
     down: T  # (D, F)
     gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
 
-    def map(self, function: Callable[[T], U]) -> FeedForward[U]:
-        return FeedForward(**_mapped(self, function))
-
 
 @dataclass(kw_only=True)
 class Layer(Generic[T]):
@@ -60,18 +53,6 @@ class Layer(Generic[T]):
 
     attention: Attention[T]
     ffn: FeedForward[T]
-
-    def map(self, function: Callable[[T], U]) -> Layer[U]:
-        return Layer(attention=self.attention.map(function), ffn=self.ffn.map(function))
-
-    def parts(self) -> Iterator[T]:
-        parts = (getattr(half, field.name) for half in (self.attention, self.ffn) for field in fields(half))
-        return (part for part in parts if part is not None)
-
-
-def _mapped(half: Attention[T] | FeedForward[T], function: Callable[[T], U]) -> dict[str, Any]:
-    parts = {field.name: getattr(half, field.name) for field in fields(half)}
-    return {name: part and function(part) for name, part in parts.items()}
 
 
 @dataclass(kw_only=True)
@@ -86,25 +67,21 @@ class Network(Generic[T]):
     head_norm: T | None = None
     decoder: T  # (V, D)
 
-    def map(self, function: Callable[[T], U]) -> Network[U]:
-        def optional(part: T | None) -> U | None:
-            return None if part is None else function(part)
 
-        return Network(
-            tables=[function(table) for table in self.tables],
-            embedding_norm=optional(self.embedding_norm),
-            layers=[layer.map(function) for layer in self.layers],
-            final_norm=optional(self.final_norm),
-            head=optional(self.head),
-            head_norm=optional(self.head_norm),
-            decoder=function(self.decoder),
-        )
+def map_parts(whole: Any, function: Callable[[Any], Any]) -> Any:
+    """A network or a layer with what `function` makes of each part that its architecture has."""
+    if isinstance(whole, list):
+        return [map_parts(part, function) for part in whole]
+    if isinstance(whole, Attention | FeedForward | Layer | Network):
+        return type(whole)(**{field.name: map_parts(getattr(whole, field.name), function) for field in fields(whole)})
+    return None if whole is None else function(whole)
 
-    def parts(self) -> Iterator[T]:
-        ends = [*self.tables, self.embedding_norm, self.final_norm, self.head, self.head_norm, self.decoder]
-        yield from (part for part in ends if part is not None)
-        for layer in self.layers:
-            yield from layer.parts()
+
+def parts_of(whole: Any) -> list[Any]:
+    """The parts of a network or a layer, in the order above."""
+    parts: list[Any] = []
+    map_parts(whole, parts.append)
+    return parts
 
 
 @dataclass
@@ -136,10 +113,6 @@ class Place:
         """The weight's: (out, in), (D) or (rows, D)."""
         shape = tuple(self._tensors()[0].shape)
         return shape if self.rows is None else (len(self.rows), *shape[1:])
-
-    def blocks(self, size: int) -> Iterator[Place]:
-        """A place for each `size` rows of what is not shared, in order."""
-        return (Place(self.module, rows) for rows in torch.arange(self.shape[0]).split(size))
 
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
@@ -236,9 +209,13 @@ class Architecture:
         """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is padding, at the right."""
         raise NotImplementedError
 
+    def modules(self, network: Any) -> Network[Any]:
+        """The modules of a network; a Place for a map that shares its module with others."""
+        raise NotImplementedError
+
     def places(self, network: Any) -> Network[Place]:
         """Where the weights of a network are."""
-        raise NotImplementedError
+        return map_parts(self.modules(network), lambda part: part if isinstance(part, Place) else Place(part))
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         """What a network's decoder multiplies (..., D), of its last hidden states (..., D)."""

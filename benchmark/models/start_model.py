@@ -6,10 +6,9 @@ The model keeps its tokenizer, special tokens and positions; domains become furt
 from __future__ import annotations
 
 import functools
-import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -28,7 +27,7 @@ from benchmark.settings.suite import Growth, Model, RunConfig, Size, Start
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
 
-def started(config: RunConfig) -> RunConfig:
+def with_start_model(config: RunConfig) -> RunConfig:
     """The run with all that follows from its start model: architecture, head size, ladder, and where the model lies.
 
     A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is of no known
@@ -91,7 +90,10 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
             for index, count in enumerate(steps)
         )
         if grow.width > 1 and domains > 1 and ladder[-1].hidden_size == first.hidden_size:
-            _refuse_no_growth(first, step, grow.width, domains)
+            raise ConfigError(
+                f"model.grow.width {grow.width:g} leaves the hidden size {first.hidden_size} as it is in all {domains} "
+                f"domains: in this start model it is a multiple of {step}; give more, or leave width out"
+            )
     for before, size in pairwise(ladder):
         if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % step:
             raise ConfigError(
@@ -99,16 +101,6 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
                 f"before, and hidden sizes are multiples of {step}, what a head takes, or the heads that share a key's"
             )
     return ladder
-
-
-def _refuse_no_growth(first: Size, step: int, width: float, domains: int) -> NoReturn:
-    """Raise ConfigError with the least width that does not round to none."""
-    least = math.ceil(1000 * ((first.hidden_size + step / 2) / first.hidden_size) ** (1 / (domains - 1)) + 0.5) / 1000
-    raise ConfigError(
-        f"model.grow.width {width:g} leaves the hidden size {first.hidden_size} as it is in all {domains} domains: in "
-        f"this start model it is a multiple of {step}, what a head takes, or the heads that share a key's; give "
-        f"{least:g} or more, or leave width out"
-    )
 
 
 def _folder(start: str, revision: str | None) -> Path:
@@ -144,14 +136,11 @@ def _configuration(folder: Path) -> Any:
         "quantization_config": "has quantised weights, which cannot be trained",
         "text_vocabulary": "was trained by this benchmark: `run_all.py export` makes a plain model of it",
     }
-    reasons = [reason for key, reason in refused.items() if key in content]
-    if content.get("is_encoder_decoder"):
-        reasons.append("is an encoder-decoder")
-    if reasons:
-        raise ConfigError(f"model.start: the model in {folder} {' and '.join(reasons)}; take another")
-    model_type = str(content.get("model_type"))
+    for key, reason in refused.items():
+        if key in content:
+            raise ConfigError(f"model.start: the model in {folder} {reason}; take another")
     try:
-        architectures.of(model_type)
+        architectures.of(str(content.get("model_type")))
     except ConfigError as error:
         raise ConfigError(f"model.start: {folder}: {error}") from None
     with naming_damage(folder):
@@ -175,5 +164,5 @@ def _content_key(folder: Path) -> str:
     """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files by their digests."""
     if folder.parent.name == "snapshots":
         return folder.name
-    found = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}
-    return sha256(sorted(found))[:12]
+    files = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}
+    return sha256(sorted(files))[:12]

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, Rober
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from benchmark.data.tokenizer import PAD
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Bert(Architecture):
@@ -44,7 +44,7 @@ class Bert(Architecture):
         layers = [partial(layer, attention_mask=attended) for layer in body.encoder.layer]
         return Unrolled(embedded, layers, getattr(body, "LayerNorm", nn.Identity()))
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         head = network.lm_head
         return self.network(network, head.dense, head.layer_norm, head.decoder)
 
@@ -52,12 +52,12 @@ class Bert(Architecture):
         head = network.lm_head
         return head.layer_norm(F.gelu(head.dense(hidden)))
 
-    def network(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Place]:
+    def network(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Any]:
         """Where everything stands; the parts of the LM head differ between kinds of BERT."""
         body = network.base_model
         tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
         layers = [self.layer(layer) for layer in body.encoder.layer]
-        modules = Network[Any](
+        return Network(
             tables=tables,
             embedding_norm=body.embeddings.LayerNorm,
             layers=layers,
@@ -66,7 +66,6 @@ class Bert(Architecture):
             head_norm=head_norm,
             decoder=decoder,
         )
-        return modules.map(Place)
 
     def layer(self, layer: Any) -> Layer[Any]:
         """The modules of a layer."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertPooler
 
-from benchmark.models.architecture import Network, Place, Shape
+from benchmark.models.architecture import Network, Shape
 from benchmark.models.architectures.bert import Bert
 
 
@@ -35,7 +35,7 @@ class OriginalBert(Bert):
     def configuration(self, shape: Shape) -> BertConfig:
         return BertConfig(**self.settings(shape))
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         head = network.cls.predictions
         return self.network(network, head.transform.dense, head.transform.LayerNorm, head.decoder)
 

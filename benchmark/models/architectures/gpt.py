@@ -8,17 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmark.models.architecture import (
-    Architecture,
-    Attention,
-    FeedForward,
-    Layer,
-    Network,
-    Place,
-    Shape,
-    Unrolled,
-    stacked,
-)
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, stacked
 
 
 class Gpt(Architecture):
@@ -44,25 +34,19 @@ class Gpt(Architecture):
         columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         return Unrolled(body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f)
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         body = network.transformer
         layers = []
         for block in body.h:
             query, key, value = stacked(block.attn.c_attn, 3)
             layers.append(
                 Layer(
-                    attention=Attention(
-                        norm=Place(block.ln_1),
-                        query=query,
-                        key=key,
-                        value=value,
-                        output=Place(block.attn.c_proj),
-                    ),
-                    ffn=FeedForward(norm=Place(block.ln_2), up=Place(block.mlp.c_fc), down=Place(block.mlp.c_proj)),
+                    attention=Attention(norm=block.ln_1, query=query, key=key, value=value, output=block.attn.c_proj),
+                    ffn=FeedForward(norm=block.ln_2, up=block.mlp.c_fc, down=block.mlp.c_proj),
                 )
             )
-        tables = [Place(body.wte), Place(body.wpe)]
-        norm, head = Place(body.ln_f), Place(network.lm_head)
+        tables = [body.wte, body.wpe]
+        norm, head = body.ln_f, network.lm_head
         return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
 
     def fixed_depth(self, config: Any) -> str:

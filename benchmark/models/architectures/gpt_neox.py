@@ -34,7 +34,7 @@ class GptNeoX(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
         return Unrolled(hidden, layers, body.final_layer_norm)
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         body, heads = network.gpt_neox, network.config.num_attention_heads
         layers = []
         for layer in body.layers:
@@ -44,21 +44,15 @@ class GptNeoX(Architecture):
             layers.append(
                 Layer(
                     attention=Attention(
-                        norm=Place(layer.input_layernorm),
-                        query=query,
-                        key=key,
-                        value=value,
-                        output=Place(layer.attention.dense),
+                        norm=layer.input_layernorm, query=query, key=key, value=value, output=layer.attention.dense
                     ),
                     ffn=FeedForward(
-                        norm=Place(layer.post_attention_layernorm),
-                        up=Place(layer.mlp.dense_h_to_4h),
-                        down=Place(layer.mlp.dense_4h_to_h),
+                        norm=layer.post_attention_layernorm, up=layer.mlp.dense_h_to_4h, down=layer.mlp.dense_4h_to_h
                     ),
                 )
             )
-        tables = [Place(body.embed_in)]
-        norm, head = Place(body.final_layer_norm), Place(network.lm_head)
+        tables = [body.embed_in]
+        norm, head = body.final_layer_norm, network.lm_head
         return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
 
 

@@ -11,15 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Llama(Architecture):
@@ -46,10 +40,10 @@ class Llama(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         body = network.model
         layers = [
-            Layer[Any](
+            Layer(
                 attention=Attention(
                     norm=layer.input_layernorm,
                     query=layer.self_attn.q_proj,
@@ -68,8 +62,7 @@ class Llama(Architecture):
             )
             for layer in body.layers
         ]
-        modules = Network[Any](tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
-        return modules.map(Place)
+        return Network(tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
 
     def length(self, config: Any) -> int:
         """Up to the window of attention, where there is one: no mask cuts it out here."""

@@ -16,17 +16,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
 from benchmark.data.tokenizer import BOS, EOS
-from benchmark.models.architecture import (
-    Architecture,
-    Attention,
-    FeedForward,
-    Layer,
-    Network,
-    Place,
-    Shape,
-    Unrolled,
-    stacked,
-)
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, stacked
 
 
 class MeanOrFirstHead(nn.Module):
@@ -73,16 +63,16 @@ class ModernBert(Architecture):
             layers.append(partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind]))
         return Unrolled(hidden, layers, body.final_norm)
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         body, head = network.model, network.head
         return Network(
-            tables=[Place(body.embeddings.tok_embeddings)],
-            embedding_norm=Place(body.embeddings.norm),
+            tables=[body.embeddings.tok_embeddings],
+            embedding_norm=body.embeddings.norm,
             layers=[_layer(layer) for layer in body.layers],
-            final_norm=Place(body.final_norm),
-            head=Place(head.dense),
-            head_norm=Place(head.norm),
-            decoder=Place(network.decoder),
+            final_norm=body.final_norm,
+            head=head.dense,
+            head_norm=head.norm,
+            decoder=network.decoder,
         )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
@@ -95,18 +85,18 @@ class ModernBert(Architecture):
         return MeanOrFirstHead(config)
 
 
-def _layer(layer: Any) -> Layer[Place]:
+def _layer(layer: Any) -> Layer[Any]:
     query, key, value = stacked(layer.attn.Wqkv, 3)
     up, gate = stacked(layer.mlp.Wi, 2)
     return Layer(
         attention=Attention(
-            norm=None if isinstance(layer.attn_norm, nn.Identity) else Place(layer.attn_norm),
+            norm=None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm,
             query=query,
             key=key,
             value=value,
-            output=Place(layer.attn.Wo),
+            output=layer.attn.Wo,
         ),
-        ffn=FeedForward(norm=Place(layer.mlp_norm), up=up, down=Place(layer.mlp.Wo), gate=gate),
+        ffn=FeedForward(norm=layer.mlp_norm, up=up, down=layer.mlp.Wo, gate=gate),
     )
 
 

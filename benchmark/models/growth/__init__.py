@@ -9,11 +9,11 @@ from itertools import chain
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import architectures
-from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, Recipe
+from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, Recipe, parts_of
 from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.record_lines import GrowthRecord
@@ -117,41 +117,32 @@ def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
 def _case(
     network: PreTrainedModel, layers: int, hidden_size: int, mode: Mode, noise: float, calibrated: bool
 ) -> tuple[Literal["exact", "closest", "approximate"], str]:
-    deeper = layers > network.config.num_hidden_layers
-    whole = hidden_size % network.config.hidden_size == 0
+    """How near the larger network comes to the function of the given one, and why."""
+    old = network.config.hidden_size
+    deeper, whole = layers > network.config.num_hidden_layers, hidden_size % old == 0
     has_head, post_norm = places(network).head is not None, architecture_of(network).post_norm
     if mode != "exact":
-        wider = hidden_size > network.config.hidden_size
-        reasons = [
-            reason
-            for holds, reason in (
-                (deeper, "a copied layer acts twice"),
-                (not whole, "unequal numbers of copies shift the mean and variance of the norms"),
-                (noise > 0, "noise on the outgoing weights of split units"),
-                (mode == "aki" and wider, "new units are those of the layer above"),
-            )
-            if holds
-        ]
-        return ("approximate", "; ".join(reasons)) if reasons else ("exact", "every unit is there equally often")
+        reasons = {
+            "a copied layer acts twice": deeper,
+            "unequal numbers of copies shift the mean and variance of the norms": not whole,
+            "noise on the outgoing weights of split units": noise > 0,
+            "new units are those of the layer above": mode == "aki" and hidden_size > old,
+        }
+        note = "; ".join(reason for reason, holds in reasons.items() if holds)
+        return ("approximate", note) if note else ("exact", "every unit is there equally often")
     if architecture_of(network).rms_norm:
         return "exact", "new residual units are zero; new heads, feed-forward units and layers write nothing yet"
     if not has_head or (whole and not (post_norm and deeper)):
         return "exact", "average expansion; new layers add nothing yet" if deeper else "average expansion"
-    reasons = []
-    if not whole:
-        fit = "fitted on the calibration batch" if calibrated else "copies, for there was no calibration batch"
-        reasons.append(
-            f"{hidden_size} is no whole multiple of {network.config.hidden_size}: the extra units of the LM head, "
-            f"whose LayerNorm follows a GELU, are {fit}"
-        )
-        reasons.append(
-            "extra units of the residual stream hold a constant for its mean"
-            if post_norm
-            else "the embedding's LayerNorm is kept up to the square of its output's mean"
-        )
-    if post_norm and deeper:
-        reasons.append("new layers normalise once more, which differs by the LayerNorms' epsilon")
-    return "closest", "; ".join(reasons)
+    fit = "fitted on the calibration batch" if calibrated else "copies, for there was no calibration batch"
+    reasons = {
+        f"{hidden_size} is no whole multiple of {old}: the extra units of the LM head, whose LayerNorm follows a GELU, "
+        f"are {fit}": not whole,
+        "extra units of the residual stream hold a constant for its mean": not whole and post_norm,
+        "the embedding's LayerNorm is kept up to the square of its output's mean": not whole and not post_norm,
+        "new layers normalise once more, which differs by the LayerNorms' epsilon": post_norm and deeper,
+    }
+    return "closest", "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
@@ -187,7 +178,7 @@ def places(network: PreTrainedModel) -> Network[Place]:
     """Where everything stands. Raises ConfigError for a network with other parts than a known language model's."""
     architecture = architecture_of(network)
     found = architecture.places(network)
-    known = {id(parameter) for place in found.parts() for parameter in place.module.parameters()}
+    known = {id(parameter) for place in parts_of(found) for parameter in place.module.parameters()}
     other = [
         name
         for name, parameter in network.named_parameters()
@@ -208,7 +199,7 @@ def placed(layers: Iterable[Layer[Recipe]], new: Sequence[Layer[Place]]) -> Iter
         if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
             yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
             into.attention.norm = None
-        for place, recipe in zip(into.parts(), layer.parts(), strict=True):
+        for place, recipe in zip(parts_of(into), parts_of(layer), strict=True):
             yield place, recipe()
 
 
@@ -247,20 +238,11 @@ def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int,
     family: Any = type(network)
     with torch.device("meta"):  # its initial weights would be overwritten: drawing them takes as long as the growth
         larger = family(config)
-    larger.to(dtype=network.dtype).train(network.training)
+    larger.to(network.dtype).to_empty(device=network.device).train(network.training)
+    larger.tie_weights()
+    for parameter in larger.parameters():
+        parameter.zero_()
     for name, buffer in network.named_buffers():  # rotations and the like, which no size changes
         owner, _, key = name.rpartition(".")
         larger.get_submodule(owner)._buffers[key] = buffer.clone()
-    _hold(larger, network.device)
     return larger
-
-
-def _hold(network: PreTrainedModel, device: torch.device) -> None:
-    """Give the parameters of a network without weights memory, tied ones the same. What is never written to is 0."""
-    held: dict[Tensor, nn.Parameter] = {}
-    for module in network.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if parameter not in held:
-                    held[parameter] = nn.Parameter(torch.zeros_like(parameter, device=device))
-                module._parameters[name] = held[parameter]

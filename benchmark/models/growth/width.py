@@ -6,9 +6,8 @@ Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -19,7 +18,6 @@ from benchmark.models.architecture import Affine, Attention, FeedForward, Layer,
 
 NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]
-_BLOCK = 2**23  # numbers of a table that are widened at once
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class Width:
         return wide, heads.tolist()
 
     def ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
-        """What is before and after the layers, and where in `new` it belongs; tables come in blocks of rows."""
+        """What is before and after the layers, and where in `new` it belongs."""
         if old.head is None or old.head_norm is None:
             if old.final_norm and new.final_norm:
                 yield new.final_norm, self.last_norm(old.final_norm.read())
@@ -185,10 +183,10 @@ class Width:
             yield new.head_norm, head_norm
         norm = old.embedding_norm.read() if old.embedding_norm else None
         for table, wide in zip(old.tables, new.tables, strict=True):
-            yield from _by_rows(table, wide, partial(self.table, norm=norm))
+            yield wide, self.table(table.read(), norm)
         if norm and new.embedding_norm:
             yield new.embedding_norm, self.embedding_norm(norm)
-        yield from _by_rows(old.decoder, new.decoder, partial(self.decoder, norm=norm))
+        yield new.decoder, self.decoder(old.decoder.read(), norm)
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
         """Rows of a table of embeddings, of which `norm` is the LayerNorm, if any."""
@@ -220,12 +218,6 @@ class Width:
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         """BERT's LM head: dense, GELU, LayerNorm."""
         raise NotImplementedError
-
-
-def _by_rows(old: Place, new: Place, widened: Callable[[Affine], Affine]) -> Iterator[tuple[Place, Affine]]:
-    size = max(1, _BLOCK // old.shape[1])
-    for block, place in zip(old.blocks(size), new.blocks(size), strict=True):
-        yield place, widened(block.read())
 
 
 class Fpi(Width):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
+from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Starcoder2(Architecture):
@@ -37,10 +37,10 @@ class Starcoder2(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
-    def places(self, network: Any) -> Network[Place]:
+    def modules(self, network: Any) -> Network[Any]:
         body = network.model
         layers = [
-            Layer[Any](
+            Layer(
                 attention=Attention(
                     norm=layer.input_layernorm,
                     query=layer.self_attn.q_proj,
@@ -52,8 +52,7 @@ class Starcoder2(Architecture):
             )
             for layer in body.layers
         ]
-        modules = Network[Any](tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
-        return modules.map(Place)
+        return Network(tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
 
 
 ARCHITECTURE = Starcoder2()
