@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
-from analysis.printed import PrintedValue
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Column, Table, mark_few_seeds
 from benchmark.records import RunRecords
@@ -95,3 +97,60 @@ def growth(run: RunRecords) -> str:
     sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
     span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
     return f"{model['architecture'].upper()} {span}"
+
+
+PRINTED_COLUMNS = ("table", "block", "row", "stage", "column", "metric", "printed", "corrected", "flag")
+_SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedNumber:
+    printed: str
+    corrected: str = ""
+    flag: str = ""
+
+    @property
+    def text(self) -> str:
+        """The corrected number, or the printed one."""
+        return self.corrected or self.printed
+
+    @property
+    def value(self) -> float | None:
+        """What `text` says; None for a word."""
+        match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.text)
+        return float(match[1]) * _SUFFIX[match[2]] if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedValue:
+    """A number and its place in the paper."""
+
+    table: str
+    block: str
+    row: str
+    stage: str
+    column: str
+    metric: str
+    number: PrintedNumber
+
+
+def read_printed(path: Path) -> tuple[PrintedValue, ...]:
+    """Read one file of printed numbers; a table that the paper has no numbers for has no file."""
+    if not path.exists():
+        return ()
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(map(_printed_value, csv.DictReader(file, strict=True)))
+
+
+def _printed_value(line: dict[str, str]) -> PrintedValue:
+    number = PrintedNumber(**{field.name: line.pop(field.name) for field in fields(PrintedNumber)})
+    return PrintedValue(**line, number=number)
+
+
+def corrections(printed: Iterable[PrintedValue]) -> list[str]:
+    """Footnotes on numbers that the paper printed and that cannot be right."""
+    return [
+        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {number.printed}; {number.flag}."
+        for v in printed
+        if (number := v.number).corrected
+    ]

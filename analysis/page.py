@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import numpy as np
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from matplotlib.markers import MarkerStyle
 
-from analysis import explore, notes
-from analysis.exhibits import Exhibit, TableExhibit, growth
+from analysis import notes, scorecard
+from analysis.exhibits import Exhibit, TableExhibit, View, growth
+from analysis.figures import styles
 from analysis.study import Study, end, hardware, header
-from analysis.tables import Block, Cell, Column, Table, TableRow
+from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number, rounded
+from benchmark.files import LEFT, read_bytes, sweep, whole_file
 from benchmark.records import RunRecords
+from benchmark.settings.units import UNITS, recorded
 
 
 def page(
@@ -59,8 +70,8 @@ def page(
         rows=_settings(study),
         labels={(run.suite, run.row) for run in study.runs},
         several=len(study.suites) > 1,
-        data=explore.data(study),
-        scripts=explore.scripts(),
+        data=data(study),
+        scripts=scripts(),
     )
 
 
@@ -209,3 +220,186 @@ def _settings(study: Study) -> list[tuple[str, str, str]]:
     settings = [{"options": run.line["options"], **run.line["config"]} for run in runs]
     texts = [json.dumps(one, indent=2, ensure_ascii=False) for one in settings]
     return [(run.suite, run.row, text) for run, text in zip(runs, texts, strict=True)]
+
+
+FOLDER = Path(__file__).parent
+AGAIN = "again"  # the folder of a run's repetition
+METRICS = {"ap": "AP", "ap_plus": "AP⁺"}
+
+
+@cache
+def scripts() -> tuple[str, Markup]:
+    """The library that draws (Vega-Lite with all it needs, BSD-3-Clause), packed by gzip in base64, and our own script.
+
+    Packed it is 0.4 MB, else 0.9 MB of each page.
+    """
+    library, own = (read_bytes(FOLDER / name) for name in ("vega_lite_bundle.js", "explore.js"))
+    assert b"</script" not in own
+    return base64.b64encode(gzip.compress(library, mtime=0)).decode(), Markup(own.decode())
+
+
+def data(study: Study) -> Markup:
+    """JSON for the script: nothing in it can end its element or begin another."""
+    style_of = styles(study.runs)
+    dashes = {
+        row: [1, 0] if style["linestyle"] == "-" else list(style["linestyle"][1]) for row, style in style_of.items()
+    }
+    own = next((run.line["config"]["budget"]["unit"] for run in study.runs), "seconds")
+    others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
+    content = {
+        "records": study.records,
+        "suites": study.suites,
+        "rows": [
+            {"row": row, "colour": style["color"], "dash": dashes[row], "shape": _shape(style["marker"])}
+            for row, style in style_of.items()
+        ],
+        "units": {"charged": UNITS[own].label, **others},
+        "metrics": METRICS,
+        "points": _points(study),
+        "runs": _runs(study),
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+@cache
+def _shape(marker: str) -> str:
+    """The outline of a marker of matplotlib's as an SVG path, from -1 to 1."""
+    drawn = MarkerStyle(marker)
+    outlines = map(np.asarray, drawn.get_path().transformed(drawn.get_transform()).to_polygons())
+    return "".join(f"M{'L'.join(f'{2 * x:.2f},{-2 * y:.2f}' for x, y in outline)}Z" for outline in outlines)
+
+
+def _points(study: Study) -> dict[str, list[Any]]:
+    """Each evaluation of a row, as the names of what is known of it and a list each, which is short where many are.
+
+    Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
+    """
+    names = ["suite", "row", "stage", "seeds", "charged", *recorded(), *METRICS]
+    names += [f"{metric}_{end}" for metric in METRICS for end in ("low", "high")]
+    if study.evaluations.empty:
+        return {"names": names, "lines": []}
+    titles = {suite: study.stage_titles(suite) for suite in study.suites}
+    groups = study.evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
+    means = groups[["charged", *recorded(), *METRICS]].mean()
+    low, high = groups[list(METRICS)].min(), groups[list(METRICS)].max()
+    spent = means[["charged", *recorded()]].map(lambda value: float(f"{value:.5g}"))
+    measured = [means[list(METRICS)], *(end[[metric]] for metric in METRICS for end in (low, high))]
+    numbers = pd.concat([spent, pd.concat(measured, axis=1).map(lambda value: rounded(value, 2))], axis=1)
+    known = zip(means.index.tolist(), groups["seed"].nunique().tolist(), strict=True)
+    described = [[suite, row, titles[suite][stage], seeds] for (suite, _, row, stage, _), seeds in known]
+    lines = zip(described, numbers.to_numpy().tolist(), strict=True)
+    return {"names": names, "lines": [[*one, *map(_short, other)] for one, other in lines]}
+
+
+def _short(value: float) -> float | None:
+    """A number as JSON writes it shortest; None for what is not finite."""
+    return None if not math.isfinite(value) else int(value) if value.is_integer() else value
+
+
+def _runs(study: Study) -> list[dict[str, Any]]:
+    """Each run: how far it is, what it ended with, where its records lie and what repeats it."""
+    ends = {
+        (suite, run): (stage, ap, ap_plus)
+        for suite, run, stage, ap, ap_plus in study.ends[["suite", "run", "stage", "ap", "ap_plus"]].itertuples(
+            index=False
+        )
+    }
+    found = []
+    for run in study.runs:
+        stage, *values = ends.get((run.suite, run.id), (-1, math.nan, math.nan))
+        whole = stage == len(run.domains) - 1
+        state = (
+            f"failed in stage {run.failure['stage'] + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
+        )
+        found.append(
+            {
+                "suite": run.suite,
+                "row": run.row,
+                "seed": run.seed,
+                "state": state,
+                **{
+                    name: number(value, 2) if whole and math.isfinite(value) else None
+                    for name, value in zip(METRICS, values, strict=True)
+                },
+                "record": f"suites/{run.suite}/{run.id}.jsonl",
+                "stages": run.line["stages"],
+                **_command(study, run),
+            }
+        )
+    return found
+
+
+def _command(study: Study, run: RunRecords) -> dict[str, str]:
+    """What the page shows for a run: one that is finished would not be trained again where its records are."""
+    does, flags = "What is missing of it is trained by", []
+    given = {"--methods": run.line["method"], "--seeds": str(run.seed)}
+    if run.finished == len(run.domains):
+        does = "Repeated, in a folder of its own, by"
+        given |= {"--runs": AGAIN, "--out": f"{AGAIN}/report"}
+    elif run.failure:
+        does, flags = "Tried again from its last checkpoint by", ["--retry-failed"]
+    words = [*_without(shlex.split(study.run_command(run.suite)), given), *chain.from_iterable(given.items()), *flags]
+    return {"does": f"{does} (all rows of its method):", "command": shlex.join(words)}
+
+
+def _without(words: Sequence[str], options: Container[str]) -> list[str]:
+    """A command's words without those options, each with the value behind it."""
+    rest, kept = iter(words), []
+    for word in rest:
+        if word in options:
+            next(rest)
+        else:
+            kept.append(word)
+    return kept
+
+
+def render(
+    study: Study,
+    exhibits: Sequence[Exhibit],
+    paper: Mapping[str, Exhibit],
+    out: Path,
+    view: View = "ours",
+) -> list[Path]:
+    """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
+
+    `exhibits` are what is shown, `paper` all exhibits by name, whose printed numbers the scorecard needs. After tables
+    and figures come the scorecard (verdicts on the paper's claims), if the study is held against the paper, and
+    index.html, which shows what looks the same once. Views other than "ours" are of tables only and files of their own,
+    NAME.both.tex. Several suites' runs in one call give tables with a block a suite. The same records give the same
+    bytes.
+    """
+    shown: dict[str, Table | bytes] = {}
+    files: dict[str, bytes] = {}
+    drawn: list[tuple[Exhibit, Exhibit, dict[str, bytes]]] = []
+    same: dict[str, list[str]] = {}  # of each figure that is drawn, the names of all that look so
+    for exhibit in exhibits:
+        if view != "ours" and not exhibit.printed:
+            continue  # the paper has nothing like it
+        if isinstance(exhibit, TableExhibit):
+            shown[exhibit.name] = table = exhibit.build(study, view)
+            files |= _files(table, "" if view == "ours" else f".{view}")
+        else:
+            looks = exhibit.looks(study)
+            first, figure = next(((one, old) for one, other, old in drawn if other == looks), (exhibit, None))
+            if figure is None:
+                figure = exhibit.render(study)
+                drawn.append((exhibit, looks, figure))
+                shown[exhibit.name] = figure["png"]
+            same.setdefault(first.name, []).append(exhibit.name)
+            files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
+    if view == "ours" and study.runs:
+        verdicts = scorecard.scorecard(study, paper) if study.paper else None
+        files |= _files(verdicts, "") if verdicts else {}
+        files["index.html"] = page(
+            study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits if exhibit.name in shown], same
+        ).encode()
+    sweep(out, older=LEFT)
+    for name, content in files.items():
+        with whole_file(out / name) as file:
+            file.write(content)
+    return [out / name for name in files]
+
+
+def _files(table: Table, middle: str) -> dict[str, bytes]:
+    return {f"{table.name}{middle}.{suffix}": text(table).encode() for suffix, text in FORMATS.items()}

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 
 from analysis import figures, inference
 from analysis.exhibits import Exhibit, View
+from analysis.figures import of_method
 from analysis.metrics import Floats
 from analysis.notes import below
 from analysis.study import Study, end, header
-from analysis.styles import of_method
 from benchmark.records import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)

@@ -12,10 +12,22 @@ from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
 from analysis.inference import ERRORS, POWER, fewest_seeds, interval
-from analysis.measurements import AVERAGE, LAST, Key, Measurements, as_printed, measured
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from analysis.verdicts import METRICS, Comparison, Verdict, compare, judge, weakest
+from analysis.verdicts import (
+    AVERAGE,
+    LAST,
+    METRICS,
+    Comparison,
+    Key,
+    Measurements,
+    Verdict,
+    as_printed,
+    compare,
+    judge,
+    measured,
+    weakest,
+)
 from benchmark.settings.names import slug
 
 NAME = "scorecard"

@@ -1,7 +1,7 @@
 """One small file a table or figure. The file's name is the exhibit's name, and that of the files it renders to.
 
 To add one, add a file with a module-level `EXHIBIT`, and name it under `tables` in a suite. What the paper prints for
-it, if anything, goes to `printed/NAME.csv` (columns: see `analysis.printed`).
+it, if anything, goes to `printed/NAME.csv` (columns: see `analysis.exhibits`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.printed import read_printed
+from analysis.exhibits import read_printed
 from benchmark.files import read_text
 from benchmark.records import RunRecords, load_runs, not_started
 from benchmark.settings.base import ConfigError
@@ -85,7 +85,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tun
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between. `tuned` are
     the same suites with the options of a search: one table more sets them beside each other.
     """
-    from analysis.render import render
+    from analysis.page import render
 
     tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables), *["tuning"] * bool(tuned)])
     study = study_of(suites, runs, tuned)

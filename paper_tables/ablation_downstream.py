@@ -1,6 +1,6 @@
 """Table 4 of the paper: ELLE's parts, one by one, downstream."""
 
-from analysis.downstream import ScoreTable
+from analysis.score_tables import ScoreTable
 
 EXHIBIT = ScoreTable(
     label="table:table4",

@@ -1,6 +1,6 @@
 """Table 3 of the paper: ELLE's parts, one by one, in pre-training."""
 
-from analysis.pretraining import PerplexityTable
+from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:table3",

@@ -1,6 +1,6 @@
 """The three ladders with their training settings (appendix of the paper)."""
 
-from analysis.architecture import ArchitectureTable
+from analysis.setting_tables import ArchitectureTable
 
 EXHIBIT = ArchitectureTable(
     label="tab:arch",

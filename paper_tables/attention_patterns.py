@@ -1,6 +1,6 @@
 """Figure fig:attn_similar of the paper: heads attend as the heads of earlier models that they came from."""
 
-from analysis.attention_figure import AttentionFigure
+from analysis.pictures import AttentionFigure
 
 EXHIBIT = AttentionFigure(
     label="fig:attn_similar",

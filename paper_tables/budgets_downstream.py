@@ -1,6 +1,6 @@
 """Half the train wall time, and a memory of a sixth: downstream (appendix of the paper)."""
 
-from analysis.downstream import ScoreTable
+from analysis.score_tables import ScoreTable
 
 EXHIBIT = ScoreTable(
     label="table:downstream_few_time_memory",

@@ -1,6 +1,6 @@
 """Half the train wall time, and a memory of a sixth: pre-training (appendix of the paper)."""
 
-from analysis.pretraining import PerplexityTable
+from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:few_time_memory",

@@ -1,6 +1,6 @@
 """Downstream scores of every method's model after every stage (appendix of the paper)."""
 
-from analysis.downstream import StageScoreTable
+from analysis.score_tables import StageScoreTable
 
 EXHIBIT = StageScoreTable(
     label="table:f1",

@@ -1,6 +1,6 @@
 """How many layers and heads to add for each domain (appendix of the paper), over three domains."""
 
-from analysis.pretraining import PerplexityTable
+from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:expand_size",

@@ -1,6 +1,6 @@
 """Figure fig:avg_f1 of the paper: downstream scores after each stage, a panel a task and one for their average."""
 
-from analysis.trends import ScoreFigure
+from analysis.curves import ScoreFigure
 
 EXHIBIT = ScoreFigure(
     label="fig:avg_f1",

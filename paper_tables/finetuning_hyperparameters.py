@@ -1,6 +1,6 @@
 """The settings of fine-tuning on each task (appendix of the paper)."""
 
-from analysis.architecture import HyperparameterTable
+from analysis.setting_tables import HyperparameterTable
 
 EXHIBIT = HyperparameterTable(
     label="tab:finetune",

@@ -1,6 +1,6 @@
 """Forgetting against cost; the paper has nothing like it."""
 
-from analysis.cost_figure import ForgettingCostFigure
+from analysis.curves import ForgettingCostFigure
 
 EXHIBIT = ForgettingCostFigure(
     label="fig:forgetting_cost",

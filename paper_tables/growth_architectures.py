@@ -1,6 +1,6 @@
 """The ladders of growing in width only, in depth only, and in both (appendix of the paper)."""
 
-from analysis.architecture import SIZE, ArchitectureTable
+from analysis.setting_tables import SIZE, ArchitectureTable
 
 EXHIBIT = ArchitectureTable(
     label="tab:arch_WE_DE",

@@ -1,6 +1,6 @@
 """Table 2 of the paper: downstream scores of the final models."""
 
-from analysis.downstream import ScoreTable
+from analysis.score_tables import ScoreTable
 
 EXHIBIT = ScoreTable(
     label="table:table2",

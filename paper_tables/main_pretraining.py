@@ -1,6 +1,6 @@
 """Table 1 of the paper: every method after every domain, for three ladders."""
 
-from analysis.pretraining import PerplexityTable
+from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:table1",

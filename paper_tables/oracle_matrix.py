@@ -1,6 +1,6 @@
 """Beyond the paper: the matrix of stages and domains, over models that are trained anew up to each domain."""
 
-from analysis.matrix_figure import MatrixFigure
+from analysis.pictures import MatrixFigure
 
 EXHIBIT = MatrixFigure(
     label="fig:oracle_matrix",

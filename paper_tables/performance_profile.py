@@ -1,6 +1,6 @@
 """Beyond the paper: on how many stages a method is how near to the best."""
 
-from analysis.profile_figure import ProfileFigure
+from analysis.curves import ProfileFigure
 
 EXHIBIT = ProfileFigure(
     label="fig:performance_profile",

@@ -1,6 +1,6 @@
 """Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt; and with a picked one."""
 
-from analysis.downstream import PromptTable
+from analysis.score_tables import PromptTable
 
 EXHIBIT = PromptTable(
     label="table:table5",

@@ -1,6 +1,6 @@
 """Figure fig:similarity of the paper: how alike a model and its ancestors are after each stage."""
 
-from analysis.trends import SimilarityFigure
+from analysis.curves import SimilarityFigure
 
 EXHIBIT = SimilarityFigure(
     label="fig:similarity",

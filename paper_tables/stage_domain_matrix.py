@@ -1,6 +1,6 @@
 """Beyond the paper: the perplexity of each domain and probe after each stage."""
 
-from analysis.matrix_figure import MatrixFigure
+from analysis.pictures import MatrixFigure
 
 EXHIBIT = MatrixFigure(
     label="fig:stage_domain_matrix",

@@ -1,6 +1,6 @@
 """Figure fig:hyper_gem of the paper: A-GEM's memory."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:hyper_gem",

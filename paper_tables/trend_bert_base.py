@@ -1,6 +1,6 @@
 """Figure fig:bert_small of the paper: all methods on BERT."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:bert_small",

@@ -1,6 +1,6 @@
 """Figure fig:bert_large of the paper: the large BERT."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:bert_large",

@@ -1,6 +1,6 @@
 """Figure fig:same_layer of the paper: which layers to copy."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:same_layer",

@@ -1,6 +1,6 @@
 """Figure fig:hyper_ewc of the paper: EWC's penalty."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:hyper_ewc",

@@ -1,6 +1,6 @@
 """Figure fig:expansion of the paper: growing in width, in depth, and in both."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:expansion",

@@ -1,6 +1,6 @@
 """Figure fig:FRW of the paper: with and without function recovering warm-up and noise."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:FRW",

@@ -1,6 +1,6 @@
 """Figure fig:gpt of the paper: all methods on GPT."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:gpt",

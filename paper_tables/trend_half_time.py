@@ -1,6 +1,6 @@
 """Figure fig:few_time of the paper: half the train wall time."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:few_time",

@@ -1,6 +1,6 @@
 """Figure fig:main_exp of the paper: AP against train wall time, and AP+ beside it."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:main_exp",

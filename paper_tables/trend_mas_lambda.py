@@ -1,6 +1,6 @@
 """Figure fig:hyper_mas of the paper: MAS's penalty."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:hyper_mas",

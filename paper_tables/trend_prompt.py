@@ -1,6 +1,6 @@
 """Figure fig:prompt of the paper: with and without domain prompts."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:prompt",

@@ -1,6 +1,6 @@
 """Figure fig:few_memory of the paper: a small memory."""
 
-from analysis.trends import TrendFigure
+from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:few_memory",

@@ -1,6 +1,6 @@
 """Beyond the paper: every row with the suite's own options, and with those that `run_all.py tune` chose."""
 
-from analysis.tuning_table import TuningTable
+from analysis.perplexity_tables import TuningTable
 
 EXHIBIT = TuningTable(
     label="table:tuning",

@@ -31,7 +31,7 @@ TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 WITHOUT_TORCH = (
     *("benchmark.settings.suite", "benchmark.settings.load", "benchmark.records", "benchmark.store"),
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
-    *("analysis.render", "paper_tables", "run_all"),
+    *("analysis.page", "paper_tables", "run_all"),
 )
 MOST_LINES = {"file": 500, "function": 60}
 

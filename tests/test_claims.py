@@ -12,10 +12,9 @@ import methods
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, ZERO, Claim, Criterion
 from analysis.inference import detectable
-from analysis.measurements import PROMPT_ROWS, Key, Measurements, as_printed, measured
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
-from analysis.verdicts import METRICS, Verdict, compare, judge
+from analysis.verdicts import METRICS, PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
 from benchmark.records import load_runs
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import slug, suite_names

@@ -14,9 +14,9 @@ from matplotlib.text import Annotation
 import methods
 import paper_tables
 from analysis import figures
-from analysis.render import render
+from analysis.figures import styles
+from analysis.page import render
 from analysis.study import Study
-from analysis.styles import styles
 from benchmark.records import RunRecords, load_runs, not_started
 from tests.support import synthetic
 from tests.support.drawn_texts import faults

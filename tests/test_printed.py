@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import paper_tables
-from analysis.printed import COLUMNS, PrintedNumber, PrintedValue, read_printed
+from analysis.exhibits import PRINTED_COLUMNS, PrintedNumber, PrintedValue, read_printed
 
 FOLDER = Path(paper_tables.__file__).parent / "printed"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.csv"))
@@ -143,9 +143,9 @@ def test_every_table_of_the_paper_is_transcribed():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_well_formed(name):
-    """Oracle: the columns that `analysis.printed` documents; no cell twice; a correction says why."""
+    """Oracle: the columns that `analysis.exhibits` documents; no cell twice; a correction says why."""
     with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        assert tuple(next(csv.reader(file))) == COLUMNS
+        assert tuple(next(csv.reader(file))) == PRINTED_COLUMNS
     keys = [(v.block, v.row, v.stage, v.column, v.metric) for v in values(name)]
     assert len(set(keys)) == len(keys)
     for v in values(name):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import paper_tables
-from analysis.explore import data
-from analysis.render import render
+from analysis.page import data, render
 from analysis.study import Study
 from analysis.tables import number
 from benchmark.record_lines import FailedLine

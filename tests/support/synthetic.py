@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import paper_tables
-from analysis.render import render
+from analysis.page import render
 from analysis.study import Study
 from benchmark.records import RunRecords, load_runs
 from benchmark.settings.suite import RunConfig

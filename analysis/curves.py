@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import figures
+from analysis import figures, metrics
 from analysis.exhibits import Exhibit, View
-from analysis.notes import below
+from analysis.figures import Style, styles
+from analysis.notes import TOLERANCE, below
 from analysis.study import Study
-from analysis.styles import Style, styles
 from benchmark.settings.names import slug
-from benchmark.settings.units import UNITS
+from benchmark.settings.units import UNITS, recorded
 
 AXES: dict[str, tuple[str, Literal["log", "symlog"]]] = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}
 FEW = 8  # rows whose bands do not hide each other
@@ -246,3 +246,114 @@ def _draw_by_stage(
         axis.plot(x, line["mean"], label=labels[str(row)], **own | {"linewidth": 0.7})
         ends.append((line["mean"].iloc[-1], figures.short(line["mean"].iloc[-1], digits), own))
     return ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFigure(Exhibit):
+    """Performance profiles: on what share of stages is a row's AP within a factor of the best.
+
+    A row is judged on the stages of those suites that have it.
+    """
+
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        later = study.ends[study.ends["stage"] > 0]
+        costs = later.groupby(["suite", "stage", "row"], sort=False)["ap"].mean().unstack("row")
+        costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
+        of_suites = {(run.suite, run.row) for run in study.runs}
+        has = [[(suite, row) in of_suites for row in costs] for suite in costs.index.get_level_values("suite")]
+        style_of = styles(study.runs)
+        with figures.style():
+            grid = figures.panels(1, 1, 4.4, max(2.0, figures.room_for_values(costs.shape[1])), right=0.7)
+            [axis] = grid.flat
+            counts = later.groupby(["suite", "stage", "row"])["seed"].nunique()
+            labels, text = figures.over_seeds(counts, spread="")
+            axis.set_xlabel("AP, as a multiple of the best row's (linear)")
+            axis.set_ylabel("Share of stages (linear)")
+            if costs.empty:
+                axis.text(0.5, 0.5, "no finished stage yet", ha="center", transform=axis.transAxes)
+                return figures.finish(grid)
+            widest = float(np.nanmax(costs.div(costs.min(axis=1), axis=0)))
+            ratios = np.linspace(1, min(max(widest, 1.05) * 1.02, 5), 200)
+            shares = dict(zip(costs, metrics.performance_profile(costs, ratios, has), strict=True))
+            rows = [row for row in costs if row in labels]  # one without a finished stage is no line
+            for row in rows:
+                drawn = style_of[row] | {"markevery": (5, 25)}
+                axis.plot(ratios, shares[row], label=labels[row], drawstyle="steps-post", **drawn)
+            axis.set_xlim(ratios[0], ratios[-1])
+            figures.scale_y(axis, "linear", 0, 1)
+            ends = [(shares[row][-1], f"{shares[row][-1]:.0%}", style_of[row]) for row in rows if shares[row][-1] < 1]
+            figures.end_values(axis, grid.height, ends)
+            own = [row for row in rows if len({suite for suite, one in of_suites if one == row}) < len(study.suites)]
+            where = f"; of suites that have the row: {', '.join(own)}" if own else ""
+            return figures.finish(grid, below(study, study.suites, f"AP: {text[0].lower()}{text[1:]}{where}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgettingCostFigure(Exhibit):
+    """AP+ after the last stage against what a run spent, a point a row with the range of its seeds.
+
+    A panel a unit that was recorded for every row and in which rows differ; a suite's own budget they all spend alike.
+    Rows of panels are suites. A line goes along the Pareto front of the means.
+    """
+
+    kind: ClassVar[Literal["table", "figure"]] = "figure"
+
+    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+        suites = self.suites(study)
+        ends = {suite: ends_of(study, suite) for suite in suites}
+        units = {suite: units_apart(ends[suite], study, suite) for suite in suites}
+        style_of = styles(study.runs)
+        with figures.style():
+            heading = 0.2 * (len(suites) > 1)
+            room = {"between": 0.55, "top": 0.2 + heading, "below": 0.6 + heading}
+            grid = figures.panels(len(suites), max(map(len, units.values())), 3.0, 2.4, **room)
+            every = pd.concat(ends.values())
+            labels, text = figures.over_seeds(every.groupby(["suite", "row"]).size(), "bars")
+            for suite, line in zip(suites, grid.axes, strict=True):
+                for axis, unit in zip(line, units[suite], strict=False):
+                    _draw_costs(axis, ends[suite], unit, labels, style_of)
+                for axis in line[len(units[suite]) :]:
+                    axis.set_visible(False)
+                if len(suites) > 1:
+                    line[0].set_title(self.heading(study, suite), loc="left")
+            front = "The grey line is the Pareto front: no row is better in both" if len(every) else ""
+            return figures.finish(grid, below(study, suites, text, front))
+
+
+def ends_of(study: Study, suite: str) -> pd.DataFrame:
+    """The last evaluation of each run of a suite that finished, where there is any AP+."""
+    last = len(study.of(suite)[0].domains) - 1
+    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
+    return ends[np.isfinite(ends["ap_plus"])]
+
+
+def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
+    """The units to draw: the budget's own where rows differ in no other."""
+    means = ends.groupby("row")[recorded()].mean()
+    apart = [unit for unit in recorded() if means[unit].max() > (1 + TOLERANCE) * means[unit].min()]
+    own = study.of(suite)[0].line["config"]["budget"]["unit"]
+    return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
+
+
+def _draw_costs(axis: Axes, ends: pd.DataFrame, unit: str, labels: dict[str, str], style_of: dict[str, Style]) -> None:
+    axis.set_xlabel(f"{UNITS[unit].label}, whole stream (linear)")
+    axis.set_ylabel("AP⁺")
+    if ends.empty:
+        axis.text(0.5, 0.5, "no finished run yet", ha="center", transform=axis.transAxes)
+        return
+    low, high = ends["ap_plus"].min(), ends["ap_plus"].max()
+    scale = figures.scale_of("symlog", low, high)
+    means = ends.groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
+    x, y = means[metrics.pareto_front(*means.T)].T
+    axis.plot(x, y, drawstyle="steps-post", color="0.6", linewidth=0.8, zorder=1)
+    for (_, row), points in ends.groupby(["row_index", "row"]):
+        x, y, own = points[unit], points["ap_plus"], style_of[str(row)]
+        axis.hlines(y.mean(), x.min(), x.max(), color=own["color"], linewidth=0.8)
+        axis.vlines(x.mean(), y.min(), y.max(), color=own["color"], linewidth=0.8)
+        axis.plot(x.mean(), y.mean(), label=labels[str(row)], **own | {"linestyle": "", "markersize": 5})
+    axis.set_ylabel(figures.named("AP⁺", scale))
+    figures.scale_y(axis, scale, low, high)
+    margin = 0.03 * ends[unit].max()  # of the value, not of the range: rows may all spend nearly the same
+    figures.amounts(axis, ends[unit].min() - margin, ends[unit].max() + margin)

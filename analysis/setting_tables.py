@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, View
-from analysis.printed import corrections
+from analysis.exhibits import TableExhibit, View, corrections
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import RunRecords

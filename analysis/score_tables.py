@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, View
-from analysis.printed import PrintedValue, corrections
+from analysis.exhibits import PrintedValue, TableExhibit, View, corrections
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import RunRecords
