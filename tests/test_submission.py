@@ -21,7 +21,7 @@ from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.bundle import bundled
 from benchmark.settings.slurm_settings import Slurm
 from tests.support.fake_slurm import FakeSlurm, after
-from tests.support.malformed.making import SECRET, SECRETS
+from tests.support.malformed import SECRET, SECRETS
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
 SEEDS = ",".join(map(str, range(30)))
