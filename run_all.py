@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
-    """A suite with the command line's overrides, and its runs; with options that `tune` chose, if some are given."""
+    """A suite with the command line's overrides, and its runs."""
     opened = open_for(options, name)
     return opened.suite, opened.runs
 
@@ -62,7 +62,7 @@ def open_for(options: argparse.Namespace, name: str) -> OpenedSuite:
     import methods
     from benchmark.jobs.opened import opened
 
-    return opened(options, name, methods.runs, methods.check)
+    return opened(options, name, methods.runs)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -96,20 +96,16 @@ def run(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
-    from benchmark.jobs.execution import execute
-    from benchmark.jobs.plan import Tables
-    from benchmark.jobs.stale import Rest
-    from benchmark.jobs.survey import Survey
+    from benchmark.settings.load import parse_methods
     from benchmark.training.keys import check_memory_shares
 
-    check = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
-    tuning.refuse_seeds(options.seeds)
-    opened = open_for(options, options.suite)
-    how = ({run.method: methods.find(run.method).space for run in opened.every(())}, options.configurations, check)
-    search = tuning.search(opened.suite, opened.runs, *how)
-    rest = Rest(lambda seeds: tuning.search(opened.suite, opened.every(seeds), *how).runs, tuple)
-    survey = Survey(search.suite, search.runs, methods.build, Store(options.runs), rest)
-    return execute(survey, Tables((), search.write, options.out, search.next_step(options.out)), options)
+    def check(run: RunConfig) -> None:
+        check_memory_shares(run, methods.build(run.method, run.options))
+
+    suite = open_for(options, options.suite).suite
+    rows = methods.rows(suite, parse_methods(options.methods))
+    spaces = {row.method: methods.find(row.method).space for row in rows}
+    return say(tuning.tune(suite, rows, spaces, options.configurations, check, options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -121,13 +117,11 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs import tuning
     from benchmark.settings.load import report_folder
 
     suites = [read_suite(options, name) for name in options.suites]
-    tuned = [] if options.options else [one for suite in suites for one in tuning.both_ways(*suite, options.out)]
     out = report_folder(options.out, suites[0][0], options.set)
-    paper_tables.write_report(suites, options.runs, out, options.view, tuned)
+    paper_tables.write_report(suites, options.runs, out, options.view)
     return 0
 
 
@@ -141,8 +135,8 @@ def cancel(options: argparse.Namespace) -> int:
     from benchmark.jobs.cancellation import cancel as end
 
     suite, configs = read_suite(options, options.suite)
-    chosen = configs if any((options.methods, options.seeds, options.set, options.options)) else None
-    return say(end(suite, Store(options.runs), chosen, bool(options.set or options.options), options.dry_run))
+    chosen = configs if any((options.methods, options.seeds, options.set)) else None
+    return say(end(suite, Store(options.runs), chosen, bool(options.set), options.dry_run))
 
 
 def speed(options: argparse.Namespace) -> int:

@@ -37,8 +37,7 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     ways: dict[str, list[str]] = {}
     for run in runs:
         if way := run.line["config"].get("tuned"):
-            charged = "is part of" if way["charged"] else "comes on top of"
-            text = f"the best of {way['configurations']} configurations, whose search {charged} the budget"
+            text = f"the best of {way['configurations']} configurations, whose search comes on top of the budget"
             ways.setdefault(text, []).append(run.row)
     if not ways:
         return []

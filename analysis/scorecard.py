@@ -60,8 +60,7 @@ def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
         below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
     if not any(notes.tuned(study.of(suite)) for suite in study.suites):
-        beside = "; the table tuning has tuned ones beside them" if study.tuned else ""
-        below.append(f"Options are the suite's own, not tuned{beside}.")
+        below.append("Options are the suite's own, not tuned.")
     below += notes.notes(study, study.suites)
     columns = tuple(map(Column, COLUMNS))
     return Table(

@@ -33,14 +33,12 @@ _CURVE = ("stage", "is_end", "charged", "ap", "ap_plus", "log_ap_plus", "perplex
 class Study:
     """The runs that a report is about, and everything computed from them once.
 
-    `tuned` are runs of the same rows with tuned options, which one table sets beside them. `title` says what is
-    compared, as its suites do; `paper`: whether the runs are held against the paper; `called`: what
-    stands for each suite on a command line; `records`: the folder that holds theirs.
+    `title` says what is compared, as its suites do; `paper`: whether the runs are held against the paper; `called`:
+    what stands for each suite on a command line; `records`: the folder that holds theirs.
     """
 
     name: str
     runs: Sequence[RunRecords]
-    tuned: Sequence[RunRecords] = ()
     title: str = ""
     paper: bool = False
     called: Mapping[str, str] = field(default_factory=dict)

@@ -56,7 +56,6 @@ class TunedRecord(TypedDict):
     configurations: int
     spent: float
     unit: str
-    charged: bool
 
 
 class ConfigRecord(TypedDict):

@@ -79,16 +79,15 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(ModelMeasure(name) for name in needed if name)
 
 
-def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", tuned: Suites = ()) -> None:
+def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> None:
     """Render the tables of suites from the records below `runs`, and print the tables and where all files are.
 
-    They go to a folder in `out` that has the suite's name; with several suites, their names with + between. `tuned` are
-    the same suites with the options of a search: one table more sets them beside each other.
+    They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
     """
     from analysis.page import render
 
-    tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables), *["tuning"] * bool(tuned)])
-    study = study_of(suites, runs, tuned)
+    tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables)])
+    study = study_of(suites, runs)
     written = render(study, [load(table) for table in tables], catalogue(), out / study.name, view)
     for path in written:
         if path.suffix == ".md":
@@ -112,15 +111,15 @@ def show(text: str) -> None:
     print(text)
 
 
-def study_of(suites: Suites, runs: Path, tuned: Suites = ()) -> Study:
-    """What is recorded of suites' runs below `runs`, and of the same with tuned options; its name joins theirs."""
+def study_of(suites: Suites, runs: Path) -> Study:
+    """What is recorded of suites' runs below `runs`; its name joins theirs."""
     from analysis.study import Study
 
     name = "+".join(suite.name for suite, _ in suites)
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
-    called = {suite.name: suite.called for suite, _ in (*suites, *tuned)}
-    return Study(name, _records(suites, runs), _records(tuned, runs), title, paper, called, str(runs))
+    called = {suite.name: suite.called for suite, _ in suites}
+    return Study(name, _records(suites, runs), title, paper, called, str(runs))
 
 
 def _records(suites: Suites, runs: Path) -> list[RunRecords]:

@@ -309,15 +309,15 @@ def test_cancel_tells_runs_of_other_settings_apart(lab: Lab, monkeypatch) -> Non
 def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     """Oracle: what each command does: only some render, and none but `run` and `tune` start anything."""
     unused = ["status --out x", "cancel --out x", "prepare --out x", "status --wait"]
-    unused += ["prepare --seeds 77", "prepare --options x", "prepare --charge-search"]
-    wanted = "--methods er", "--seeds 1", "--set a.b=1", "--options x", "--charge-search"
+    unused += ["prepare --seeds 77", "tune --executor slurm"]
+    wanted = "--methods er", "--seeds 1", "--set a.b=1"
     for words in map(str.split, [*unused, *(f"verify x {option}" for option in wanted)]):
         with pytest.raises(SystemExit, match="2"):
             run_all.main(words)
     assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
     assert run_all.main(["track", "demo", "--to", "trackio", "--out", "x"]) == 2
     assert "TRACKIO_DIR: leave it out" in capsys.readouterr().err
-    for option in ("--methods=er", "--seeds=5", f"--options={lab.file}"):
+    for option in ("--methods=er", "--seeds=5"):
         assert lab.call("report", "--view", "printed", option) == 2
         assert f"{option.partition('=')[0]}: the paper's numbers are of no runs" in capsys.readouterr().err
     assert lab.call("report", "--view", "printed", "--set", "tables=['architectures']", "--set", "budget.amount=3") == 2

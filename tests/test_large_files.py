@@ -23,7 +23,6 @@ from benchmark.errors import UserError, told
 from benchmark.files import CHECKSUMS, LARGEST, LARGEST_RECORDS, check_checksums, read_bytes, read_text, unseal
 from benchmark.instruments import track
 from benchmark.instruments.checkpoints import open_folder
-from benchmark.jobs import tuning
 from benchmark.jobs.slurm import process
 from benchmark.locks import Lease
 from benchmark.models import load
@@ -48,13 +47,8 @@ def says(error: BaseException, path: Path, size: int, largest: int) -> bool:
     return path.name in line and f"has {size:,} bytes, and such a file at most {largest:,}: restore" in line
 
 
-def of_search(path: Path) -> object:
-    suite = load_suite(str(tiny_suite.write(path.parent / "suite")))
-    return tuning.tuned(suite, [], path, charge_search=False)
-
-
 ONE_FILE: list[Callable[[Path], object]] = [
-    *(read_bytes, read_text, step_times.machine_of, track._sent, of_search),
+    *(read_bytes, read_text, step_times.machine_of, track._sent),
     *(lambda path: load_suite(str(path)), lambda path: unseal(path, "cure")),
     lambda path: step_times._rows(path, 0),
 ]
@@ -149,7 +143,6 @@ def test_a_jobs_pickle_has_a_limit(name: str, asked: dict[str, str], tmp_path: P
     "given",
     [
         ("status", "{file}"),
-        ("run", "{suite}", "--dry-run", "--options", "{file}"),
         ("run", "{suite}", "--dry-run", *(f"--set=budget.{one}" for one in ("unit=reference", "reference={file}"))),
         ("prepare", "{suite}", "--set=tokenizer.folder={folder}"),
     ],

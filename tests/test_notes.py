@@ -15,7 +15,7 @@ from analysis.notes import contended, unequal_budgets, unequal_texts, without_me
 from analysis.study import Study, header
 from tests.support import synthetic
 
-TABLES = ["main_pretraining", "units", "lifelong_metrics", "tuning", "architectures", "forgetting_cost_table"]
+TABLES = ["main_pretraining", "units", "lifelong_metrics", "architectures", "forgetting_cost_table"]
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
     (name, method, {}) for name, method in (("Naive", "naive"), ("EWC", "ewc"), ("ER", "er"), ("ELLE", "elle"))
 ]

@@ -154,7 +154,7 @@ def test_unequal_hardware_and_failures_are_noted(tmp_path):
     assert any("ER, seed 0, failed in stage Ns: loss is not finite" in note for note in notes)
 
 
-@pytest.mark.parametrize("table", ["main_pretraining", "units", "lifelong_metrics", "tuning", "architectures"])
+@pytest.mark.parametrize("table", ["main_pretraining", "units", "lifelong_metrics", "architectures"])
 @pytest.mark.parametrize(("share", "noted"), [(0.94, True), (0.96, False), (None, False)])
 def test_contended_stages_are_noted(tmp_path, table, share, noted):
     """Oracle: less than 95% of its cores slows a stage; a null, or an older record, does not say."""

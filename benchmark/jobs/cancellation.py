@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.states import JobState
-from benchmark.jobs.tuning import searching
 from benchmark.settings.names import label_of
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
@@ -16,16 +15,16 @@ from benchmark.store import Store
 def cancel(
     suite: Suite, store: Store, chosen: Sequence[RunConfig] | None, as_they_are: bool, dry_run: bool
 ) -> list[str]:
-    """End the jobs of the chosen runs, None for all jobs of the suite and its search, or only say which they are.
+    """End the jobs of the chosen runs, None for all jobs of the suite, or only say which they are.
 
     Chosen are these runs `as_they_are`, or all of their labels, whatever their settings. A job that serves other runs
     too goes on, and is told where it is a bundle. Returns what to say, how many they are first. Raises UserError where
     nobody knows which jobs there are.
     """
     runs = None if chosen is None else {run.id if as_they_are else run.label for run in chosen}
-    own, searches = executors.of(suite, store), executors.of(searching(suite), store)
+    own = executors.of(suite, store)
     ends, told = list[tuple[executors.Executor, list[JobState]]](), list[str]()
-    for executor in own if runs is not None else (*own, *searches):
+    for executor in own:
         known = [job for job in executor.jobs() if job.under_way]
         kept = {job.id for job in known if not _is_of(job, runs)}
         wanted = [job for job in known if _is_of(job, runs)]
@@ -42,17 +41,12 @@ def cancel(
         ends.append((executor, found))
     for executor, found in ends if not dry_run else []:  # not before all have said what they know
         executor.cancel(found)
-    if runs is not None and (left := _count(job for one in searches for job in one.jobs() if job.under_way)):
-        told.append(f"{left} jobs of `tune` go on: `cancel` without a choice of runs ends them too")
     count = _count(job for _, found in ends for job in found)
-    tried = _count(job for executor, found in ends for job in found if executor in searches)
     if not count:
         return ["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started", *told]
     if dry_run:
         return [f"{count} jobs would be ended; the same without --dry-run ends them", *told]
-    again = [f"`python run_all.py run {suite.called}`"] * (tried < count) + ["the same `tune` as before"] * (tried > 0)
-    goes = "goes" if len(again) == 1 else "go"
-    return [f"ended {count} jobs; {' and '.join(again)} {goes} on from their checkpoints", *told]
+    return [f"ended {count} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints", *told]
 
 
 def _count(jobs: Iterable[JobState]) -> int:

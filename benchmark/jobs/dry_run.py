@@ -36,8 +36,6 @@ def describe(plan: Plan, executor: Executor) -> str:
         lines.append("next: the same command without --dry-run trains them, then renders the report")
     elif does:
         lines.append("next: the same command without --dry-run does that")
-    elif plan.tables.search and {one.state for one in plan.states} <= {"done", "failed"}:
-        lines.append(f"next: {plan.tables.search}")
     elif all(one.state == "done" and not any(model.missing for model in one.trained.scored) for one in plan.states):
         lines.append(f"next: `python run_all.py report {plan.suite.called}` renders tables and figures")
     else:

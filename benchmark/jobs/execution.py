@@ -1,4 +1,4 @@
-"""Carry out what `run` and `tune` ask for: a plan, told or handed to an executor."""
+"""Carry out what `run` asks for: a plan, told or handed to an executor."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         return 0
     if plan.left_out:
         why = f"`python run_all.py status {survey.suite.called}` says why"
-        if tables.search:  # whose runs `status` does not show
-            [first, *_] = [state for state in states if state.state == "failed"]
-            why = f"the first, {first.config.label}: {first.detail}"
         print(
             f"{plan.left_out} runs failed before and are left as they are: {why}; the same command with --retry-failed "
             "tries them again",

@@ -68,7 +68,6 @@ class Tables:
     measures: tuple[Measure, ...]
     render: RenderReport
     out: Path
-    search: str = ""  # of a search, which has no report: what comes once all is done
 
 
 @dataclass(frozen=True, kw_only=True)

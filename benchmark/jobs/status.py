@@ -158,26 +158,9 @@ def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         found.append(f"{len({job.id for job in others})} jobs are for runs with other settings: {shows}")
     if stale:
         found.append(stale_note(survey.suite, stale))
-    found += of_search(survey)
     timed = [one for one in states if UNITS[one.config.budget.unit].is_wall_time]
     of_time = [*different_hardware(timed), *lacked_cores(timed), *jumped(timed)]
     return [*found, *failed_scores(states), *of_time, *short_of_memory(states)]
-
-
-def of_search(survey: Survey) -> list[str]:
-    """How the jobs of `tune` are, and what goes on with them or ends them; nothing where all of them are done."""
-    counts = Counter(job.state for job in survey.search)
-    if counts.keys() <= {"done"}:
-        return []
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    line = f"search: {len(survey.search)} jobs: {told}; `tune` as before goes on with it, and with --dry-run shows it"
-    if ids := list(dict.fromkeys(job.id for job in survey.search if job.under_way and job.history.whose == "mine")):
-        which = f"{ENDED} of them" if len(ids) > ENDED else "them"
-        line += f"; `{shlex.join(['scancel', *shortened(ids[:ENDED])])}` ends {which}, `cancel` all jobs of the suite"
-    lost = [job for job in survey.search if job.state not in ("done", "waiting", "running")]
-    logs = [f"; log {job.history.log}" if job.state in ("failed", "interrupted") else "" for job in lost]
-    more = [f"{job.name}  {job.state}  {job.id}  {job.detail}{log}" for job, log in zip(lost, logs, strict=True)]
-    return [line, *more[:SHOWN], *[f"and {len(more) - SHOWN} more"] * (len(more) > SHOWN)]
 
 
 def stale_note(suite: Suite, stale: Sequence[JobState]) -> str:

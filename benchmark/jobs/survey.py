@@ -16,7 +16,6 @@ from benchmark.jobs.plan import data_key, plan_keys
 from benchmark.jobs.scored import Known, scored
 from benchmark.jobs.stale import Rest, Wants
 from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
-from benchmark.jobs.tuning import searching
 from benchmark.jobs.wanted import is_wanted
 from benchmark.locks import Lease
 from benchmark.record_checks import flaw_of_run
@@ -31,8 +30,7 @@ FRESH = 60  # seconds in which a run in progress gives a sign of life, see `benc
 
 
 class Survey:
-    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys; `search` those of
-    `tune`, whose runs are of a suite of its own, and not among the states.
+    """The states of a suite's runs. `jobs` are the last ones that did each thing, by their keys.
 
     `rest` is what the suite has besides these runs; without it no job counts as stale.
 
@@ -44,7 +42,6 @@ class Survey:
     ) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: dict[str, JobState] = {}
-        self.search: list[JobState] = []
         self.asked = False  # whether an executor asked for them elsewhere
         self._asked_at = -math.inf
         self._known: list[JobState] = []
@@ -82,19 +79,18 @@ class Survey:
 
     def _ask(self) -> None:
         """Ask executors for their jobs."""
-        everywhere, searches = executors.of(self.suite, self.store), executors.of(searching(self.suite), self.store)
+        everywhere = executors.of(self.suite, self.store)
         known = [job for one in everywhere for job in one.jobs()]
         self.jobs, self._known, self._stale = _last_of_each(known), known, None
-        self.search = [*_last_of_each([job for one in searches for job in one.jobs()]).values()]
-        self.asked = any(one.asks for one in (*everywhere, *searches))
+        self.asked = any(one.asks for one in everywhere)
         self._starts = {}
         for job in known:
             self._starts[job.run] = self._starts.get(job.run, 0) + len(job.history.nodes)
         self._asked_at = time.monotonic()
 
     def under_way(self) -> bool:
-        """Whether a job of the suite or its search was under way at the last `states`, or a run trained here."""
-        jobs = (*self.jobs.values(), *self.search)
+        """Whether a job of the suite was under way at the last `states`, or a run trained here."""
+        jobs = self.jobs.values()
         return self._trains or any(job.under_way and job.state != "held" and not job.history.elsewhere for job in jobs)
 
     def other_jobs(self, *states: str) -> list[JobState]:

@@ -13,7 +13,7 @@ from benchmark.files import expanded
 from benchmark.settings.names import suite_names
 from benchmark.sharing import check_sharing
 
-WRITERS = ("run", "tune", "prepare", "speed", "track")  # commands that write below --runs
+WRITERS = ("run", "prepare", "speed", "track")  # commands that write below --runs
 Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
 
 
@@ -74,7 +74,7 @@ def path(text: str) -> Path:
 
 def interrupted(options: argparse.Namespace) -> str:
     """What a command says that Ctrl-C has ended: only what trains here stops training."""
-    if options.command not in ("run", "tune"):
+    if options.command != "run":
         return f"{options.command} was ended; nothing else is: what trains goes on"
     if options.executor != "local":
         return "ended; jobs that are submitted go on: `status` shows them, `cancel` ends them"
@@ -84,18 +84,14 @@ def interrupted(options: argparse.Namespace) -> str:
 def words_again(options: argparse.Namespace, suite: str) -> list[str]:
     """What another command must be given to be about the same runs of a suite."""
     given = [("--runs", str(options.runs)), ("--methods", options.methods), ("--seeds", options.seeds)]
-    given += [*(("--set", one) for one in options.set), ("--options", options.options)]
-    words = [word for option, value in given if value and value != "runs" for word in (option, str(value))]
-    return [suite, *words, *["--charge-search"] * options.charge_search]
+    given += [("--set", assignment) for assignment in options.set]
+    return [suite, *(word for option, value in given if value and value != "runs" for word in (option, value))]
 
 
 def settings_in(called: str) -> list[str]:
     """What of such words as `words_again` gives makes the runs others: resources of a cluster do not."""
     words = shlex.split(called)
-    pairs = [" ".join(pair) for pair in pairwise(words) if pair[0] in ("--set", "--options")]
-    return sorted([pair for pair in pairs if not pair.startswith("--set slurm.")]) + [
-        word for word in words if word == "--charge-search"
-    ]
+    return sorted(value for option, value in pairwise(words) if option == "--set" and not value.startswith("slurm."))
 
 
 def chosen_in(called: str) -> tuple[str | None, str | None]:
@@ -114,8 +110,6 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     _add_set(rows, "override, e.g. budget.amount=60; reports then go to OUT/KEY=VALUE-HASH/")
     common = argparse.ArgumentParser(add_help=False, parents=[rows])
     common.add_argument("--seeds", type=given, metavar="0,1", help="these seeds instead of the suite's")
-    common.add_argument("--options", type=path, metavar="FILE", help="what `tune` chose, for the suite's own options")
-    common.add_argument("--charge-search", action="store_true", help="take what the search spent off the budget")
     rendering = argparse.ArgumentParser(add_help=False)
     rendering.add_argument("--out", type=path, default=Path("report"), help="tables and figures (default: report)")
     training = argparse.ArgumentParser(add_help=False)
@@ -134,12 +128,11 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     )
 
     add("run", "train what is missing, then report (the default)", [one, common, rendering, training])
-    sub = add(
-        "tune", "try options on the first two domains, equally many for each row", [one, common, rendering, training]
-    )
+    sub = add("tune", "write a suite that tries options, as many for each row; then one with the best", [one, rows])
     sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
+    sub.set_defaults(seeds=None)
     sub = add("prepare", "tokenise the suite's domains, and read its tasks", [one, rows])
-    sub.set_defaults(seeds=None, options=None, charge_search=False)  # the text of all of them is the same
+    sub.set_defaults(seeds=None)  # the text of all of them is the same
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     views = ("ours", "printed", "both")

@@ -108,6 +108,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 options=row.options,
                 seed=seed,
                 tasks=suite.tasks,
+                tuned=suite.tuned,
                 slurm=checked.slurm if asks else None,
                 **resolved,
             )
@@ -216,7 +217,7 @@ def refuse_unused(options: argparse.Namespace) -> None:
     folders["--reference"] = getattr(options, "reference", None) and options.reference.absolute().parent
     reads = () if hasattr(options, "executor") else ("--runs",)  # what trains writes into it, too
     refuse_files(folders, folders.keys() - reads)
-    chosen = [name for name in ("methods", "seeds", "options") if getattr(options, name)]
+    chosen = [name for name in ("methods", "seeds") if getattr(options, name)]
     chosen += [f"set {key}" for key, _ in map(parse_set, options.set) if key != "tables"]
     if getattr(options, "view", "") == "printed" and chosen:
         raise ConfigError(f"--{chosen[0]}: the paper's numbers are of no runs here: leave it out with --view printed")

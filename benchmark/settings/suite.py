@@ -312,6 +312,14 @@ class Row(Settings):
     set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
 
 
+class Tuned(Settings):
+    """How options were chosen (`run_all.py tune`); for the records, and no part of a run's identity."""
+
+    configurations: int = Field(gt=0, description="as many were tried for each row")
+    spent: float = Field(gt=0, description="on a row's search, in the unit of its budget")
+    unit: str = Field(description="of the search's budget")
+
+
 class Suite(OnCommandLine):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
@@ -347,6 +355,7 @@ class Suite(OnCommandLine):
     tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
     finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
+    tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
@@ -376,15 +385,6 @@ class Suite(OnCommandLine):
             if isinstance(value, tuple) and len(value) != len(names):
                 raise ValueError(f"{key}: {len(value)} values for {len(names)} domains; give one a domain")
         return self
-
-
-class Tuned(Settings):
-    """How a run's options were chosen (`run_all.py tune`); for the records, and no part of the run's identity."""
-
-    configurations: int = Field(description="as many were tried for each row")
-    spent: float = Field(description="on a row's search, in the unit of its budget")
-    unit: str = Field(description="of the search's budget")
-    charged: bool = Field(description="whether the run's budget is less what its search spent")
 
 
 class RunConfig(Settings):

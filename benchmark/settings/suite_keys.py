@@ -32,6 +32,7 @@ def render() -> str:
     """The page, in Markdown."""
     suite = Suite.model_json_schema()
     suite["required"].remove("name")  # a file that does not say it has its own
+    del suite["properties"]["tuned"]  # nobody writes it by hand
     parts = [INTRODUCTION]
     for place, schema in _sections("", suite, suite["$defs"]):
         parts.append(f"## {place or 'At the top'}\n\n{schema['description']}\n\n" + "\n".join(_table(schema)))
