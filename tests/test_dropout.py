@@ -115,10 +115,3 @@ def test_torch_draws_no_mask(monkeypatch):
     with torch.profiler.profile() as profile:
         logits(one).sum().backward()
     assert not [event.key for event in profile.key_averages() if "bernoulli" in event.key]
-
-
-def test_a_checkpoint_stays_plain(tmp_path):
-    """Oracle: what transformers itself writes: no trace of the attention's name."""
-    one = model("gpt")
-    one.network.save_pretrained(tmp_path)
-    assert dropout.ATTENTION not in (tmp_path / "config.json").read_text()

@@ -5,27 +5,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models
-from torch import Tensor, nn
+from torch import Tensor
 
 import methods
-from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE
-from benchmark.models import LanguageModel, build, load
-from benchmark.models.kinds.experts import ExpertModel, load_column
+from benchmark.models import LanguageModel
+from benchmark.models.kinds.experts import ExpertModel
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Training
 from benchmark.training.learner import Learner
 from benchmark.training.step import count_flops
-from tests.support import toy
-
-VOCABULARY = Vocabulary(40, ("web", "news", "reviews"))
+from tests.support import small_models, toy
+from tests.support.small_models import mixture, of, rows
 
 FEED_FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bert": lambda layer, x: layer.output.dense(layer.intermediate(x)),
@@ -35,36 +31,9 @@ FEED_FORWARD: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def rows() -> tuple[Tensor, Tensor]:
-    """Tokens of four rows, and positions to predict at."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(4, 40, (4, 11), generator=generator), torch.tensor([[1, 4, 7]]).expand(4, 3)
-
-
-def of(domain: int) -> Tensor:
-    return torch.full((4,), domain)
-
-
-def tokenizer() -> Tokenizer:
-    words = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(len(SPECIAL_TOKENS), 40))]
-    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}))
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return tokenizer
-
-
 def plain(architecture: str, layers: int = 2) -> LanguageModel:
     torch.manual_seed(0)
-    return build(architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=0.0).double().eval()
-
-
-def mixture(model: LanguageModel, experts: int) -> Any:
-    """The model with so many experts, all different, and a router that tells tokens apart."""
-    grown = ExpertModel(model)
-    for _ in range(experts - 1):
-        grown.add()
-    for parameter in (*grown.experts.parameters(), *grown.routers.parameters()):
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return grown
+    return small_models.plain(architecture, dropout=0.0, layers=layers).double().eval()
 
 
 @pytest.mark.parametrize("architecture", FEED_FORWARD)
@@ -168,17 +137,3 @@ def test_the_loss_of_lifelong_moe() -> None:
     assert method.loss(learner, batch).item() == pytest.approx((cross_entropy + 0.7 * divergence).item(), abs=1e-6)
     again: Any = methods.build("lifelong_moe").start_stage(model, replace(stage, previous=lambda: copy.deepcopy(model)))
     assert again is model and len(again.experts) == 2
-
-
-def test_a_folder_keeps_the_experts(tmp_path: Path) -> None:
-    """Oracle: the model that was saved; to be fine-tuned it has the same hidden states, padding or not."""
-    model = mixture(plain("gpt"), 3)
-    model.save(tmp_path / "model", tokenizer())
-    loaded = load(tmp_path / "model")
-    assert isinstance(loaded, ExpertModel)
-    assert all(torch.equal(value, loaded.state_dict()[name].double()) for name, value in model.state_dict().items())
-    tokens, positions = rows()
-    torch.testing.assert_close(loaded.double()(tokens, of(1), positions), model(tokens, of(1), positions))
-    encoder: nn.Module = load_column(tmp_path / "model", "web").double()
-    padded, mask = F.pad(tokens[:, :8], (0, 3)), torch.arange(11).expand(4, 11) < 8
-    torch.testing.assert_close(encoder(padded, mask)[:, :8], model.hidden(tokens[:, :8], of(1)))

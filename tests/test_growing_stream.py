@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.training.evaluate import perplexities
-from benchmark.training.keys import ask_once_a_row, stage_keys
-from benchmark.training.method import LifelongMethod
+from benchmark.training.keys import stage_keys
 from benchmark.training.run import Run
 from tests.support.thorough import these_of
 
@@ -86,32 +84,6 @@ def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matt
     assert (other[0] == keys[0], other[1] != keys[1]) == (True, matters)
     training = config.training.model_copy(update={"evaluations": 9})
     assert stage_keys(config.model_copy(update={"training": training}), new, texts) == keys
-
-
-@dataclass
-class LooksAtTheSeed(LifelongMethod):
-    def signature(self, stage):
-        return {"seed": stage.seed}
-
-
-SEEDS = (0, 1, 7)
-
-
-@pytest.mark.parametrize("method", [*methods.names(), LooksAtTheSeed])
-def test_what_the_seeds_of_a_row_share_is_asked_once_and_no_key_is_another(
-    method: str | type[LifelongMethod], monkeypatch
-) -> None:
-    """Oracles: the keys that each run has by itself, and a count of questions; one that looks at the seed is asked."""
-    new = methods.build(method) if isinstance(method, str) else method()
-    config, texts = config_of(method if isinstance(method, str) else "naive", 0, 1), ["one", "two"]
-    runs = [config.with_seed(seed) for seed in SEEDS]
-    apart = [stage_keys(run, new, texts) for run in runs]
-    asked, signature = [], new.signature
-    monkeypatch.setattr(new, "signature", lambda stage: asked.append(stage.index) or signature(stage))
-    once = ask_once_a_row()
-    assert [stage_keys(run, new, texts, once) for run in runs] == apart and len({keys[0] for keys in apart}) == 3
-    if isinstance(method, str):
-        assert asked == [0, 1]
 
 
 @pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])

@@ -11,7 +11,6 @@ from transformers import (
     AutoTokenizer,
     GPT2LMHeadModel,
     MistralConfig,
-    PreTrainedTokenizerFast,
     Qwen2Config,
 )
 
@@ -154,21 +153,6 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architectur
     assert changed.max() > 0
 
 
-@pytest.mark.parametrize("prompts", [True, False])
-def test_the_states_that_predict_are_read_whole(prompts: bool, tokenizer: Tokenizer) -> None:
-    """Oracle: `gather`, bit for bit, in its gradient too; and what torch says that made them."""
-    model = small("gpt", tokenizer, prompts=prompts)
-    hidden, weights = torch.randn(3, 12, 32, requires_grad=True), torch.randn(3, 4, 32)
-    positions = torch.tensor([[0, 1, 2, 3], [2, 5, 7, 8], [9, 0, 4, 6]])
-    found = model._at(positions, hidden)
-    assert found.grad_fn and found.grad_fn.next_functions[0][0].name() == "IndexSelectBackward0"
-    columns = (positions + prompts).unsqueeze(-1).expand(-1, -1, 32)
-    expected = hidden.gather(1, columns)
-    assert torch.equal(found, expected)
-    gradients = [torch.autograd.grad(states, hidden, weights)[0] for states in (found, expected)]
-    assert torch.equal(*gradients)
-
-
 def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     """Oracle: the contract. Its decoder would predict prompts too, and the loss would be another one."""
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
@@ -210,23 +194,6 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     ids = tokenizer.encode("five six").ids
     assert saved("five six", add_special_tokens=False).input_ids == ids
     assert saved("five six").input_ids == [BOS, *ids, *[EOS] * model.masked]
-
-
-def test_a_failing_save_leaves_the_old_model(tokenizer: Tokenizer, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the definition of atomic: after a failure the folder is what it was, with nothing beside it."""
-    model = small("gpt", tokenizer, prompts=False)
-    model.save(tmp_path / "model", tokenizer)
-    before = (tmp_path / "model" / "model.safetensors").read_bytes()
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", fail)
-    torch.nn.init.zeros_(model.network.transformer.ln_f.weight)  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="disk full"):
-        model.save(tmp_path / "model", tokenizer)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize("architecture", architecture_names())

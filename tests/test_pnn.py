@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,57 +9,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
-import methods
-from benchmark import records
-from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
-from benchmark.instruments.tiny_runs import Lab
-from benchmark.models import LanguageModel, build, load
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.models import build
 from benchmark.models.kinds.progressive import (
     AdapterLateral,
     Kind,
     LinearLateral,
     ProgressiveModel,
-    load_column,
 )
 from benchmark.settings.names import architecture_names
-from benchmark.training.keys import stage_of
-from tests.support.thorough import only_thorough
-
-ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"
-VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))
-
-
-def column(architecture: str, dropout: float = 0.1) -> LanguageModel:
-    return build(architecture, 2, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout)
-
-
-def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear") -> ProgressiveModel:
-    torch.manual_seed(0)
-    model: Any = column(architecture, dropout)
-    for _ in range(columns - 1):
-        model = ProgressiveModel.grown(model, column(architecture, dropout), kind)
-    for parameter in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
-        parameter.data += 0.05 * torch.randn_like(parameter)
-    return model
-
-
-def rows(count: int = 4) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(4, VOCABULARY.text, (count, 11), generator=generator)
-    positions = torch.stack([torch.randperm(11, generator=generator)[:3] for _ in range(count)])
-    return tokens, positions
-
-
-def tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(
-        models.WordLevel({f"w{i}": i for i in range(4, 40)} | {t: i for i, t in enumerate(SPECIAL_TOKENS)})
-    )
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return tokenizer
+from tests.support.small_models import VOCABULARY, plain, progressive, rows, tokenizer
 
 
 def doubles(values: list) -> nn.Parameter:
@@ -97,90 +59,6 @@ def test_linear_lateral_gives_rusus_hidden_units() -> None:
     torch.testing.assert_close(
         hidden, torch.tensor([-0.965973500154178, 0.41710954821680235], dtype=torch.float64), rtol=1e-9, atol=1e-12
     )
-
-
-class RusuColumn(nn.Module):
-    """The second column of the fixture's toy: token ids (B,) -> hidden (B, 8), logits (B, 13)."""
-
-    hidden_W: Tensor
-    hidden_b: Tensor
-    output_W: Tensor
-    output_b: Tensor
-    hidden: LinearLateral
-    output: LinearLateral
-
-    def __init__(self, first: dict, second: dict) -> None:
-        super().__init__()
-        self.first = {name: torch.tensor(values, dtype=torch.float64) for name, values in first.items()}
-        self.emb = doubles(second["emb"])
-        for level in ("hidden", "output"):
-            self.register_parameter(f"{level}_W", doubles(second[f"{level}.W"]))
-            self.register_parameter(f"{level}_b", doubles(second[f"{level}.b"]))
-            self.add_module(level, lateral(second[f"{level}.U"], second[f"{level}.c"]))
-
-    def heard(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        embedded = self.first["embedding.weight"][tokens]
-        return embedded, torch.tanh(F.linear(embedded, self.first["errors.weight"], self.first["errors.bias"]))
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        embedded, hidden = self.heard(tokens)
-        own = torch.tanh(F.linear(self.emb[tokens], self.hidden_W, self.hidden_b) + self.hidden([embedded]))
-        return own, F.linear(own, self.output_W, self.output_b) + self.output([hidden])
-
-    def named(self) -> dict[str, nn.Parameter]:
-        """Parameters under the fixture's names."""
-        laterals = {f"{level}.U": getattr(self, level).maps[0].weight for level in ("hidden", "output")}
-        laterals |= {f"{level}.c": getattr(self, level).maps[0].bias for level in ("hidden", "output")}
-        return laterals | {name.replace("_", "."): p for name, p in self.named_parameters(recurse=False)}
-
-
-@pytest.mark.skipif(not ORACLE.exists(), reason=f"needs {ORACLE.name}, which is not part of the project")
-def test_two_columns_of_the_fixture() -> None:
-    """Oracle: hidden states, logits, loss, gradients and three SGD steps in NumPy, agreed on by avalanche's layers; and
-    the logits of the form in ELLE's code."""
-    fixture = json.loads(ORACLE.read_text())
-    inputs, outputs = fixture["inputs"], fixture["outputs"]
-    tokens, targets = torch.tensor(inputs["tokens"]), torch.tensor(inputs["targets"])
-    model = RusuColumn(inputs["column1"], inputs["column2"])
-
-    def close(actual: Tensor, name: str, expected=None) -> None:
-        expected = torch.tensor(outputs[name] if expected is None else expected, dtype=torch.float64)
-        torch.testing.assert_close(actual.detach(), expected, **fixture["tolerance"]["float64"])
-
-    def first_logits() -> Tensor:
-        return F.linear(model.heard(tokens)[1], model.first["output.weight"], model.first["output.bias"])
-
-    close(model.heard(tokens)[1], "column1_hidden")
-    close(first_logits(), "column1_logits")
-    for step in range(inputs["steps"]):
-        hidden, logits = model(tokens)
-        loss = F.cross_entropy(logits, targets)
-        loss.backward()
-        if step == 0:
-            close(hidden, "column2_hidden")
-            close(logits, "column2_logits")
-            close(loss, "loss")
-            for name, parameter in model.named().items():
-                close(parameter.grad, f"gradient of {name}", outputs["gradient"][name])  # type: ignore[arg-type]
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= inputs["learning_rate"] * parameter.grad  # type: ignore[misc]
-                parameter.grad = None
-    for name, parameter in model.named().items():
-        close(parameter, f"{name} after", outputs["column2_after"][name])
-    close(model(tokens)[1], "column2_logits_after")
-    close(first_logits(), "column1_logits_after")
-    assert outputs["column1_max_change"] == 0.0 and outputs["column1_logits"] == outputs["column1_logits_after"]
-
-    fresh = RusuColumn(inputs["column1"], inputs["column2"])
-    levels = [
-        lateral(inputs["release_laterals"][f"level{i}.weight"], inputs["release_laterals"][f"level{i}.bias"])
-        for i in (0, 1)
-    ]
-    embedded, hidden = fresh.heard(tokens)
-    own = fresh.emb[tokens]
-    own = torch.tanh(F.linear(own + levels[0]([embedded]), fresh.hidden_W, fresh.hidden_b))
-    close(F.linear(own + levels[1]([hidden]), fresh.output_W, fresh.output_b), "release_logits")
 
 
 def test_adapter_lateral_is_rusus_equation_2() -> None:
@@ -233,10 +111,10 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
 @pytest.mark.parametrize("architecture", architecture_names())
 def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) -> None:
     """Oracle: the plain language model, to the last bit, so that AP+ is exactly 0."""
-    model = column(architecture).eval()
+    model = plain(architecture).eval()
     tokens, positions = rows()
     before = model(tokens, torch.zeros(4, dtype=torch.long), positions)
-    grown = ProgressiveModel.grown(model, column(architecture))
+    grown = ProgressiveModel.grown(model, plain(architecture))
     assert torch.equal(grown(tokens, torch.zeros(4, dtype=torch.long), positions), before)
 
 
@@ -260,60 +138,15 @@ def test_only_the_newest_column_learns(kind: Kind) -> None:
     assert trained <= moved
 
 
-def test_a_stream_forgets_exactly_nothing(tmp_path) -> None:
-    """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the end of the stream,
-    to the last digit, so that AP+ is 0."""
-    lab = Lab("pnn", methods.build, tmp_path)
-    run = lab.run(lab.config("bert"), "run")
-    run.train()
-    lasts = []
-    for key in run.keys:
-        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
-        lasts.append([line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"])
-    names = list(lasts[0])
-    for index, name in enumerate(names):
-        assert [last[name] for last in lasts[index:]] == [lasts[index][name]] * (len(names) - index)
-    assert lasts[0][names[1]] != lasts[1][names[1]]
-
-
-def test_the_first_stage_is_naives() -> None:
-    """Oracle: the interface's rule for sharing a stage."""
-    config = Lab("pnn", methods.build, Path()).config()
-    method, stage, model = methods.build("pnn"), stage_of(config, 0), column("gpt")
-    assert method.start_stage(model, stage) is model and method.signature(stage) == {}
-    assert method.signature(stage_of(config, 1)) == {"method": "pnn", "lateral": "linear"}
-
-
-def test_rows_are_read_on_the_column_of_their_domain() -> None:
-    """Oracle: each row alone. The domain without a column (3) is read on the newest (2)."""
-    model = progressive("gpt").eval()
-    tokens, positions = rows(5)
-    domains = torch.tensor([2, 0, 3, 1, 0])
-    for compute in (lambda t, d, p: model(t, d, p), lambda t, d, p: model.hidden(t, d)):
-        alone = [compute(tokens[[i]], domains[[i]].clamp(max=2), positions[[i]]) for i in range(5)]
-        torch.testing.assert_close(compute(tokens, domains, positions), torch.cat(alone), rtol=1e-5, atol=1e-6)
-    assert not torch.equal(model(tokens[[1]], torch.tensor([0]), positions[[1]]), alone[1])
-
-
-def test_dropout_only_in_the_newest_column() -> None:
+def test_dropout_only_in_the_newest_plain() -> None:
     """Oracle: in training mode what earlier columns put out has no randomness, what the newest does has."""
-    model = ProgressiveModel.grown(progressive("bert", 2, dropout=0.5), column("bert", dropout=0.5).eval())
+    model = ProgressiveModel.grown(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
     assert model.training
     tokens, _ = rows()
     assert torch.equal(model.encode(tokens, 1), model.encode(tokens, 1))
     assert not torch.equal(model.encode(tokens, 2), model.encode(tokens, 2))
     model.eval()
     assert torch.equal(model.encode(tokens, 2), model.encode(tokens, 2))
-
-
-@only_thorough
-def test_training_is_one_graph() -> None:
-    """Oracle: the eager logits; `fullgraph` raises where the compiler would have to leave the graph."""
-    model = progressive("bert", dropout=0.0).train()
-    tokens, positions = rows()
-    domains = torch.full((4,), 2)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(tokens, domains, positions), model(tokens, domains, positions))
 
 
 @pytest.mark.parametrize("kind, millions", [("linear", 162.1), ("adapter", 166.2)])
@@ -327,43 +160,11 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
-def test_a_saved_model_computes_the_same(architecture: str, tmp_path) -> None:
-    """Oracle: the model before saving, bit for bit; each column's folder is a Hugging Face model."""
-    model = progressive(architecture, kind="linear" if "bert" in architecture else "adapter").eval()
+def test_the_folder_of_each_column_is_a_hugging_face_model(tmp_path: Path) -> None:
+    """Oracle: transformers, and its tokenizer."""
+    model = progressive("bert").eval()
     model.save(tmp_path / "model", tokenizer())
-    model.save(tmp_path / "model", tokenizer())  # over what is there
-    loaded = load(tmp_path / "model")
-    tokens, positions = rows()
-    for domain in range(4):
-        domains = torch.full((4,), domain)
-        assert torch.equal(loaded(tokens, domains, positions), model(tokens, domains, positions))
-    assert not loaded.training and loaded.state_dict().keys() == model.state_dict().keys()
-    assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
-    family = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
     for index, one in enumerate(model.columns):
-        network = family.from_pretrained(tmp_path / "model" / f"column_{index}")
+        network = AutoModelForMaskedLM.from_pretrained(tmp_path / "model" / f"column_{index}")
         assert all(torch.equal(t, network.state_dict()[name]) for name, t in one.network.state_dict().items())
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
     assert Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).token_to_id("<domain:news>") == 41
-
-
-@pytest.mark.parametrize("architecture", architecture_names())
-def test_a_column_to_fine_tune(architecture: str, tmp_path) -> None:
-    """Oracle: the model's hidden states in the domain's column; padding at the right changes nothing."""
-    model = progressive(architecture).eval()
-    model.save(tmp_path / "model", tokenizer())
-    tokens, _ = rows()
-    mask = torch.ones_like(tokens)
-    mask[1, 7:] = 0
-    padded = torch.where(mask.bool(), tokens, 1)
-    for domain, index in (("web", 0), ("news", 1), ("biology", 2), ("still to come", 2)):
-        encoder = load_column(tmp_path / "model", domain).eval()
-        assert len(encoder.model.columns) == index + 1
-        assert all(parameter.requires_grad for parameter in encoder.parameters())
-        hidden = model.hidden(tokens, torch.full((4,), index))
-        short = model.hidden(tokens[[1], :7], torch.tensor([index]))
-        torch.testing.assert_close(encoder(tokens, torch.ones_like(tokens)), hidden, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(encoder(padded, mask)[1, :7], short[0], rtol=1e-4, atol=1e-5)
-        encoder.train()
-        assert not torch.equal(encoder.model.encode(tokens, 0), encoder.model.encode(tokens, 0))  # dropout everywhere

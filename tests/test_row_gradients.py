@@ -83,23 +83,6 @@ def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, 
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 
-def test_threads_change_nothing() -> None:
-    """Oracle: the first of many calls, bit for bit. A row that two threads share is added up in one order."""
-    embedding, threads = nn.Embedding(50, 128), torch.get_num_threads()
-    generator = torch.Generator().manual_seed(0)
-    ids, factors = torch.randint(50, (1, 512), generator=generator), torch.randn(1, 512, 128, generator=generator)
-    found = []
-    torch.set_num_threads(2)
-    try:
-        for _ in range(20):
-            row_gradients(
-                embedding, 1, lambda: (embedding(ids) * factors).sum(), lambda _, part, g: found.append(g.clone())
-            )
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(found[0], other) for other in found)
-
-
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
 def test_gradients_under_autocast(architecture: str) -> None:
     """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's largest gradient."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -30,13 +27,10 @@ import run_all
 from analysis.study import header
 from benchmark import records
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
-from benchmark.files import DamagedFile
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
-from benchmark.jobs import execution
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, with_start_model
-from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.start_notes import start_notes
@@ -144,19 +138,6 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     assert not set(one.keys) & set(different.keys) and one.config.id != different.config.id
 
 
-def test_a_tokenizer_that_draws_what_to_merge_cuts_alike(tmp_path: Path) -> None:
-    """Oracle: the tokenizers library on the file without `dropout`; with it half of the merges would be left out."""
-    folder, text = published(tmp_path / "start", "gpt"), Path(json.__file__).read_text()
-    path = folder / "tokenizer.json"
-    wanted, key = Tokenizer.from_file(str(path)).encode(text).ids, load_tokenizer(folder).key
-    content = json.loads(path.read_text())
-    content["model"]["dropout"] = 0.5
-    path.write_text(json.dumps(content))
-    assert Tokenizer.from_file(str(path)).encode(text).ids != wanted
-    loaded = load_tokenizer(folder)
-    assert loaded.bpe.encode(text).ids == wanted and loaded.key == key
-
-
 def flip(file: Path) -> None:
     """Flip a bit in the last eighth of a file: of weights, among the numbers."""
     content = bytearray(file.read_bytes())
@@ -175,26 +156,6 @@ def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: P
         load_start(start, vocabulary)
     flip(folder / "model.safetensors")
     assert load_start(start, vocabulary).network.config.n_layer == 1
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_damaged_snapshot_of_the_hub_is_found(tmp_path: Path, name: str) -> None:
-    """Oracle: the cache's layout, with what sha256 and git call its files; then one bit is another."""
-    made, cache = published(tmp_path / "made", "gpt"), tmp_path / "models--some--one"
-    folder = cache / "snapshots" / "0123abc"
-    folder.mkdir(parents=True)
-    (cache / "blobs").mkdir()
-    for path in made.iterdir():
-        called = hashlib.sha256(path.read_bytes()).hexdigest()
-        if path.suffix != ".safetensors":
-            called = subprocess.check_output(["git", "hash-object", "--no-filters", str(path)], text=True).strip()
-        path.rename(cache / "blobs" / called)
-        (folder / path.name).symlink_to(Path("../../blobs") / called)
-    read = load_network if name == "model.safetensors" else load_tokenizer
-    read(folder)
-    flip(folder / name)
-    with pytest.raises(DamagedFile, match=f"{name} is damaged.*remove {cache}, and"):
-        read(folder)
 
 
 @pytest.mark.parametrize(
@@ -311,31 +272,3 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     again = config_of("elle", Path("me/base"), revision="v1")
     assert fetched == [("me/base", "v1", True), ("me/base", "v1", False)]
     assert first.start == again.start and first.start.key == "c0ffee"
-
-
-def lacking(weights: dict[str, torch.Tensor]) -> None:
-    weights.pop("transformer.h.0.mlp.c_fc.weight")
-
-
-def of_another_shape(weights: dict[str, torch.Tensor]) -> None:
-    weights["transformer.h.0.mlp.c_fc.bias"] = torch.zeros(3)
-
-
-@pytest.mark.parametrize("damage", [lacking, of_another_shape])
-def test_a_dry_run_refuses_the_start_model_that_a_run_refuses(
-    damage: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Oracle: what `run` says. Nothing else could know: the folder has no checksums."""
-    folder = published(tmp_path / "start", "gpt")
-    weights = load_file(folder / "model.safetensors")
-    damage(weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    words = [str(tiny_suite.write(tmp_path)), "--set", f'model.start="{folder}"', "--set", "model.ladder=[]"]
-    words += ["--runs", str(tmp_path / "runs")]
-    said = []
-    for options in ([], ["--dry-run"]):
-        assert run_all.main(["run", *words, *options]) == 2
-        said.append(capsys.readouterr().err.splitlines()[-1])
-    assert said[0] == said[1] and said[0].startswith(f"error: {folder}: ")
-    monkeypatch.setattr(execution, "LOADED", 100)  # bytes, beyond which a dry run leaves the weights to `run`
-    assert run_all.main(["run", *words, "--dry-run"]) == 0

@@ -1,0 +1,72 @@
+"""Small models for tests of what they are made of: a vocabulary of words, rows of it, models of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+from torch import Tensor
+
+from benchmark.data.tokenizer import SPECIAL_TOKENS, Vocabulary
+from benchmark.models import LanguageModel, build
+from benchmark.models.kinds.experts import ExpertModel
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import Kind, ProgressiveModel
+
+VOCABULARY = Vocabulary(40, ("web", "news", "reviews", "biology"))
+
+
+def rows(count: int = 4) -> tuple[Tensor, Tensor]:
+    """Tokens (count, 11), and three positions to predict at in each row."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(4, VOCABULARY.text, (count, 11), generator=generator)
+    return tokens, torch.stack([torch.randperm(11, generator=generator)[:3] for _ in range(count)])
+
+
+def of(domain: int, count: int = 4) -> Tensor:
+    """The domain of each of so many rows."""
+    return torch.full((count,), domain)
+
+
+def tokenizer() -> Tokenizer:
+    words = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(len(SPECIAL_TOKENS), VOCABULARY.text))]
+    tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def plain(architecture: str, dropout: float = 0.1, layers: int = 2) -> LanguageModel:
+    """A language model of torch's generator as it stands."""
+    return build(architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout)
+
+
+def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear") -> ProgressiveModel:
+    torch.manual_seed(0)
+    model: Any = plain(architecture, dropout)
+    for _ in range(columns - 1):
+        model = ProgressiveModel.grown(model, plain(architecture, dropout), kind)
+    for parameter in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return model
+
+
+def adapted(architecture: str, domains: int = 2, dropout: float = 0.1) -> LoraModel:
+    """A model with random adapters for the second domain and the `domains` - 1 after it."""
+    torch.manual_seed(0)
+    model = LoraModel(plain(architecture, dropout))
+    for _ in range(domains):
+        model.add(rank=3)
+    for parameter in model.adapters.parameters():
+        parameter.data.normal_(std=0.2)
+    return model
+
+
+def mixture(model: LanguageModel, experts: int) -> Any:
+    """The model with so many experts, all different, and a router that tells tokens apart."""
+    grown = ExpertModel(model)
+    for _ in range(experts - 1):
+        grown.add()
+    for parameter in (*grown.experts.parameters(), *grown.routers.parameters()):
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return grown

@@ -1,0 +1,97 @@
+"""What columns (PNN), adapters (LoRA) and experts (Lifelong-MoE) have in common: streams, rows, folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark import records
+from benchmark.instruments.tiny_runs import Lab
+from benchmark.models import kind_of, load
+from benchmark.settings.names import architecture_names
+from benchmark.training.keys import stage_of
+from tests.support.small_models import adapted, mixture, of, plain, progressive, rows, tokenizer
+
+KINDS: dict[str, Any] = {
+    "pnn": progressive,
+    "lora": adapted,
+    "lifelong_moe": lambda architecture: mixture(plain(architecture, dropout=0.0), 3),
+}
+BY_DOMAIN = ("pnn", "lora")
+
+
+@pytest.mark.parametrize("method", BY_DOMAIN)
+def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
+    """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the end of the stream,
+    to the last digit, so that AP+ is 0, and not that before its stage."""
+    lab = Lab(method, methods.build, tmp_path)
+    run = lab.run(lab.config("gpt"), "run")
+    run.train()
+    lasts = []
+    for key in run.keys:
+        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        lasts.append([line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"])
+    names = list(lasts[0])
+    for index, name in enumerate(names):
+        assert [last[name] for last in lasts[index:]] == [lasts[index][name]] * (len(names) - index)
+        assert index == 0 or lasts[index][name] != lasts[index - 1][name]
+
+
+@pytest.mark.parametrize(("method", "option"), [("pnn", {"lateral": "linear"}), ("lora", {"rank": 2})])
+def test_the_first_stage_is_naives(method: str, option: dict[str, object]) -> None:
+    """Oracle: the interface's rule for sharing a stage."""
+    config = Lab(method, methods.build, Path()).config()
+    built, stage, model = methods.build(method, option), stage_of(config, 0), plain("gpt")
+    assert built.start_stage(model, stage) is model and built.signature(stage) == {}
+    assert built.signature(stage_of(config, 1)) == {"method": method, **option}
+
+
+@pytest.mark.parametrize("kind", BY_DOMAIN)
+def test_rows_are_read_as_their_domain_says(kind: str) -> None:
+    """Oracle: each row alone. The domain that has nothing of its own yet (3) is read as the newest (2)."""
+    model = KINDS[kind]("gpt").eval()
+    tokens, positions = rows(5)
+    domains = torch.tensor([2, 0, 3, 1, 0])
+    for compute in (lambda t, d, p: model(t, d, p), lambda t, d, p: model.hidden(t, d)):
+        alone = [compute(tokens[[i]], domains[[i]].clamp(max=2), positions[[i]]) for i in range(5)]
+        torch.testing.assert_close(compute(tokens, domains, positions), torch.cat(alone), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(model(tokens[[1]], torch.tensor([1]), positions[[1]]), alone[1])
+
+
+@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path: Path) -> None:
+    """Oracle: the model before saving, bit for bit."""
+    model = KINDS[kind](architecture).eval()
+    model.save(tmp_path / "model", tokenizer())
+    model.save(tmp_path / "model", tokenizer())  # over what is there
+    loaded = load(tmp_path / "model")
+    tokens, positions = rows()
+    for domain in range(4):
+        assert torch.equal(loaded(tokens, of(domain), positions), model(tokens, of(domain), positions))
+    assert not loaded.training and loaded.state_dict().keys() == model.state_dict().keys()
+    if kind in BY_DOMAIN:
+        assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: Path) -> None:
+    """Oracle: the model's hidden states in the domain's part; padding at the right changes nothing."""
+    model = KINDS[kind](architecture).eval()
+    model.save(tmp_path / "model", tokenizer())
+    tokens, _ = rows()
+    mask = torch.ones_like(tokens)
+    mask[1, 7:] = 0
+    padded = torch.where(mask.bool(), tokens, 1)
+    for domain, index in (("web", 0), ("news", 1), ("biology", 2), ("still to come", 2)):
+        encoder = kind_of(tmp_path / "model").load_column(tmp_path / "model", domain).eval()
+        assert all(parameter.requires_grad for parameter in encoder.parameters())
+        hidden, short = model.hidden(tokens, of(index)), model.hidden(tokens[[1], :7], of(index, 1))
+        torch.testing.assert_close(encoder(tokens, torch.ones_like(tokens)), hidden, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(encoder(padded, mask)[1, :7], short[0], rtol=1e-4, atol=1e-5)
