@@ -5,7 +5,7 @@
 # make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make slurm-chaos    docs/slurm.md: a real Slurm cluster on this machine
 # make chaos   docs/reliability.md: kills at random in each kind of work of each method, two hundred runs side by side, a
-#              disk that fails at each of its operations, goodput, and slurm-chaos
+#              disk that fails at each of its operations, and slurm-chaos
 PYTHON ?= python3
 VENV := .venv
 # what is imported is compiled then: to compile all of it takes pip as long as all else that it does
@@ -59,7 +59,6 @@ chaos: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos many
 	$(RUN) -m tests.tools.chaos disk
-	OMP_NUM_THREADS=1 $(RUN) -m tests.support.goodput 5 1
 	@$(MAKE) slurm-chaos
 
 # What the suite itself needs, and with the extras of a purpose.

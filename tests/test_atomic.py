@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import signal
@@ -17,8 +16,6 @@ from safetensors.torch import save_file
 
 from benchmark import files
 from benchmark.files import LEFT, naming, sweep, whole_file, whole_folder, write_json
-from tests.support.disk_writers import WRITERS
-from tests.support.source_tree import TREES
 
 ROOT = Path(__file__).parent.parent
 WRITE_FILE = "with files.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
@@ -106,44 +103,3 @@ def test_who_writes_sweeps_what_the_dead_left_of_the_same_and_no_more(tmp_path: 
     assert len(os.listdir(tmp_path)) == 3
     sweep(tmp_path, older=LEFT)
     assert sorted(os.listdir(tmp_path)) == ["a", "c"]
-
-
-CALLS = {"write_text", "write_bytes", "save_pretrained", "save_file", "savefig", "copyfile", "copytree", "copy2"}
-
-CALLS |= {
-    "copyfileobj",
-    "tofile",
-    "extractall",
-    "tar.extract",
-    "symlink_to",
-    "shutil.copy",
-    "os.replace",
-    "os.rename",
-    "os.write",
-    "torch.save",
-}
-
-
-def writes(node: ast.AST) -> bool:
-    """Whether that is a call that writes, or opens a file to write."""
-    if not isinstance(node, ast.Call):
-        return False
-    called = ast.unparse(node.func)
-    given = [
-        one.value for one in (*node.args, *(word.value for word in node.keywords)) if isinstance(one, ast.Constant)
-    ]
-    modes = [one for one in given if isinstance(one, str) and len(one) < 4 and set(one) & set("wax+")]
-    return bool({called, called.rpartition(".")[2]} & CALLS or (called.endswith("open") and modes))
-
-
-def test_whatever_writes_is_whole_at_the_end() -> None:
-    """Oracle: the code, call by call: a new writer needs a scenario, or says why it needs none. That the scenarios
-    really run them is a test of tests/test_faulty_disk.py."""
-    functions = [
-        (f"{module}.{function.name}", function)
-        for module, tree in TREES.items()
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-    ]
-    found = {name.removeprefix("benchmark.") for name, one in functions if any(map(writes, ast.walk(one)))}
-    assert found == set().union(*WRITERS.values())

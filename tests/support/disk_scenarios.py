@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,9 @@ import torch
 from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums, write_json
-from benchmark.instruments.checkpoints import export_model, grow_checkpoint
 from benchmark.models import build, load, weights_hash
-from benchmark.models.transformer import load_network
-from benchmark.settings.suite import Budget, Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Domain, Tokenizer
 from benchmark.training import checkpoint
-from benchmark.training.clock import Clock
-from benchmark.training.processes import World
-from benchmark.training.progress import ProgressLine
 from tests.support.faulty_disk import Scenario
 from tests.support.stage_lines import STAGE
 
@@ -36,12 +30,12 @@ def nothing(folder: Path) -> None:
     pass
 
 
-def is_subset(found: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
-    return set(found) <= set(after)
+def is_subset(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
+    return set(seen) <= set(after)
 
 
-def is_prefix(found: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
-    return len(found) >= len(before) and list(found) == list(after[: len(found)])
+def is_prefix(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
+    return len(seen) >= len(before) and list(seen) == list(after[: len(seen)])
 
 
 # Records: lines that are appended
@@ -53,9 +47,8 @@ def begin_records(folder: Path) -> None:
 
 def append_records(folder: Path) -> None:
     for step in (1, 2):
-        records.append(
-            folder / "records.jsonl", {"kind": "metrics", "phase": "adapt", "step": step, "values": {"x": step / 3}}
-        )
+        line = {"kind": "metrics", "phase": "adapt", "step": step, "values": {"x": step / 3}}
+        records.append(folder / "records.jsonl", line)
 
 
 def read_records(folder: Path) -> Any:
@@ -64,14 +57,6 @@ def read_records(folder: Path) -> Any:
 
 
 # A JSON file and a checkpoint, which replace what was there
-
-
-def write_one(folder: Path) -> None:
-    write_json(folder / "a.json", [1] * 100)
-
-
-def write_two(folder: Path) -> None:
-    write_json(folder / "a.json", [2] * 100)
 
 
 def save_checkpoint(folder: Path, value: float) -> None:
@@ -107,23 +92,8 @@ class Models:
     def second(self, folder: Path) -> None:
         self.models[1].save(folder / "model", self.tokenizer)
 
-    def read(self, folder: Path, name: str = "model") -> Any:
-        return weights_hash(load(folder / name)) if (folder / name).exists() else None
-
-    def grow(self, folder: Path) -> None:
-        self.into(folder / "large", lambda out: grow_checkpoint(folder / "model", 2, 32, out))
-
-    def export(self, folder: Path) -> None:
-        self.into(folder / "plain", lambda out: export_model(folder / "model", out))
-
-    def into(self, out: Path, write: Callable[[Path], object]) -> None:
-        """Write a new folder where there is none yet, as users do once the disk is whole."""
-        if not out.exists():
-            write(out)
-
-
-def read_plain(folder: Path) -> Any:
-    return weights_hash(load_network(folder)) if folder.exists() else None
+    def read(self, folder: Path) -> Any:
+        return weights_hash(load(folder / "model")) if (folder / "model").exists() else None
 
 
 # Text that is tokenised
@@ -141,25 +111,10 @@ def tokenise(folder: Path) -> None:
 
 
 def read_tokens(folder: Path) -> Any:
-    found = [path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".unfinished"]
-    for one in found:
-        check_checksums(one, "")
-    return sorted(f"{path.parent.name}/{path.name}: {sorted(p.name for p in path.iterdir())}" for path in found)
-
-
-# How far a run is
-
-
-def show(folder: Path) -> None:
-    clock = Clock(Budget(unit="steps", amount=1.0), 0, World(0, 1, torch.device("cpu")))
-    line = ProgressLine("run", folder / "run.json", io.StringIO())
-    stage: Any = type("Stage", (), {"index": 0, "domains": ("a",), "outlook": type("Outlook", (), {"stages": 1})})
-    line.show(stage, "adapt", clock, None)
-
-
-def read_heartbeat(folder: Path) -> Any:
-    path = folder / "run.json"
-    return json.loads(path.read_text())["phase"] if path.exists() else None
+    whole = [path for path in folder.glob("*/*") if path.is_dir() and not path.name.startswith(".")]
+    for path in whole:
+        check_checksums(path, "")
+    return sorted(f"{path.parent.name}/{path.name}: {sorted(p.name for p in path.iterdir())}" for path in whole)
 
 
 # A lease
@@ -179,7 +134,12 @@ def scenarios() -> list[Scenario]:
     models = Models()
     return [
         Scenario("records", begin_records, append_records, read_records, is_prefix),
-        Scenario("json", write_one, write_two, lambda folder: json.loads((folder / "a.json").read_text())[0]),
+        Scenario(
+            "json",
+            lambda folder: write_json(folder / "a.json", [1] * 100),
+            lambda folder: write_json(folder / "a.json", [2] * 100),
+            lambda folder: json.loads((folder / "a.json").read_text())[0],
+        ),
         Scenario(
             "checkpoint",
             lambda folder: save_checkpoint(folder, 1.0),
@@ -188,10 +148,7 @@ def scenarios() -> list[Scenario]:
         ),
         Scenario("model", nothing, models.second, models.read),
         # between two renames there is none: its stage is not done then, and trains on from its checkpoint
-        Scenario("model_again", models.first, models.second, models.read, lambda found, *both: found in (None, *both)),
-        Scenario("grow", models.first, models.grow, lambda folder: models.read(folder, "large")),
-        Scenario("export", models.first, models.export, lambda folder: read_plain(folder / "plain")),
+        Scenario("model_again", models.first, models.second, models.read, lambda seen, *both: seen in (None, *both)),
         Scenario("tokens", write_text, tokenise, read_tokens, is_subset),
-        Scenario("heartbeat", nothing, show, read_heartbeat),
         Scenario("lease", nothing, own_twice, is_owned),
     ]

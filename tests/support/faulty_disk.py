@@ -1,6 +1,6 @@
 """A disk that fails at one operation after the other, below what is really written. Needs a C compiler.
 
-`python -m tests.support.faulty_disk FOLDER [EVERY]` runs each of SCENARIOS once on a whole disk and counts what it does
+`python -m tests.support.faulty_disk FOLDER EVERY` runs each scenario once on a whole disk and counts what it does
 there (creating, reserving, writing, syncing, renaming, removing, making folders); then once for each of these
 operations, or for every EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many faults there
 were, and what went wrong:
@@ -10,9 +10,6 @@ were, and what went wrong:
 - a reader that sees neither what was there nor what was to come, or meets an exception;
 - the same work done again on a whole disk that does not come to the same.
 
-At the end, unless scenarios are named, it kills a run of ELLE three times (tests/support/kills.py): starting a process
-that has torch costs more than that.
-
 `faulty_disk.c` must be loaded before the C library: `failures` starts such a process.
 """
 
@@ -21,19 +18,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -55,14 +49,14 @@ class Scenario:
     prepare: Callable[[Path], None]
     act: Callable[[Path], None]
     read: Callable[[Path], Any]
-    allowed: Callable[[Any, Any, Any], bool] = lambda found, before, after: found in (before, after)
+    allowed: Callable[[Any, Any, Any], bool] = lambda seen, before, after: seen in (before, after)
 
 
 def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
 
 
-def failures(folder: Path, every: int = 1, scenarios: str = "") -> Iterator[dict[str, Any]]:
+def failures(folder: Path, every: int = 1) -> Iterator[dict[str, Any]]:
     """What went wrong in each scenario, in a process of its own: see this file's first lines."""
     library = folder / "faulty_disk.so"
     source = Path(__file__).with_suffix(".c")
@@ -70,7 +64,7 @@ def failures(folder: Path, every: int = 1, scenarios: str = "") -> Iterator[dict
     subprocess.run(command, check=True)
     place = folder / "disk"
     place.mkdir()
-    command = [sys.executable, "-m", "tests.support.faulty_disk", str(place), str(every), scenarios]
+    command = [sys.executable, "-m", "tests.support.faulty_disk", str(place), str(every)]
     environment = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -103,26 +97,6 @@ class FaultyDisk:
             yield
         finally:
             self._library.fault_disarm()
-
-
-@contextmanager
-def called() -> Iterator[set[str]]:
-    """The functions of the project that are called in a block, threads that it starts included: MODULE.NAME."""
-    found: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        file = frame.f_code.co_filename
-        if event == "call" and file.startswith(f"{ROOT}/"):
-            module = ".".join(Path(file).relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            found.add(f"{module}.{frame.f_code.co_name}")
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
 
 
 def in_a_child(act: Callable[[], None], patience: float = PATIENCE) -> tuple[int, str]:
@@ -158,8 +132,7 @@ def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[s
     fresh.mkdir()
     scenario.prepare(fresh)
     before = scenario.read(fresh)
-    with called() as functions:
-        names = disk.operations(fresh, scenario.act)
+    names = disk.operations(fresh, scenario.act)
     after = scenario.read(fresh)
     shutil.rmtree(fresh)
     wrong, faults = [], 0
@@ -171,8 +144,7 @@ def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[s
         if problem:
             wrong.append(f"{kind} at {number} ({names[number]}): {problem}")
         shutil.rmtree(fresh)
-    found = {"scenario": scenario.name, "operations": len(names), "faults": faults, "wrong": wrong}
-    return {**found, "called": sorted(functions)}
+    return {"scenario": scenario.name, "operations": len(names), "faults": faults, "wrong": wrong}
 
 
 def one_fault(
@@ -201,9 +173,9 @@ def one_fault(
     if status not in (DONE, FAILED) and fault[1] != "torn":
         return f"the process ended with {status}"
     try:
-        found = scenario.read(folder)
-        if not scenario.allowed(found, before, after) or (status == DONE and found != after):
-            return f"a reader sees {found!r} after {error or 'nothing was said'}"
+        seen = scenario.read(folder)
+        if not scenario.allowed(seen, before, after) or (status == DONE and seen != after):
+            return f"a reader sees {seen!r} after {error or 'nothing was said'}"
         scenario.act(folder)
         if (again := scenario.read(folder)) != after:
             return f"done again it is {again!r}"
@@ -213,20 +185,12 @@ def one_fault(
 
 
 def main() -> None:
-    from tests.support import disk_scenarios, disk_scenarios_of_jobs
+    from tests.support import disk_scenarios
 
-    place, every, wanted = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
+    place, every = Path(sys.argv[1]), int(sys.argv[2])
     disk = FaultyDisk()
-    for scenario in (*disk_scenarios.scenarios(), *disk_scenarios_of_jobs.scenarios(place.parent / "trained")):
-        if not wanted or scenario.name in wanted.split(","):
-            print(json.dumps(run(scenario, disk, place, every)), flush=True)
-    if not wanted:
-        from tests.support.kills import Kills
-
-        killed = Kills(place / "kills", "elle", whole=False)
-        found = killed.disturb(3, random.Random(1))
-        line = {"scenario": "kills", "faults": sum(found["kills"].values()), "wrong": found["different"]}
-        print(json.dumps(line), flush=True)
+    for scenario in disk_scenarios.scenarios():
+        print(json.dumps(run(scenario, disk, place, every)), flush=True)
 
 
 if __name__ == "__main__":

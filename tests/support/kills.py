@@ -128,7 +128,7 @@ class Watch:
     @contextlib.contextmanager
     def inside(self, what: str) -> Iterator[None]:
         kind = what if what in ONCE else what + self.stage
-        seconds = [one for name, one in self.known if name == kind]
+        seconds = [taken for name, taken in self.known if name == kind]
         hit = self._is_target(kind)
         self._seen[kind] += 1
         self.pieces.add("begin", kind)
@@ -214,8 +214,6 @@ class Found(TypedDict):
 
     kills: dict[str, int]  # by kind of piece
     kinds: list[str]  # of an undisturbed run, all of them
-    charged: int  # steps of an undisturbed run
-    taken: int  # steps that it and its killed beginnings took
     different: list[str]  # files that are other than undisturbed
 
 
@@ -235,37 +233,20 @@ class Kills:
         self.pieces = self._file.with_seconds()
         self.expected = self._left()
 
-    def disturb(
-        self,
-        kills: int,
-        chosen: random.Random,
-        known: Mapping[str, int] = NOTHING,
-        anywhere: Mapping[str, int] = NOTHING,
-    ) -> Found:
-        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`.
-
-        Of kinds that were as often hit steps come first, so that every phase of every method is among the first; then
-        what was hit least `anywhere`.
-        """
+    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> Found:
+        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`."""
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
         self._file.path.unlink()
         kinds = sorted({kind for kind, _ in self.pieces})
-        order = chosen.sample(kinds, len(kinds))
-        order.sort(key=lambda kind: (known.get(kind, 0), not kind.startswith("step of"), anywhere.get(kind, 0)))
+        order = sorted(chosen.sample(kinds, len(kinds)), key=lambda kind: known.get(kind, 0))
         places = {kind: [at for at, (name, _) in enumerate(self.pieces) if name == kind] for kind in order[:kills]}
-        for at in sorted(chosen.choice(one) for one in places.values()):  # in the order in which a run comes to them
+        for at in sorted(chosen.choice(all_of_kind) for all_of_kind in places.values()):  # as a run comes to them
             self._wait(Watch(self._file, self.pieces, at, chosen.random()))
         self._run()
         left = self._left()
         different = sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
-        return Found(
-            kills=dict(Counter(self._file.that("hit"))),
-            kinds=kinds,
-            charged=_steps([kind for kind, _ in self.pieces]),
-            taken=_steps(self._file.that("begin")),
-            different=different,
-        )
+        return Found(kills=dict(Counter(self._file.that("hit"))), kinds=kinds, different=different)
 
     def _run(self) -> None:
         status = self._wait(Watch(self._file))
@@ -293,32 +274,25 @@ class Kills:
             os._exit(status)
 
     def _left(self) -> dict[str, Any]:
-        """All that must be the same, by file: bytes of models, tokens and tables; records without measures of time."""
+        """All that must be the same, by file: bytes of models, tokens and tables; records without measures of time.
+
+        Of locks, pictures, the page, which shows times, and how far a run is, only that they are there.
+        """
         left: dict[str, Any] = {}
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
-            if not path.is_file() or not name.startswith(("runs/", "report/")) or path.suffix in (".lock", ".part"):
+            if not path.is_file() or not name.startswith(("runs/", "report/")) or "lock" in path.name:
                 continue
-            if path.suffix[1:].isdigit():
-                continue  # a lease: its number counts who had it
-            if path.name.startswith(".") and not name.startswith(("runs/stages/", "runs/data/")):
-                continue  # what a killed report leaves is removed by one that comes an hour later
+            if path.name.startswith("."):
+                continue  # what a killed writer leaves is removed an hour later
             if path.suffix == ".jsonl":
                 lines = records.read_stage(path) if path.name == "records.jsonl" else records.read(path)
                 left[name] = [_without_time(line) for line in lines if line["kind"] != "resumed"]
-            elif path.name in ("lock", "index.html") or (
-                path.parent.parent.name == "suites" and path.suffix == ".json"
-            ):
-                left[name] = "there"  # locks, the page, which shows times, and the heartbeat
-            elif path.suffix in (".pdf", ".png"):
+            elif path.suffix in (".pdf", ".png", ".html") or path.parent.parent.name == "suites":
                 left[name] = "there"
             else:
                 left[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         return left
-
-
-def _steps(kinds: list[str]) -> int:
-    return sum(kind.startswith("step of") for kind in kinds)
 
 
 def _without_time(value: Any) -> Any:
