@@ -18,18 +18,15 @@ from methods.agem import project
 from tests.support import toy
 from tests.support.random_corpus import tiny_corpus
 
-NUMBERS = [name for name, numbers in (("own", True), ("shared", toy.SHARED.exists())) if numbers]
-needs_all = pytest.mark.skipif(not toy.SHARED.exists(), reason="only in the larger set of numbers, ../shared/oracles")
-
 
 def build(name: str, options: dict[str, Any] | None = None) -> Any:
     """The method, whose attributes of its own the tests look at."""
     return methods.build(name, options)
 
 
-@pytest.fixture(scope="module", params=NUMBERS)
-def oracle(request) -> dict[str, Any] | None:
-    return toy.own() if request.param == "own" else toy.shared()
+@pytest.fixture(scope="module")
+def oracle() -> dict[str, Any]:
+    return toy.own()
 
 
 def measured(method, oracle, weights: str, domain: int, samples: int = 32) -> tuple[nn.Module, Learner]:
@@ -132,10 +129,8 @@ def test_mas_importance_and_penalty(oracle) -> None:
     assert half_product(gradient, model, oracle["weights"]["second"]) == pytest.approx(expected["penalty"], rel=1e-9)
 
 
-@needs_all
-def test_mas_trajectory() -> None:
+def test_mas_trajectory(oracle) -> None:
     """Oracle: four SGD steps of the authors' penalty, with importances given."""
-    oracle = toy.shared()
     expected = oracle["mas"]["trajectory"]
     method = build("mas", {"strength": expected["lambda"]})
     model = toy.Toy(oracle["weights"]["first"])

@@ -1,13 +1,8 @@
-"""A toy language model, and numbers that public implementations of the methods compute on it.
-
-`toy.json` holds a few of the numbers; where the folder `../shared/oracles` exists, all of them are compared. Both come
-in one form, described in `own`. Flat vectors follow the order of the model's parameters.
-"""
+"""A toy language model, and numbers that public implementations of the methods compute on it: toy.json, see `own`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +15,6 @@ from benchmark.settings.suite import Size, Training
 from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 
-SHARED = Path(__file__).parents[3] / "shared" / "oracles"
 VOCABULARY = 13
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}  # float64
 
@@ -115,7 +109,8 @@ def own() -> dict[str, Any]:
     weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and targets.
     ewc: Fisher information after domain "1" and "2"; `ragged` at the second weights on the first 20 samples of the
     third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the displaced weights with the second
-    as anchor; a trajectory of four SGD steps on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2.
+    as anchor; a trajectory of four SGD steps on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2; its
+    trajectory has importances of its own.
     """
     numbers: dict[str, Any] = json.loads((Path(__file__).parent / "toy.json").read_text(encoding="utf-8"))
     shapes = {name: p.shape for name, p in Toy().named_parameters()}
@@ -127,101 +122,3 @@ def own() -> dict[str, Any]:
     for vectors in numbers["agem"]["vectors"]:
         vectors |= {name: [value / 4096 for value in vectors[name]] for name in "gr"}
     return numbers
-
-
-def shared() -> dict[str, Any] | None:
-    """All of the numbers in the same form, None where the folder does not exist."""
-    if not SHARED.exists():
-        return None
-    ewc, mas, agem, kd, er = (
-        json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("ewc", "mas", "agem", "logit_kd", "er")
-    )
-    given, found, moved = ewc["inputs"], ewc["outputs"], ewc["inputs"]["trajectory"]
-    after = given["weights_after_domain"]
-    raw: dict[str, Any] = {"first": after["1"], "second": after["2"], "displaced": given["displaced_weights"]}
-
-    def which(weights: dict[str, Any]) -> str:
-        return next(name for name, known in raw.items() if known == weights)
-
-    variants = ("per_sample", "batched")
-    return {
-        "weights": {
-            name: {key: torch.tensor(value, dtype=torch.float64) for key, value in weights.items()}
-            for name, weights in raw.items()
-        },
-        "domains": given["domains"],
-        "ewc": {
-            "lambda": given["lambda"],
-            "gamma": given["gamma"],
-            **{variant: found[f"fisher_{variant}"] for variant in variants},
-            "ragged": found["fisher_batched_ragged"],
-            "penalty": {variant: found["penalty"][variant]["half"] for variant in variants},
-            "penalty_gradient": {variant: found["penalty_gradient"][variant]["half"] for variant in variants},
-            "trajectory": {
-                "learning_rate": moved["learning_rate"],
-                "lambda": 2 * moved["lambda"],  # theirs has no 1/2
-                "losses": found["trajectory"]["losses"],
-                "weights": found["trajectory"]["final_weights"],
-            },
-        },
-        "mas": _shared_mas(mas),
-        "agem": {
-            "cases": [
-                {**case, **result, "weights": which(case["weights"]), "product": result["dot"]}
-                | {"projected": _unflatten(result["projected"])}
-                for case, result in zip(agem["inputs"]["cases"], agem["outputs"]["cases"], strict=True)
-            ],
-            "vectors": [
-                {**vectors, **result}
-                for vectors, result in zip(agem["inputs"]["random"], agem["outputs"]["random"], strict=True)
-            ],
-        },
-        "logit_kd": _shared_logit_kd(kd, which),
-        "er": {
-            "memory_rows": {rows: counts["nearest"] for rows, counts in er["outputs"]["counts"].items()},
-            "unions": [
-                {**union, **result, "weights": which(union["weights"])}
-                for union, result in zip(er["inputs"]["union"], er["outputs"]["union"], strict=True)
-            ],
-        },
-    }
-
-
-def _shared_mas(mas: dict[str, Any]) -> dict[str, Any]:
-    given, found = mas["inputs"], mas["outputs"]
-    return {
-        "lambda": given["lambda"],
-        "importance": found["importance_per_sample"],
-        "penalty": found["penalty"]["sum_per_sample"],
-        "penalty_gradient": found["penalty_gradient"]["sum_per_sample"],
-        "trajectory": {
-            **given["trajectory"],
-            "importance": found["importance_batched"]["1"],
-            "losses": found["trajectory"]["losses"],
-            "weights": found["trajectory"]["final_weights"],
-        },
-    }
-
-
-def _shared_logit_kd(kd: dict[str, Any], which: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
-    given, found = kd["inputs"], kd["outputs"]
-    return {
-        "teacher": which(given["teacher_weights"]),
-        "student": which(given["student_weights"]),
-        **{name: given[name] for name in ("tokens", "targets", "r")},
-        "T": {
-            T: {
-                "kl_T2": found["kl_T2"][T],
-                "loss": found["elle"][T]["loss_mean"],
-                "gradient": found["elle"][T]["gradient_mean"],
-            }
-            for T in "12"
-        },
-    }
-
-
-def _unflatten(flat: list[float]) -> dict[str, Any]:
-    parameters = dict(Toy().named_parameters())
-    parts = torch.tensor(flat, dtype=torch.float64).split([p.numel() for p in parameters.values()])
-    return {name: part.view(p.shape).tolist() for (name, p), part in zip(parameters.items(), parts, strict=True)}
