@@ -243,19 +243,6 @@ def _toml(value: Any) -> str:
     return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
-@pytest.mark.parametrize("hidden", ["\u200b", "\u202e", "\ufeff", "\u2028", "\u2029", "\u0085", "\x1b"])
-def test_no_title_hides_a_character(hidden: str, tmp_path, monkeypatch) -> None:
-    """Oracle: two titles that look alike are two columns only to a computer; Unicode's categories Cc, Cf, Zl, Zp. What
-    a variable of the environment puts in is held against the same."""
-    (tmp_path / "tiny.toml").write_text("")
-    monkeypatch.setenv("A_TITLE", f"N{hidden}s")
-    for place in ("title", "domains.0.title", "probes.0.title", "tasks.0.title", "rows.0.name"):
-        read(tmp_path / "tiny.toml", planted(place, text="Ns, new"))
-        for text in (f"N{hidden}s", "${A_TITLE}"):
-            with pytest.raises(UserError, match=re.escape(repr(hidden))):
-                read(tmp_path / "tiny.toml", planted(place, text=text))
-
-
 def test_labels_of_a_task_reach_no_record_and_break_no_line(tmp_path) -> None:
     """Oracle: the bytes of what is recorded of a task's examples hold no class; an error has it on one line."""
     labels = [f"{HOSTILE}\n{name}" for name in ("yes", "no")]

@@ -37,9 +37,8 @@ def new_suite(options: argparse.Namespace) -> int:
 def track(options: argparse.Namespace) -> int:
     """Send what records say to a tracker, and print of which runs."""
     from benchmark.instruments import track as tracking
-    from benchmark.settings.load import load_suite, refuse_files
+    from benchmark.settings.load import load_suite
 
-    refuse_files({"--runs": options.runs, "--out": options.out})
     if options.to == "trackio" and options.out:
         raise UserError("--out: trackio keeps its files elsewhere, see TRACKIO_DIR: leave it out")
     send = tracking.follow if options.watch else tracking.track
@@ -62,9 +61,6 @@ def new_method(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
-    from benchmark.settings.load import refuse_files
-
-    refuse_files({"DIR": options.out}, ("DIR",))
     from benchmark.instruments.checkpoints import export_model
 
     done = export_model(Path(options.stage), options.out, options.prompt, options.push)
@@ -79,9 +75,7 @@ def export(options: argparse.Namespace) -> int:
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     from benchmark.instruments.checkpoints import grow_checkpoint
-    from benchmark.settings.load import refuse_files
 
-    refuse_files({"--out": options.out})
     size = {"layers": options.layers, "hidden_size": options.width}
     grown = grow_checkpoint(
         options.checkpoint, **size, out=options.out, mode=options.mode, text=options.text, seed=options.seed

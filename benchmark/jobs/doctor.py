@@ -59,9 +59,8 @@ def doctor(
     """
     from benchmark.jobs.slurm.requests import requests_of
     from benchmark.settings.base import ConfigError
-    from benchmark.settings.load import expand, load_suite, parse_set, refuse_files
+    from benchmark.settings.load import expand, load_suite, parse_set
 
-    refuse_files({"--runs": options.runs})
     changes = dict(map(parse_set, options.set))
     if unused := [key for key in changes if key.partition(".")[0] not in READ]:
         raise ConfigError(f"--set {unused[0]}: doctor looks at {', '.join(READ)} alone: leave it out")

@@ -8,7 +8,6 @@ from benchmark.jobs.executors import Executor
 from benchmark.jobs.plan import Plan
 from benchmark.jobs.states import RunState
 from benchmark.jobs.sweep import seconds_left, sweep_line
-from benchmark.settings.start_notes import start_notes
 from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
@@ -29,9 +28,8 @@ def describe(plan: Plan, executor: Executor) -> str:
         lines[-1] += f". Stages that they share are trained once: {shared}, which saves {saved}"
     if not all(UNITS[one.config.budget.unit].in_seconds for one in plan.states) and (left := seconds_left(plan.states)):
         lines[-1] += f"; about {duration(left)} at the pace of what has run"
-    notes = dict.fromkeys(one.config.tokenizer_note for one in plan.states)
-    lines += filter(None, notes)
-    lines += start_notes(plan.suite, [one.config for one in plan.states])
+    notes = (note for one in plan.states for note in (one.config.tokenizer_note, one.config.start_note))
+    lines += filter(None, dict.fromkeys(notes))
     if plan.wanted:
         lines.append("next: the same command without --dry-run trains them, then renders the report")
     elif does:

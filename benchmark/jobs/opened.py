@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmark.settings.command_line import words_again
-from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set, refuse_unused
+from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set
 from benchmark.settings.suite import RunConfig, Suite
 
 RunsOf = Callable[[Suite, tuple[str, ...], tuple[int, ...]], list[RunConfig]]  # of some methods and seeds, or all
@@ -31,7 +31,6 @@ def opened(options: argparse.Namespace, name: str, runs_of: RunsOf) -> OpenedSui
     `runs_of` is that of the methods, which jobs must not import. Raises ConfigError for what cannot be read, or asked
     for.
     """
-    refuse_unused(options)
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
     runs = runs_of(suite, parse_methods(options.methods), parse_seeds(options.seeds))
     return OpenedSuite(suite.called_by(words_again(options, name)), runs, lambda seeds: runs_of(suite, (), seeds))

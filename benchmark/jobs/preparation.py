@@ -15,7 +15,6 @@ from benchmark.data.tokens import Corpus, Ids, corpus_of
 from benchmark.downstream.scoring import load_tasks
 from benchmark.jobs.plan import data_key
 from benchmark.models.transformer import load_network
-from benchmark.settings.start_notes import start_notes
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
@@ -42,7 +41,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterato
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes"
         )
-    yield from start_notes(suite, configs)
+    yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(found))
     yield (
         f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "

@@ -9,18 +9,13 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
-from pydantic.config import JsonDict
 from pydantic_core import ErrorDetails
 
 from benchmark.errors import UserError
 
-# of a field: it holds a path, or paths, see benchmark/settings/load.py
-PATH: JsonDict = {"path": "always"}
-PATH_OR_NAME: JsonDict = {"path": "or name"}
 Called = TypeVar("Called", bound="OnCommandLine")
 T = TypeVar("T")
 ROWS = 1000  # whose answers are kept at a time
@@ -60,7 +55,8 @@ def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
 
     Raises ValidationError.
     """
-    return adapter.validate_json(json.dumps(content), strict=True)  # JSON knows lists, which settings keep as tuples
+    # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
+    return adapter.validate_json(json.dumps(content, default=str), strict=True)
 
 
 def validation_message(error: ValidationError, place: str, model: type) -> str:
@@ -177,22 +173,5 @@ def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-def _shows(title: str) -> str:
-    if title and not title.strip():
-        raise ValueError("blanks alone show as nothing: write a word, or leave it out")
-    return title
-
-
-def _known_backend(name: bool | str) -> bool | str:
-    known = BACKENDS | {one.name for one in entry_points(group="torch_dynamo_backends")}
-    if isinstance(name, str) and name not in known:
-        raise ValueError(f"torch.compile knows no {name!r}: one of {', '.join(sorted(known))}")
-    return name
-
-
-# Those of torch for training, which is not asked here: that would take seconds. A package may bring more.
-BACKENDS = {"inductor", "cudagraphs", "eager", "aot_eager", "openxla", "tvm", "onnxrt"}
-Backend = Annotated[bool | str, AfterValidator(_known_backend)]
 Seed = Annotated[int, Field(ge=0, le=2**53)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_all_differ)]
-Title = Annotated[str, AfterValidator(_shows)]

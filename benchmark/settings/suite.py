@@ -28,20 +28,15 @@ from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
 from benchmark.settings.base import (
     BILLION,
     NAME,
-    PATH,
-    PATH_OR_NAME,
     RESERVED,
     Amount,
-    Backend,
     Moment,
     OnCommandLine,
     Rate,
     Seeds,
     Settings,
     ShareOfPhase,
-    Title,
-    digest_of_encoded,
-    encoded,
+    digest,
 )
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
@@ -64,15 +59,12 @@ class Domain(Settings):
     """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
 
     name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
-    title: Title = Field("", max_length=200, description="its label in tables and figures; default: the name")
+    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
-    train: tuple[str, ...] = Field(
-        (), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst", json_schema_extra=PATH
-    )
+    train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
     valid: tuple[str, ...] = Field(
         (),
         description="as train, for validation; without it a hash of each document decides",
-        json_schema_extra=PATH,
     )
     text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
@@ -104,9 +96,7 @@ class Domain(Settings):
 class Tokenizer(Settings):
     """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
 
-    folder: str | None = Field(
-        None, description="a folder with vocab.json and merges.txt; default: one is trained", json_schema_extra=PATH
-    )
+    folder: str | None = Field(None, description="a folder with vocab.json and merges.txt; default: one is trained")
     vocabulary: int = Field(
         8192, ge=300, le=10_000_000, description="text tokens of a trained tokenizer, specials included"
     )
@@ -116,21 +106,14 @@ class Tokenizer(Settings):
     )
 
     def note(self, domains: Sequence[Domain]) -> str:
-        """What has to be said of a tokenizer that is trained on domains which come later than the first.
-
-        Nothing of one that is trained on the first alone, or that comes from a folder.
-        """
-        later = [name for name in self.domains or [one.name for one in domains] if name != domains[0].name]
+        """What has to be said of a tokenizer that is trained on domains which come later than the first, if any."""
+        first, *_ = names = [domain.name for domain in domains]
+        later = [name for name in self.domains or names if name != first]
         if self.folder or not later:
             return ""
-        names = ", ".join(f'"{domain.name}"' for domain in domains)
-        adding = (
-            " Another domain in the stream would change it, and train every stage anew; to be free to add some: "
-            f"tokenizer.domains = [{names}]."
-        )
         return (
             f"The tokenizer is trained on {', '.join(later)} too, which no model has met before their stage; on the "
-            f'first alone: tokenizer.domains = ["{domains[0].name}"].' + adding * (not self.domains)
+            f'first alone: tokenizer.domains = ["{first}"].'
         )
 
 
@@ -207,7 +190,6 @@ class Model(Settings):
     start: str | None = Field(
         None,
         description="begin with this model: a Hugging Face folder, or a name on the Hub",
-        json_schema_extra=PATH_OR_NAME,
     )
     revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
     grow: Growth | None = Field(None, description="with start, in place of a ladder")
@@ -262,7 +244,7 @@ class Training(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
     )
-    compile: Backend = Field(False, description="torch.compile; a string names its backend")
+    compile: bool | str = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(
         600, gt=0, le=BILLION, description="a killed run loses at most this much train time"
     )
@@ -285,9 +267,7 @@ class Budget(Settings):
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
-    reference: str | None = Field(
-        None, description="a table of step times, made by `run_all.py speed`", json_schema_extra=PATH
-    )
+    reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
 
     @field_validator("unit")
     @classmethod
@@ -306,7 +286,7 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: Title = Field("", max_length=200, description="label; default: the method's title")
+    name: str = Field("", max_length=200, description="label; default: the method's title")
     method: str = Field(description="the name of a file in methods/")
     options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
     set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
@@ -331,7 +311,7 @@ class Suite(OnCommandLine):
     name: str = Field(
         pattern=r"^\w[\w .+-]*$", max_length=100, description="the folder of its reports; default: the file's name"
     )
-    title: Title = Field(max_length=1000, description="one line that says what is compared")
+    title: str = Field(max_length=1000, description="one line that says what is compared")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
@@ -419,24 +399,29 @@ class RunConfig(Settings):
         """What has to be said of a tokenizer that the stream decides; nothing of a start model's own."""
         return "" if self.model.start else self.tokenizer.note(self.domains)
 
+    @property
+    def start_note(self) -> str:
+        """What has to be said of a run that begins with a published model: what is its own, and how it grows."""
+        if not self.start:
+            return ""
+        first, *later = map(str, self.model.ladder)
+        grows = f"methods that grow go on with {', '.join(later)}" if set(later) - {first} else "nothing grows"
+        return (
+            f"The stream begins with {self.model.start}, {self.model.architecture} {first}; {grows}. Architecture, "
+            "head size, dropout and tokenizer are its own, whatever the suite says of them."
+        )
+
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
         copied = super().__copy__()
-        for known in ("id", "_determined_by"):
-            copied.__dict__.pop(known, None)
+        copied.__dict__.pop("id", None)
         return copied
 
     @cached_property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
-        return f"{self.label}-{digest_of_encoded({**self._determined_by, **encoded({'seed': self.seed})})}"
-
-    @cached_property
-    def _determined_by(self) -> dict[str, str]:
-        """What makes the run what it is, besides its seed; encoded."""
         settings = self._settings(
             {
-                "seed": True,
                 "suite": True,
                 "row_index": True,
                 "tasks": True,
@@ -450,13 +435,7 @@ class RunConfig(Settings):
                 "start": {"folder"},
             }
         )
-        return encoded(settings)
-
-    def with_seed(self, seed: int) -> RunConfig:
-        """The same run with another seed."""
-        other = self.model_copy(update={"seed": seed})
-        other.__dict__["_determined_by"] = self._determined_by  # thousands of runs differ in nothing but their seeds
-        return other
+        return f"{self.label}-{digest(settings)}"
 
     def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
         """All settings but these, and but those that came later and are not used: so older records keep their runs."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from benchmark.settings.base import PATH, Settings, Title
+from benchmark.settings.base import Settings
 
 Prompt = Literal["right", "none", "wrong", "picked"]
 Split = Literal["train", "dev", "test"]
@@ -46,17 +46,11 @@ class Task(Settings):
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60, description="its name in records and commands")
-    title: Title = Field("", max_length=200, description="its label in tables; default: the name")
+    title: str = Field("", max_length=200, description="its label in tables; default: the name")
     domain: str = Field(description="the domain of the stream that it belongs to")
-    train: str | None = Field(
-        None, description="JSON Lines of text, label and perhaps text_pair; .gz too", json_schema_extra=PATH
-    )
-    dev: str | None = Field(
-        None, description="the same for development; the score there decides when to stop", json_schema_extra=PATH
-    )
-    test: str | None = Field(
-        None, description="the same for testing; the score there is reported", json_schema_extra=PATH
-    )
+    train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
+    dev: str | None = Field(None, description="the same for development; the score there decides when to stop")
+    test: str | None = Field(None, description="the same for testing; the score there is reported")
     dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
     metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
