@@ -387,5 +387,5 @@ def test_the_page_names_every_key() -> None:
     sections = {section.split("\n")[0]: section for section in suite_keys.render().split("\n## ")}
     assert len(sections) == 1 + len(SECTIONS)
     for header, settings in SECTIONS.items():
-        for key in settings.model_fields:
+        for key in settings.model_fields.keys() - {"tuned"}:  # which nobody writes by hand
             assert f"\n| `{key}` |" in sections[header], f"{header} lacks {key}"

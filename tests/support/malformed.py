@@ -158,7 +158,7 @@ def _keys_of(section: dict[str, Any], known: dict[str, Any], path: str) -> Itera
         kinds = ["enum" if "enum" in option else option.get("type") for option in options]
         if inner:
             yield f"{path}{key}", ("7",)
-            if value.get("type") != "array" and inner not in ("HubTask", "Docstrings", "Growth"):
+            if value.get("type") != "array" and inner not in ("HubTask", "Docstrings", "Growth", "Tuned"):
                 yield from _keys_of(known[inner], known, f"{path}{key}.")
         elif "object" in kinds or "prefixItems" in value or ("boolean" in kinds and "string" in kinds):
             yield f"{path}{key}", ("7",)
@@ -194,7 +194,6 @@ def rules() -> Iterator[Case]:
         "model.head_size=7": "head_size",
         "model.grow={layers=1}": "grow",
         "training.learning_rate=[1e-3, 1e-3, 1e-3]": "learning_rate",
-        "training.compile='nosuch'": "compile",
         "training.lerning_rate=1": "lerning_rate",
         "budget.amount=[1, 1, 1]": "amount",
         "budget.unit='hours'": "unit",
@@ -233,7 +232,7 @@ def files() -> Iterator[Case]:
         "title = ": "TOML",
         "title = 'x'\ntitle = 'y'": "TOML",
         good.replace("batch_size = 10", f"batch_size = {'9' * 5000}"): "digits",
-        good.replace('title = "Tiny"', f"title = {'[' * 5000}{']' * 5000}"): "nested",
+        good.replace('title = "Tiny"', f"title = {'[' * 5000}{']' * 5000}"): "not TOML",
         'extends = "suite.toml"\ntitle = "x"': "extends",
         'extends = "no_such"': "no_such",
         good.replace('"Tiny"', '"${NO_SUCH_VARIABLE_HERE}"'): "NO_SUCH_VARIABLE_HERE",
@@ -263,7 +262,6 @@ def command_lines() -> Iterator[Case]:
         "--parallel 0": "--parallel",
         "--no-such": "--no-such",
         "--runs {place}/a.jsonl/x": "{place}/a.jsonl",
-        "--out {place}/a.jsonl/x": "{place}/a.jsonl",
     }.items():
         yield Case(f"{DRY_RUN} {given}", names)
     places = "--runs {here}/runs --out {here}/report"
