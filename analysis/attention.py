@@ -25,7 +25,7 @@ from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
-from benchmark.record_lines import HeadAttention
+from benchmark.records import AttentionLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import evaluating
@@ -42,23 +42,23 @@ def measure(config: RunConfig, store: Store) -> None:
     settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
     maps: dict[int, Tensor] = {}  # of each model
 
-    def compute(models: RunModels, index: int) -> HeadAttention:
+    def compute(models: RunModels, index: int) -> AttentionLine:
         reason = _reason_against(models, index)
         if reason:
-            return {"own": [], "others": [], "heads": [], "maps": [], "reason": reason}
+            return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(index + 1):
             maps[i] = maps[i] if i in maps else _attention_of(models, i)
         parents = [_parents(models, i) for i in range(1, index + 1)]
         own, others = resemblance([maps[i] for i in range(index + 1)], parents)
         heads = lineages(len(maps[0]), parents)
         per_layer = len(maps[index]) // models.after(index).layers
-        return {
-            "own": own,
-            "others": others,
-            "heads": [list(divmod(head, per_layer)) for head in heads],
-            "maps": (1000 * maps[index][heads, 0, :SHOWN, :SHOWN]).round().int().tolist(),
-            "reason": None,
-        }
+        return AttentionLine(
+            own=own,
+            others=others,
+            heads=[list(divmod(head, per_layer)) for head in heads],
+            maps=(1000 * maps[index][heads, 0, :SHOWN, :SHOWN]).round().int().tolist(),
+            reason=None,
+        )
 
     record(config, store, "attention", settings, compute)
 
@@ -86,7 +86,7 @@ def _parents(models: RunModels, index: int) -> list[int]:
     growth, model, before = models.growth(index), models.after(index), models.after(index - 1)
     if growth is None:
         return list(range(_heads(model) * model.layers))
-    return parents(growth["layer_sources"], growth["head_sources"], _heads(before))
+    return parents(growth.layer_sources, growth.head_sources, _heads(before))
 
 
 def _heads(model: LanguageModel) -> int:

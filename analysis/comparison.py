@@ -17,7 +17,7 @@ from analysis.notes import probes
 from analysis.study import Study, hardware, header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number
 from benchmark.errors import UserError
-from benchmark.records import RunRecords
+from benchmark.store import RunRecords
 
 COLUMNS = (
     *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
@@ -63,7 +63,7 @@ def compare(a: Side, b: Side) -> Iterator[str]:
 
 def latest(runs: Sequence[RunRecords]) -> list[RunRecords]:
     """The run of each row and seed that was begun last: a suite whose settings were changed leaves one of each."""
-    last = {(run.row, run.seed): run.id for run in sorted(runs, key=lambda run: run.line["time"])}  # type: ignore[typeddict-item]
+    last = {(run.row, run.seed): run.id for run in sorted(runs, key=lambda run: run.line.time)}
     return [run for run in runs if last[run.row, run.seed] == run.id]
 
 
@@ -131,7 +131,7 @@ def _only(rows: Sequence[str], runs: Sequence[RunRecords], where: str) -> str:
 def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Settings, text, code, packages and hardware that are not the same, in words."""
     yield from _settings(a, b)
-    texts = [{name: text for run in runs for name, text in run.line["texts"].items()} for runs in (a, b)]
+    texts = [{name: text for run in runs for name, text in run.line.texts.items()} for runs in (a, b)]
     changed = [name for name in texts[0] if name in texts[1] and texts[0][name] != texts[1][name]]
     if changed:
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
@@ -147,9 +147,7 @@ def _less(values: Sequence[str], others: Sequence[str]) -> str:
 
 def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    first = [
-        {run.row: _flat({"options": run.line["options"], **run.line["config"]}) for run in runs} for runs in (a, b)
-    ]
+    first = [{run.row: _flat({"options": run.line.options, **run.line.config}) for run in runs} for runs in (a, b)]
     rows = [row for row in first[0] if row in first[1]]
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -173,13 +171,13 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _code(run: RunRecords) -> list[str]:
-    return [header(stage)["provenance"]["code"] for stage in run.stages if stage]
+    return [header(stage).provenance.code for stage in run.stages if stage]
 
 
 def _packages(run: RunRecords) -> list[str]:
-    found = [header(stage)["provenance"]["packages"] for stage in run.stages if stage]
+    found = [header(stage).provenance.packages for stage in run.stages if stage]
     return [f"{name} {version}" for packages in found for name, version in packages.items()]
 
 
 def _hardware(run: RunRecords) -> list[str]:
-    return [hardware(header(stage)["provenance"]) for stage in run.stages if stage]
+    return [hardware(header(stage).provenance) for stage in run.stages if stage]

@@ -54,7 +54,7 @@ class TrendFigure(Exhibit):
             labels, text = figures.over_seeds(counts, spread)
             for suite, line in zip(suites, grid.axes, strict=True):
                 for axis, metric in zip(line, AXES, strict=True):
-                    unit = UNITS[study.of(suite)[0].line["config"]["budget"]["unit"]]
+                    unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
                     axis.set_xlabel(figures.named(unit.label, "linear"))
                     points = self._points(study, suite)
                     if _draw(axis, points[np.isfinite(points[metric])], metric, labels, style_of, count, grid.height):
@@ -153,7 +153,7 @@ class ScoreFigure(Exhibit):
 
     def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
         suite = self.suites(study)[0]
-        titles = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
+        titles = {domain.name: domain.title for domain in study.of(suite)[0].domains}
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
         labels, text = figures.over_seeds(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
@@ -333,7 +333,7 @@ def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     """The units to draw: the budget's own where rows differ in no other."""
     means = ends.groupby("row")[recorded()].mean()
     apart = [unit for unit in recorded() if means[unit].max() > (1 + TOLERANCE) * means[unit].min()]
-    own = study.of(suite)[0].line["config"]["budget"]["unit"]
+    own = study.of(suite)[0].line.config["budget"]["unit"]
     return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Column, Table, mark_few_seeds
-from benchmark.records import RunRecords
+from benchmark.store import RunRecords
 
 View = Literal["ours", "printed", "both"]
 
@@ -52,7 +52,7 @@ class Exhibit:
         """The printed block to compare a suite with: its own, else the first of the same architecture."""
         if suite in self.blocks or not self.blocks:
             return suite
-        architecture = study.of(suite)[0].line["config"]["model"]["architecture"]
+        architecture = study.of(suite)[0].line.config["model"]["architecture"]
         return next((block for block in self.blocks if block.startswith(architecture[:3])), next(iter(self.blocks)))
 
     def printed_rows(self, block: str) -> list[str]:
@@ -93,7 +93,7 @@ def _over_seeds(blocks: Sequence[Block], most: int) -> list[str]:
 
 def growth(run: RunRecords) -> str:
     """What grows, in words, e.g. "BERT from L6_D384 to L12_D768"."""
-    model = run.line["config"]["model"]
+    model = run.line.config["model"]
     sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
     span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"
     return f"{model['architecture'].upper()} {span}"

@@ -33,7 +33,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 from analysis.tables import number
-from benchmark.records import RunRecords
+from benchmark.store import RunRecords
 
 SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
@@ -367,7 +367,7 @@ def styles(runs: Sequence[RunRecords]) -> dict[str, Style]:
     """
     methods: dict[str, str] = {}
     for run in runs:
-        methods.setdefault(run.row, run.line["method"])
+        methods.setdefault(run.row, run.line.method)
     rows: dict[str, list[str]] = {}
     for row, method in methods.items():
         rows.setdefault(method, []).append(row)

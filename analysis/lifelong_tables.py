@@ -15,10 +15,10 @@ from analysis.exhibits import TableExhibit, View
 from analysis.metrics import Floats
 from analysis.study import Curve, Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.record_lines import Measured
-from benchmark.records import ENOUGH_CORES, RunRecords
+from benchmark.records import Measured
 from benchmark.settings.names import UNTOUCHED
 from benchmark.settings.units import UNITS, recorded
+from benchmark.store import ENOUGH_CORES, RunRecords
 
 TARGET = "ER"
 SINCE_START = "Nats above the start model"
@@ -43,7 +43,7 @@ class LifelongTable(TableExhibit):
             return self.table(COLUMNS, [], [], view)
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
-        probes = {probe["name"]: probe["title"] for run in runs for probe in run.line["probes"]}
+        probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
         groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
         columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
         found = [self._block(study, suite, columns, list(probes)) for suite in suites]
@@ -66,7 +66,7 @@ class LifelongTable(TableExhibit):
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
-            own = {domain["name"]: run.line["unigram"].get(domain["name"], np.nan) for domain in run.domains}
+            own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
             values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
@@ -104,7 +104,7 @@ def _measure(
 def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
     """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
     for name, runs in study.starts(suite).items():
-        start, names = runs[0].start, [domain["name"] for domain in runs[0].domains]
+        start, names = runs[0].start, [domain.name for domain in runs[0].domains]
         values = {
             "AP": float(metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1)),
             "Bits per byte": float(np.mean([of_text(start, one, "bits_per_byte") for one in names])),
@@ -160,7 +160,7 @@ class RegretTable(TableExhibit):
 
     def _block(self, study: Study, suite: str, width: int) -> Block:
         runs = study.of(suite)
-        oracles = {run.seed: loss_matrix(run) for run in runs if run.line["method"] == ORACLE}
+        oracles = {run.seed: loss_matrix(run) for run in runs if run.line.method == ORACLE}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in runs}
         for run in runs:
             if run.seed in oracles:
@@ -173,7 +173,7 @@ class RegretTable(TableExhibit):
 
 def loss_matrix(run: RunRecords) -> Floats:
     """The perplexity of each domain after each stage, (D, D); NaN for what is not measured."""
-    names = [domain["name"] for domain in run.domains]
+    names = [domain.name for domain in run.domains]
     found = [[of_text(measured, name) for name in names] for measured in run.matrix]
     return np.array(found + [[np.nan] * len(names)] * (len(names) - len(found)), float)
 
@@ -245,7 +245,7 @@ class UnitTable(TableExhibit):
             rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
             lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns))
-            below += turning_points(ranks, study.of(suite)[0].line["config"]["budget"]["unit"])
+            below += turning_points(ranks, study.of(suite)[0].line.config["budget"]["unit"])
             below += _left_out(study, suite, len(slowed), len(curves))
             shown += rows
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."

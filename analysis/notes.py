@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.study import Study, header, of_text, other_texts
 from analysis.tables import Block
-from benchmark.record_lines import PhasePlan
-from benchmark.records import ENOUGH_CORES, RunRecords
 from benchmark.settings.units import UNITS
+from benchmark.store import ENOUGH_CORES, RunRecords
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
 NAMED = 6  # rows or stages in a note, of which some tables have many
@@ -36,7 +36,7 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     """How the options of a suite's rows were chosen, where `run_all.py tune` chose them."""
     ways: dict[str, list[str]] = {}
     for run in runs:
-        if way := run.line["config"].get("tuned"):
+        if way := run.line.config.get("tuned"):
             text = f"the best of {way['configurations']} configurations, whose search comes on top of the budget"
             ways.setdefault(text, []).append(run.row)
     if not ways:
@@ -53,13 +53,13 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     """
     found: dict[str, dict[str, list[float]]] = {}
     for name, start in ((name, run) for suite in suites for name, runs in study.starts(suite).items() for run in runs):
-        for probe in start.line["probes"]:
-            value = of_text(start.start, probe["name"])
-            found.setdefault(probe["title"], {}).setdefault(name, []).append(value)
+        for probe in start.line.probes:
+            value = of_text(start.start, probe.name)
+            found.setdefault(probe.title, {}).setdefault(name, []).append(value)
     for run in (run for suite in suites for run in study.of(suite) if run.finished == len(run.domains)):
-        for probe in run.line["probes"]:
-            value = of_text(run.matrix[-1], probe["name"])
-            found.setdefault(probe["title"], {}).setdefault(run.row, []).append(value)
+        for probe in run.line.probes:
+            value = of_text(run.matrix[-1], probe.name)
+            found.setdefault(probe.title, {}).setdefault(run.row, []).append(value)
     return [
         f"Probe {title}, perplexity after the last domain: "
         + ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
@@ -118,7 +118,7 @@ def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -
     shared = study.on_most_texts(suite)
     found: dict[tuple[str, ...], list[str]] = {}
     for run in study.of(suite) if shared else ():
-        if run.line["unigram"] and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
+        if run.line.unigram and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
             found.setdefault(tuple(titles), []).append(run.row)
     return [
         f"Texts differ in {_some(titles, ', ', 'texts')}: {_some(list(dict.fromkeys(who)), ', ', 'rows')}. Their text, "
@@ -146,14 +146,14 @@ def without_memory(runs: Sequence[RunRecords], rows: Sequence[str] | None = None
     """Rows whose method asks for rows of memory where it holds none: what they measure is another method."""
     found = []
     for run in runs:
-        data = run.line["config"].get("data")
+        data = run.line.config.get("data")
         if data and data["memory_tokens"] < data["sequence_length"] - 2 and (rows is None or run.row in rows):
-            found += [run.row for lines in run.stages[1:] if lines and any(map(_replays, header(lines)["phases"]))]
+            found += [run.row for lines in run.stages[1:] if lines and any(map(_replays, header(lines).phases))]
     told = _some(list(dict.fromkeys(found)), ", ", "rows")
     return [f"Without memory, as data.memory_tokens holds no row, nothing is replayed: {told}."] if found else []
 
 
-def _replays(phase: PhasePlan) -> bool:
+def _replays(phase: Mapping[str, Any]) -> bool:
     of_sources = any(one["domain"] not in ("new", "previous", "seen") for one in phase.get("sources", ()))
     return of_sources or bool(phase["memory"] or phase.get("memory_batch"))
 
@@ -173,7 +173,7 @@ def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
 def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Sequence[str]) -> list[str]:
     """Runs that stopped with an error."""
     return [
-        f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure['stage']]}: {run.failure['error']}"
+        f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure.stage]}: {run.failure.error}"
         for run in study.of(suite)
         if run.failure and (rows is None or run.row in rows)
     ]

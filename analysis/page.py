@@ -27,8 +27,9 @@ from analysis.figures import styles
 from analysis.study import Study, end, hardware, header
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number, rounded
 from benchmark.files import LEFT, read_bytes, sweep, whole_file
-from benchmark.records import RunRecords
+from benchmark.records import EvaluationLine
 from benchmark.settings.units import UNITS, recorded
+from benchmark.store import RunRecords
 
 
 def page(
@@ -139,10 +140,8 @@ def _unequal_code(runs: Sequence[RunRecords]) -> list[str]:
     versions: dict[str, list[str]] = {}
     for run in runs:
         for stage in filter(None, run.stages):
-            provenance = header(stage)["provenance"]
-            versions.setdefault(json.dumps([provenance["code"], provenance["packages"]], sort_keys=True), []).append(
-                run.row
-            )
+            provenance = header(stage).provenance
+            versions.setdefault(json.dumps([provenance.code, provenance.packages], sort_keys=True), []).append(run.row)
     if len(versions) < 2:
         return []
     parts = (f"{json.loads(version)[0]} ({', '.join(dict.fromkeys(rows))})" for version, rows in versions.items())
@@ -164,12 +163,12 @@ class _Spent:
         spent = cls()
         for stage in filter(None, run.stages):
             head, done = header(stage), end(stage)
-            spent.hardware.append(hardware(head["provenance"]))
-            spent.parameters = head["parameters"]
-            speeds = [line.get("tokens_per_second") for line in stage if line["kind"] == "evaluation"]
+            spent.hardware.append(hardware(head.provenance))
+            spent.parameters = head.parameters
+            speeds = [line.tokens_per_second for line in stage if isinstance(line, EvaluationLine)]
             spent.speeds += filter(None, speeds)
-            spent.total = (spent.total or 0.0) + (done["charged"]["seconds"] if done else 0.0)
-            for phase in done["phases"] if done else []:
+            spent.total = (spent.total or 0.0) + (done.charged["seconds"] if done else 0.0)
+            for phase in done.phases if done else []:
                 spent.phases[phase["name"]] = spent.phases.get(phase["name"], 0.0) + phase["seconds"]
         return spent
 
@@ -207,9 +206,9 @@ def _software(study: Study) -> list[str]:
     stages = [stage for run in study.runs for stage in run.stages if stage]
     texts = []
     for stage in stages:
-        provenance = header(stage)["provenance"]
-        packages = ", ".join(f"{name} {version}" for name, version in provenance["packages"].items())
-        texts.append(f"code {provenance['code']}; {packages}")
+        provenance = header(stage).provenance
+        packages = ", ".join(f"{name} {version}" for name, version in provenance.packages.items())
+        texts.append(f"code {provenance.code}; {packages}")
     return list(dict.fromkeys(texts))
 
 
@@ -217,7 +216,7 @@ def _settings(study: Study) -> list[tuple[str, str, str]]:
     """The full settings of each row, of its first seed."""
     first = {(run.suite, run.row): run for run in reversed(study.runs)}
     runs = [first[key] for key in dict.fromkeys((run.suite, run.row) for run in study.runs)]
-    settings = [{"options": run.line["options"], **run.line["config"]} for run in runs]
+    settings = [{"options": run.line.options, **run.line.config} for run in runs]
     texts = [json.dumps(one, indent=2, ensure_ascii=False) for one in settings]
     return [(run.suite, run.row, text) for run, text in zip(runs, texts, strict=True)]
 
@@ -244,7 +243,7 @@ def data(study: Study) -> Markup:
     dashes = {
         row: [1, 0] if style["linestyle"] == "-" else list(style["linestyle"][1]) for row, style in style_of.items()
     }
-    own = next((run.line["config"]["budget"]["unit"] for run in study.runs), "seconds")
+    own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
     content = {
         "records": study.records,
@@ -309,9 +308,7 @@ def _runs(study: Study) -> list[dict[str, Any]]:
     for run in study.runs:
         stage, *values = ends.get((run.suite, run.id), (-1, math.nan, math.nan))
         whole = stage == len(run.domains) - 1
-        state = (
-            f"failed in stage {run.failure['stage'] + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
-        )
+        state = f"failed in stage {run.failure.stage + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
         found.append(
             {
                 "suite": run.suite,
@@ -323,7 +320,7 @@ def _runs(study: Study) -> list[dict[str, Any]]:
                     for name, value in zip(METRICS, values, strict=True)
                 },
                 "record": f"suites/{run.suite}/{run.id}.jsonl",
-                "stages": run.line["stages"],
+                "stages": run.line.stages,
                 **_command(study, run),
             }
         )
@@ -333,7 +330,7 @@ def _runs(study: Study) -> list[dict[str, Any]]:
 def _command(study: Study, run: RunRecords) -> dict[str, str]:
     """What the page shows for a run: one that is finished would not be trained again where its records are."""
     does, flags = "What is missing of it is trained by", []
-    given = {"--methods": run.line["method"], "--seeds": str(run.seed)}
+    given = {"--methods": run.line.method, "--seeds": str(run.seed)}
     if run.finished == len(run.domains):
         does = "Repeated, in a folder of its own, by"
         given |= {"--runs": AGAIN, "--out": f"{AGAIN}/report"}

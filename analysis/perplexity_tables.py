@@ -108,14 +108,14 @@ def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRo
     for name, runs in study.starts(suite).items():
         found = []
         for run in runs:
-            values = [of_text(run.start, domain["name"]) for domain in run.domains]
+            values = [of_text(run.start, domain.name) for domain in run.domains]
             found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
         yield _not_competing(name + UNTOUCHED, found, columns)
 
 
 def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
     runs = study.on_most_texts(suite)
-    by_seed = {run.seed: [run.line["unigram"][d["name"]] for d in run.domains] for run in runs}
+    by_seed = {run.seed: [run.line.unigram[d.name] for d in run.domains] for run in runs}
     return _not_competing(UNIGRAM, list(by_seed.values()), columns)
 
 

@@ -18,8 +18,8 @@ from analysis.lifelong_tables import ORACLE, loss_matrix
 from analysis.metrics import Floats
 from analysis.notes import below
 from analysis.study import Study, of_text
-from benchmark.records import RunRecords
 from benchmark.settings.names import slug
+from benchmark.store import RunRecords
 
 CELL = 0.36, 0.2  # inches
 WIDEST = 11.0  # inches of panels beside each other
@@ -68,7 +68,7 @@ class MatrixFigure(Exhibit):
 
     def _matrices(self, study: Study, suite: str) -> Iterator[_Matrix]:
         runs, titles = study.of(suite), study.stage_titles(suite)
-        oracles = {run.seed: np.diagonal(loss_matrix(run)) for run in runs if run.line["method"] == ORACLE}
+        oracles = {run.seed: np.diagonal(loss_matrix(run)) for run in runs if run.line.method == ORACLE}
         for row, of_row in _by_row(runs).items():
             if self.oracle:
                 none = np.full(len(titles), np.nan)
@@ -77,7 +77,7 @@ class MatrixFigure(Exhibit):
             else:
                 stages = ["start"] * bool(of_row[0].start) + titles
                 one = of_row[0]
-                texts = titles[: len(one.domains)] + [probe["title"] for probe in one.line["probes"]]
+                texts = titles[: len(one.domains)] + [probe.title for probe in one.line.probes]
                 yield _Matrix(row, _mean([_perplexities(run) for run in of_row]), stages, texts)
 
 
@@ -194,7 +194,7 @@ def _by_row(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
 
 def _perplexities(run: RunRecords) -> Floats:
     """The matrix of a run, shape (stages, texts), a line more for a start model; NaN for what is not measured."""
-    names = [text["name"] for text in (*run.domains, *run.line["probes"])]
+    names = [text.name for text in (*run.domains, *run.line.probes)]
     found = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
     for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
         found[place] = [of_text(measured, name) for name in names]

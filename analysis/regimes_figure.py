@@ -20,7 +20,7 @@ from analysis.figures import of_method
 from analysis.metrics import Floats
 from analysis.notes import below
 from analysis.study import Study, end, header
-from benchmark.records import RunRecords
+from benchmark.store import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
 GROWN, FIXED = "elle", "er"
@@ -85,7 +85,7 @@ class RegimesFigure(Exhibit):
             else:
                 self._draw_ratios(left, found)
                 self._draw_best(right, found)
-                rows = [run.row for run in study.runs if run.line["method"] in self.contenders]
+                rows = [run.row for run in study.runs if run.line.method in self.contenders]
                 files = figures.finish(grid, below(study, study.suites, self._about(found, len(every)), rows=rows))
         return {**files, "csv": _csv(found, [*self.contenders])}
 
@@ -158,14 +158,14 @@ def _scatter(
 def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
     """Every budget and final size that ELLE and ER have finished with, in the order of the rows."""
     final = {run.id: ap for run, ap in _final(study)}
-    at_once = {run.line["method"] for run in study.runs if run.row in study.pooled}
+    at_once = {run.line.method for run in study.runs if run.row in study.pooled}
     grown: dict[tuple[str, str, str, str], dict[str, dict[int, RunRecords]]] = {}
     fixed: dict[tuple[str, str, str], dict[int, RunRecords]] = {}
-    for run in sorted(study.runs, key=lambda run: (run.suite, run.line["row_index"])):
-        method = run.line["method"]
+    for run in sorted(study.runs, key=lambda run: (run.suite, run.line.row_index)):
+        method = run.line.method
         if run.id not in final or method not in contenders:
             continue
-        config = run.line["config"]
+        config = run.line.config
         start = (run.suite, json.dumps(config["budget"]), str(config["model"]["ladder"][0]))
         if method == FIXED:
             fixed.setdefault(start, {}).setdefault(run.seed, run)
@@ -196,7 +196,7 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
     `at_once` are methods that are none of the stream's.
     """
     heads, done = header(run.stages[0]), [end(stage) for stage in run.stages]
-    spent = [line["charged"] for line in done if line is not None]
+    spent = [line.charged for line in done if line is not None]
     flops = sum(charged.get("flops", math.nan) for charged in spent)
     ratio, p = _compared(ap[GROWN], ap[FIXED])
     common = sorted(set.intersection(*[set(by_seed) for by_seed in ap.values()]))
@@ -206,8 +206,8 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
     difference, p_of_best = _compared(ap[ranked[0]], ap[ranked[1]])
     return MapCell(
         name=run.row,
-        tokens_per_parameter=spent[0]["tokens"] / heads["parameters"],
-        relative_size=header(run.stages[-1])["parameters"] / math.sqrt(flops / FLOPS_OF_SIZE),
+        tokens_per_parameter=spent[0]["tokens"] / heads.parameters,
+        relative_size=header(run.stages[-1]).parameters / math.sqrt(flops / FLOPS_OF_SIZE),
         log_ratio=ratio,
         seeds=len(pairs),
         decided=p <= inference.ERRORS,

@@ -11,8 +11,8 @@ from analysis import notes
 from analysis.exhibits import PrintedValue, TableExhibit, View, corrections
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.records import RunRecords
 from benchmark.settings.names import BASELINE, slug
+from benchmark.store import RunRecords
 
 AVERAGE = "AVG"
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
@@ -33,7 +33,7 @@ class ScoreTable(TableExhibit):
         if view == "printed":
             return self._printed()
         suites = self.suites(study)
-        titles = {d["name"]: d["title"] for suite in suites for d in study.of(suite)[0].domains}
+        titles = {d.name: d.title for suite in suites for d in study.of(suite)[0].domains}
         columns = self.columns(list(titles.values()))
         blocks = [
             mark_best(
@@ -64,7 +64,7 @@ class ScoreTable(TableExhibit):
     ) -> list[TableRow]:
         block = self.printed_block(study, suite)
         printed = {(slug(v.row), v.stage, v.column): v.number.printed for v in self.printed if v.block == block}
-        names = [domain["name"] for domain in study.of(suite)[0].domains]
+        names = [domain.name for domain in study.of(suite)[0].domains]
         rows = []
         for label, own, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]

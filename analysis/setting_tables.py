@@ -14,10 +14,9 @@ from analysis import notes
 from analysis.exhibits import TableExhibit, View, corrections
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.records import RunRecords
-from benchmark.run_description import TaskRecord
 from benchmark.settings.names import slug
 from benchmark.settings.suite import per_stage
+from benchmark.store import RunRecords
 
 
 def _count(value: float) -> str:
@@ -120,10 +119,10 @@ class ArchitectureTable(TableExhibit):
 
 def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
     """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
-    config = runs[0].line["config"]
+    config = runs[0].line.config
     rung = config["model"]["ladder"][index]
     done = [line for run in runs if (line := end(run.stages[index]))]
-    steps = [{phase["name"]: phase["steps"] for phase in line["phases"]} for line in done]
+    steps = [{phase["name"]: phase["steps"] for phase in line.phases} for line in done]
     hidden = stages["hidden_size"].iloc[0] if len(stages) else rung["hidden_size"]
     return {
         "parameters": stages["parameters"].mean(),
@@ -149,7 +148,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-SETTINGS: Mapping[str, Callable[[TaskRecord], str]] = {
+SETTINGS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "Learning Rate": lambda task: _power(task["learning_rate"]).replace(".0e", "e"),
     "Batch Size": lambda task: str(task["batch_size"]),
     "Weight Decay": lambda task: str(task["weight_decay"]),
@@ -170,7 +169,7 @@ class HyperparameterTable(TableExhibit):
             rows = [TableRow((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
             heading = next(iter(self.blocks.values()))
             return self.table([Column(title) for title in titles], [Block(heading, tuple(rows))], [], view, "Setting")
-        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line["tasks"]]
+        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line.tasks]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(

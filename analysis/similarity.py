@@ -26,7 +26,7 @@ from torch import Tensor
 from analysis.metrics import representational_similarity
 from benchmark.instruments.run_models import RunModels, record, sample
 from benchmark.models import LanguageModel
-from benchmark.record_lines import Similarity
+from benchmark.records import SimilarityLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE, evaluating
@@ -43,13 +43,14 @@ def measure(config: RunConfig, store: Store) -> None:
     record(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
 
 
-def _similarity(models: RunModels, index: int) -> Similarity:
+def _similarity(models: RunModels, index: int) -> SimilarityLine:
     missing = [f"M{i + 1}" for i in models.untrained(index)]
     if missing:
         reason = f"{', '.join(missing)} not trained"
-        return {"ars": None, "divergences": [], "positions": 0, "reason": reason}
+        return SimilarityLine(ars=None, divergences=[], positions=0, reason=reason)
     found, positions = divergences(models.up_to(index), models.stream, index)
-    return {"ars": representational_similarity(found), "divergences": found, "positions": positions, "reason": None}
+    ars = representational_similarity(found)
+    return SimilarityLine(ars=ars, divergences=found, positions=positions, reason=None)
 
 
 @torch.no_grad()

@@ -7,10 +7,10 @@ is charged counts from the start of the run, in the budget's unit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -19,10 +19,22 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics
-from benchmark.record_lines import DoneLine, LineOfStage, Measured, Provenance, RecordedScore, Spent, StageLine
-from benchmark.records import RunRecords
+from benchmark.records import (
+    AttentionLine,
+    DoneLine,
+    EvaluationLine,
+    Line,
+    LineOfStage,
+    Measured,
+    Provenance,
+    ScoreLine,
+    SimilarityLine,
+    Spent,
+    StageLine,
+)
 from benchmark.settings.names import START
 from benchmark.settings.units import recorded
+from benchmark.store import RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 Curve = dict[str, np.ndarray]
@@ -82,7 +94,7 @@ class Study:
             for stage, scores in enumerate(run.scores):
                 same: dict[tuple[object, ...], dict[int, float]] = {}
                 for one in scores:
-                    same.setdefault(_of_score(one), {})[one["seed"]] = one["test"]
+                    same.setdefault(_of_score(one), {})[one.seed] = one.test
                 headline = _headline(scores)
                 lines += [
                     (*described, stage, *key, fmean(tests.values()), len(tests), key[_PROMPT] == headline)
@@ -101,25 +113,25 @@ class Study:
     @cached_property
     def similarities(self) -> pd.DataFrame:
         """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
-        return self._model_measure("similarity", ["ars"])
+        return self._model_measure(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        found = self._model_measure("attention", ["own", "others", "heads", "maps"])
+        found = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
             found[name] = [np.mean(np.array(values, float)) if values else np.nan for values in found[name]]
         return found
 
-    def _model_measure(self, kind: str, columns: list[str]) -> pd.DataFrame:
+    def _model_measure(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
         """The records of one kind that a measure of the models wrote."""
         names = [*columns, "reason"]
         lines = [
-            (*_run(run), stage, *_values(line, names))
+            (*_run(run), stage, *(getattr(line, name) for name in names))
             for run in self.runs
             for stage, lines in enumerate(run.similarities)
             for line in lines
-            if line["kind"] == kind
+            if isinstance(line, kind)
         ]
         return pd.DataFrame(lines, columns=[*RUN, "stage", *names])
 
@@ -127,7 +139,8 @@ class Study:
     def baselines(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
         lines = next((run.baselines for run in self.runs if run.baselines), [])
-        return pd.DataFrame(lines, columns=["task", "task_key", "domain", "name", "metric", "test"])
+        names = ["task", "task_key", "domain", "name", "metric", "test"]
+        return pd.DataFrame([[getattr(line, name) for name in names] for line in lines], columns=names)
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
@@ -169,7 +182,7 @@ class Study:
 
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
-        orders = {tuple(domain["title"] for domain in run.domains) for run in self.of(suite)}
+        orders = {tuple(domain.title for domain in run.domains) for run in self.of(suite)}
         longest = max(orders, key=len)
         return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
 
@@ -187,7 +200,7 @@ class Study:
         """The runs on the texts that most rows of a suite have, the first such; none before a run has started."""
         kinds: list[list[RunRecords]] = []
         for run in self.of(suite):
-            if run.line["unigram"]:
+            if run.line.unigram:
                 kind = next((kind for kind in kinds if not other_texts(run, kind[0])), None)
                 if kind is None:
                     kinds.append([run])
@@ -202,56 +215,52 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     A domain that the measure lacks is one, unless one of the two streams just goes on where the other ends.
     """
     line, other = run.line, measure.line
-    mine, theirs = ({domain["name"] for domain in one["domains"]} for one in (line, other))
+    mine, theirs = ({domain.name for domain in one.domains} for one in (line, other))
     apart = mine - theirs if theirs - mine else set()
-    titles = {one["name"]: one["title"] for one in (*line["domains"], *line["probes"])}
-    if line["texts"] and other["texts"]:  # whose hashes also change with the tokenizer
-        apart |= {name for name, text in line["texts"].items() if other["texts"].get(name, text) != text}
+    titles = {one.name: one.title for one in (*line.domains, *line.probes)}
+    if line.texts and other.texts:  # whose hashes also change with the tokenizer
+        apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
     else:  # older records; sums may differ in their last digits
-        both = line["unigram"].keys() & other["unigram"].keys()
-        apart |= {name for name in both if not math.isclose(line["unigram"][name], other["unigram"][name])}
+        both = line.unigram.keys() & other.unigram.keys()
+        apart |= {name for name in both if not math.isclose(line.unigram[name], other.unigram[name])}
     return [title for name, title in titles.items() if name in apart]
 
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]
 _PROMPT = _SCORE.index("prompt")
-_of_score = itemgetter(*_SCORE)
+_of_score = attrgetter(*_SCORE)
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
 _STAGE += ["layers", "hidden_size", "cores", "done"]
 
 
 def _run(run: RunRecords) -> tuple[Any, ...]:
-    return run.suite, run.row, run.line["row_index"], run.line["method"], run.id, run.seed
+    return run.suite, run.row, run.line.row_index, run.line.method, run.id, run.seed
 
 
 def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     head, done = header(run.stages[index]), end(run.stages[index])
-    unit = head["budget"]["unit"]
-    charged = (done["charged"][unit], done["charged"]["seconds"]) if done else (np.nan, np.nan)
-    size = (head["parameters"], head["trainable"], head["layers"], head["hidden_size"])
-    place = (index, head["domain"], unit, head["budget"]["amount"])
-    share = done["cores"]["share"] if done and "cores" in done else None
+    unit = head.budget.unit
+    charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
+    size = (head.parameters, head.trainable, head.layers, head.hidden_size)
+    place = (index, head.domain, unit, head.budget.amount)
+    share = done.cores.share if done else None
     cores = np.nan if share is None else share
-    return (*_run(run), *place, *charged, hardware(head["provenance"]), *size, cores, done is not None)
+    return (*_run(run), *place, *charged, hardware(head.provenance), *size, cores, done is not None)
 
 
 def _beyond_budget(run: RunRecords) -> bool:
     heads = [header(stage) for stage in run.stages if stage]
-    given = sum(head["budget"]["amount"] * sum(phase["share"] for phase in head["phases"]) for head in heads)
-    return given > 1.01 * sum(head["budget"]["amount"] for head in heads)
+    given = sum(head.budget.amount * sum(phase["share"] for phase in head.phases) for head in heads)
+    return given > 1.01 * sum(head.budget.amount for head in heads)
 
 
 def _pools(run: RunRecords) -> bool:
-    shares = [sum(phase["share"] for phase in header(stage)["phases"]) for stage in run.stages if stage]
+    shares = [sum(phase["share"] for phase in header(stage).phases) for stage in run.stages if stage]
     return any(abs(share - 1) > 0.01 for share in shares)
 
 
-def _values(line: Mapping[str, object], names: Sequence[str]) -> Iterator[object]:
-    return (line[name] for name in names)
-
-
-def _headline(scores: Sequence[RecordedScore]) -> str:
-    return "right" if any(line["prompt"] == "right" for line in scores) else "none"
+def _headline(scores: Sequence[ScoreLine]) -> str:
+    return "right" if any(line.prompt == "right" for line in scores) else "none"
 
 
 def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -260,52 +269,52 @@ def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def _start_name(run: RunRecords) -> str:
-    return Path(run.line["config"]["model"].get("start") or "").name
+    return Path(run.line.config["model"].get("start") or "").name
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:
     """The line that a stage begins with."""
-    return next(line for line in stage if line["kind"] == "stage")
+    return next(line for line in stage if isinstance(line, StageLine))
 
 
 def end(stage: Sequence[LineOfStage]) -> DoneLine | None:
     """The line that a stage ends with, None while it has not."""
-    return next((line for line in reversed(stage) if line["kind"] == "done"), None)
+    return next((line for line in reversed(stage) if isinstance(line, DoneLine)), None)
 
 
 def hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
-    machine = provenance["hardware"]
-    device = machine["cpu"] if machine["device"].lower() == "cpu" else f"{machine['count']} × {machine['device']}"
-    count = provenance["threads"]
-    threads = f", {count} thread{'s' * (count != 1)}" if machine["device"].lower() == "cpu" else ""
-    processes = f", {provenance['world_size']} processes" if provenance["world_size"] > 1 else ""
-    return f"{device}{threads}{processes}, {provenance['precision']}"
+    machine = provenance.hardware
+    device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
+    count = provenance.threads
+    threads = f", {count} thread{'s' * (count != 1)}" if machine.device.lower() == "cpu" else ""
+    processes = f", {provenance.world_size} processes" if provenance.world_size > 1 else ""
+    return f"{device}{threads}{processes}, {provenance.precision}"
 
 
 def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
     width, units = max((len(run.domains) for run in runs), default=1), recorded()
     lines, perplexities, finished = [], [], []
     for run in runs:
-        names = [domain["name"] for domain in run.domains]
+        names = [domain.name for domain in run.domains]
         described = _run(run)
         spent = dict.fromkeys(("charged", *units), 0.0)
         diagonal = np.full(width, np.nan)
         for index, stage in enumerate(run.stages):
-            evaluations = [line for line in stage if line["kind"] == "evaluation"]
-            done, unit = end(stage), header(stage)["budget"]["unit"] if stage else ""
+            evaluations = [line for line in stage if isinstance(line, EvaluationLine)]
+            done, unit = end(stage), header(stage).budget.unit if stage else ""
             for order, line in enumerate(evaluations):
-                values = [_finite(line["perplexity"].get(name, np.nan)) for name in names]
+                values = [_finite(line.perplexity.get(name, np.nan)) for name in names]
                 perplexities.append(values + [np.nan] * (width - len(values)))
                 finished.append(diagonal)  # filled below, as the run's stages end
                 is_end = done is not None and line is evaluations[-1]
-                amounts = _charged(spent, line["charged"], unit)
-                lines.append((*described, index, order, line["phase"], line["fraction"], *amounts.values(), is_end))
+                amounts = _charged(spent, line.charged, unit)
+                lines.append((*described, index, order, line.phase, line.fraction, *amounts.values(), is_end))
             if done is None:
                 break
             if evaluations:  # a stage may train nothing, and then evaluates nothing
-                diagonal[index] = _finite(evaluations[-1]["perplexity"][names[index]])
-            spent = _charged(spent, done["charged"], unit)
+                diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
+            spent = _charged(spent, done.charged, unit)
     found = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
     found = found.astype({"is_end": bool})  # an empty column has no type of its own
     perplexity = np.array(perplexities, float).reshape(-1, width)
@@ -321,7 +330,7 @@ def of_text(
     measured: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
 ) -> float:
     """What is measured of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
-    return _finite(measured.get(name, Measured()).get(what, np.nan))
+    return _finite(getattr(measured[name], what)) if name in measured else np.nan
 
 
 def _finite(value: float | None) -> float:

@@ -24,6 +24,7 @@ from analysis.exhibits import PrintedValue
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.metrics import Floats
 from analysis.study import Study
+from benchmark.records import MetricsLine
 from benchmark.settings.names import slug
 
 State = Literal["held", "not held", "not decidable"]
@@ -232,7 +233,7 @@ class Measurements:
 
 def measured(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs."""
-    tasks = {domain["name"]: domain["title"] for domain in study.of(suite)[0].domains}
+    tasks = {domain.name: domain.title for domain in study.of(suite)[0].domains}
     found = Measurements(study.stage_titles(suite), tasks)
     ends = study.ends[study.ends["suite"] == suite]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
@@ -301,7 +302,7 @@ def _put_failures(found: Measurements, study: Study, suite: str) -> None:
         if run.failure:
             rows = [run.row, *(PROMPT_ROWS.values() if run.row in prompted else ())]
             for row, (metric, stage, column) in product(rows, places):
-                if stage >= run.failure["stage"]:
+                if stage >= run.failure.stage:
                     found.put(metric, row, stage, run.seed, math.inf, column)
 
 
@@ -311,9 +312,9 @@ def _put_products(found: Measurements, study: Study, suite: str) -> None:
         last = {}
         for index, stage in enumerate(run.stages):
             for line in stage:
-                if line["kind"] == "metrics" and (conflicts := line["values"].get("conflicts")) is not None:
-                    counted = line["values"].get("steps")
-                    last[index, line["phase"]] = (line["step"] if counted is None else counted, conflicts)
+                if isinstance(line, MetricsLine) and (conflicts := line.values.get("conflicts")) is not None:
+                    counted = line.values.get("steps")
+                    last[index, line.phase] = (line.step if counted is None else counted, conflicts)
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)

@@ -1,17 +1,38 @@
-"""Where things lie below the folder of `--runs`, and which stages a run is known to consist of. No torch here."""
+"""Where things lie below the folder of `--runs`, and what is recorded there of runs and stages. No torch here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypedDict, cast
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.errors import all_shown
-from benchmark.files import is_missing, names_in, read_bytes
-from benchmark.record_checks import flaw_of_key, flaw_of_run
-from benchmark.run_description import RunLine
+from benchmark.files import names_in, read_bytes
+from benchmark.records import (
+    CURE,
+    AttentionLine,
+    BaselineLine,
+    DoneLine,
+    EvaluationLine,
+    FailedLine,
+    LaterLine,
+    LineOfRun,
+    LineOfStage,
+    Measured,
+    RecordsError,
+    RunLine,
+    ScoreLine,
+    SimilarityLine,
+    StageLine,
+    Titled,
+    UnscoredLine,
+    last,
+    of_kind,
+)
 
 
 class NamedRun(Protocol):
@@ -24,7 +45,7 @@ class NamedRun(Protocol):
     def id(self) -> str: ...
 
 
-class Heartbeat(TypedDict):
+class Heartbeat(msgspec.Struct):
     """How far a run in progress is, in a file that always says the last; other processes read it."""
 
     stage: int
@@ -37,15 +58,10 @@ class Heartbeat(TypedDict):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What a run in progress said last; None if nothing, or nothing that it could be.
-
-    A machine that goes down while it is written leaves a half.
-    """
-    import msgspec  # here, for --help has no packages
-
+    """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
     try:
-        return all_shown(msgspec.json.decode(read_bytes(path), type=Heartbeat))
-    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
+        return msgspec.json.decode(read_bytes(path), type=Heartbeat)
+    except (OSError, msgspec.DecodeError, ValueError):
         return None
 
 
@@ -60,23 +76,31 @@ class Store:
     def data(self) -> Path:
         return self.tokens or self.root / "data"
 
-    @cached_property
-    def _stages(self) -> str:  # text, as of scores: a survey makes tens of thousands of paths, and a Path takes 3 us
-        return str(self.root / "stages")
-
-    @cached_property
-    def _scores(self) -> str:
-        return str(self.root / "scores")
-
     def stage(self, key: str) -> Path:
-        return self.root.joinpath("stages", key)
+        return self.root / "stages" / key
+
+    def stage_file(self, key: str) -> Path:
+        """The records of a stage."""
+        return self.stage(key) / records.STAGE_FILE
 
     def start_file(self, key: str) -> Path:
         """What was measured of a start model before anything was trained."""
         return self.root / "starts" / f"{key}.jsonl"
 
     def run_file(self, config: NamedRun) -> Path:
-        return self.root.joinpath("suites", config.suite, f"{config.id}.jsonl")
+        return self.root / "suites" / config.suite / f"{config.id}.jsonl"
+
+    def scores_file(self, key: str) -> Path:
+        """The downstream scores of the model that a stage ended with."""
+        return self.root / "scores" / f"{key}.jsonl"
+
+    def measures_file(self, key: str) -> Path:
+        """What was measured of the model that a stage ended with, beside its ancestors."""
+        return self.root / "similarity" / f"{key}.jsonl"
+
+    def heartbeat(self, config: NamedRun) -> Path:
+        """The file of the run's Heartbeat."""
+        return self.run_file(config).with_suffix(".json")
 
     def begun_runs(self, suite: str) -> set[str]:
         """The names of the files of a suite's runs: one question, where asking for each is many."""
@@ -86,46 +110,205 @@ class Store:
         """The keys of stages that have a folder."""
         return set(names_in(self.root / "stages"))
 
-    def heartbeat(self, config: NamedRun) -> Path:
-        """The file of the run's Heartbeat."""
-        return self.run_file(config).with_suffix(".json")
+    def stage_lines(self, key: str, learned: Sequence[str] = ()) -> list[LineOfStage]:
+        """What is recorded of a stage, after which the domains `learned` were met, in the order of training.
 
-    def last_of_stage(self, key: str, *kinds: str) -> dict[str, records.Record]:
-        """Return what `records.last_of_each` does. Raises RecordsError where the records of another stage lie."""
-        path = f"{self._stages}/{key}/{records.STAGE_FILE}"
-        found = records.last_of_each(path, "stage", *kinds)
-        if "stage" in found and (wrong := flaw_of_key(found["stage"], key)):
-            raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
-        return found
-
-    def scores_of_stage(self, key: str) -> str:
-        """The path of the file with the downstream scores of the model that a stage ended with."""
-        return f"{self._scores}/{key}.jsonl"
+        Raises RecordsError where the records of another stage lie, or lack a number that tables show.
+        """
+        path = self.stage_file(key)
+        lines = records.read_stage(path)
+        if wrong := records.flaw_of_stage(lines, key, learned):
+            raise RecordsError(f"{path}: {wrong}; {CURE}")
+        return lines
 
     def stage_done(self, key: str) -> bool:
         """Whether the stage is trained. Raises RecordsError where the records of another stage lie."""
-        return "done" in self.last_of_stage(key, "done")
+        return last(self.stage_lines(key), DoneLine) is not None
+
+    def score_lines(self, key: str) -> list[ScoreLine | UnscoredLine]:
+        """The scores of a stage's model, and why others could not be computed."""
+        path = self.scores_file(key)
+        lines = [line for line in records.read(path, records.SCORES) if not isinstance(line, BaselineLine)]
+        _check_owner(path, lines, key)
+        return lines
+
+    def run_lines(self, config: NamedRun) -> list[LineOfRun]:
+        """What is recorded of a run; nothing of one that has not started. Raises RecordsError for another run's."""
+        return read_run(self.run_file(config))
+
+    def recorded_stages(self, config: NamedRun) -> list[str]:
+        """The keys of the stages of a run that has started; none of one that has not."""
+        line = last(self.run_lines(config), RunLine)
+        return line.stages if line else []
 
 
-def lines_of_run(config: NamedRun, store: Store) -> list[records.Record]:
-    """What is recorded of a run; nothing of one that has not started."""
-    return _lines(store.run_file(config))
+def read_run(path: Path) -> list[LineOfRun]:
+    """The lines of a run's file. Raises RecordsError for those of another run."""
+    lines = records.read(path, records.RUN)
+    for line in of_kind(lines, RunLine):
+        if line.id != path.stem:
+            raise RecordsError(f"{path}: these are the records of run {line.id}: a file was moved here; {CURE}")
+        if len(line.stages) != len(line.domains):
+            raise RecordsError(f"{path}: {len(line.stages)} stages and {len(line.domains)} domains; {CURE}")
+    return lines
 
 
-def _lines(path: Path) -> list[records.Record]:
-    return [] if is_missing(path) else records.read(path)
+@dataclass(kw_only=True)
+class RunRecords:
+    """All records of one run.
+
+    `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training, without what a
+    resume took back; it is empty for a stage that has not started. `scores[i]` are the downstream scores of that
+    stage's model, `baselines` those that need no model. Of two scores with the same task, prompt and seed the last one
+    counts. `start` is what the untouched start model measured, by domain or probe, as in `matrix`. `similarities[i]`
+    are the last lines of each kind that were measured of that stage's model.
+    """
+
+    line: RunLine
+    stages: list[list[LineOfStage]] = field(default_factory=list)
+    scores: list[list[ScoreLine]] = field(default_factory=list)
+    similarities: list[list[SimilarityLine | AttentionLine]] = field(default_factory=list)
+    baselines: list[BaselineLine] = field(default_factory=list)
+    start: dict[str, Measured] = field(default_factory=dict)
+    failure: FailedLine | None = None
+
+    @property
+    def id(self) -> str:
+        return self.line.id
+
+    @property
+    def suite(self) -> str:
+        return self.line.suite
+
+    @property
+    def row(self) -> str:
+        return self.line.row
+
+    @property
+    def seed(self) -> int:
+        return self.line.seed
+
+    @property
+    def domains(self) -> list[Titled]:
+        return self.line.domains
+
+    @property
+    def matrix(self) -> list[dict[str, Measured]]:
+        """The last evaluation of each finished stage, by domain or probe; empty for a stage that trained nothing."""
+        ends = [last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
+        return [{name: measured(end, name) for name in end.perplexity} if end else {} for end in ends]
+
+    @property
+    def finished(self) -> int:
+        """Number of stages that ran to their end."""
+        return sum(last(stage, DoneLine) is not None for stage in self.stages)
 
 
-def run_line(path: Path) -> RunLine | None:
-    """What a run's file says of it last, if it does. Raises RecordsError for a line that is not this run's."""
-    lines = _lines(path)  # whole: its settings are more than its type names
-    line = next((one for one in reversed(lines) if one["kind"] == "run"), None)
-    if line and (wrong := flaw_of_run(line, path.stem)):
-        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
-    return cast(RunLine | None, line)
+def measured(line: EvaluationLine, text: str) -> Measured:
+    """What an evaluation says of one text."""
+    return Measured(line.perplexity[text], line.bits_per_byte[text])
 
 
-def recorded_stages(config: NamedRun, store: Store) -> list[str]:
-    """The keys of the stages of a run that has started; none of one that has not. Raises as `run_line`."""
-    line = run_line(store.run_file(config))
-    return line["stages"] if line else []
+ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
+
+
+def crowded(stage: Iterable[LineOfStage]) -> str:
+    """`81% of its cores` if a finished stage had less than 95% of them, else nothing.
+
+    It matters under a budget whose unit `is_wall_time`. `stage` are its lines.
+    """
+    done = last(stage, DoneLine)
+    share = done.cores.share if done else None
+    return f"{share:.0%} of its cores" if share is not None and share < ENOUGH_CORES else ""
+
+
+def load_runs(runs: Path, suite: str) -> list[RunRecords]:
+    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
+    store = Store(runs)
+    stages: dict[str, list[LineOfStage]] = {}
+    scores: dict[str, list[ScoreLine]] = {}
+    similarities: dict[str, list[SimilarityLine | AttentionLine]] = {}
+    baselines = of_kind(records.read(store.scores_file("baselines"), records.SCORES), BaselineLine)
+    baselines = list({(line.task, line.task_key, line.name): line for line in baselines}.values())
+    loaded = []
+    for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
+        lines = read_run(path)
+        run = last(lines, RunLine)
+        if run is None:
+            continue
+        for key in run.stages:
+            if key not in stages:
+                stages[key] = store.stage_lines(key)
+                scores[key] = _scores(store, key)
+                similarities[key] = _similarities(store, key)
+        loaded.append(
+            RunRecords(
+                line=run,
+                stages=[_of_run(run, index, stages[key], store) for index, key in enumerate(run.stages)],
+                scores=[scores[key] for key in run.stages],
+                similarities=[similarities[key] for key in run.stages],
+                baselines=baselines,
+                start=_of_start(store, run),
+                failure=lines[-1] if isinstance(lines[-1], FailedLine) else None,
+            )
+        )
+    return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
+
+
+def not_started(line: RunLine) -> RunRecords:
+    """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
+    return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
+
+
+def _scores(store: Store, key: str) -> list[ScoreLine]:
+    lines = of_kind(store.score_lines(key), ScoreLine)
+    return list({(line.task, line.prompt, line.seed): line for line in lines}.values())
+
+
+def _similarities(store: Store, key: str) -> list[SimilarityLine | AttentionLine]:
+    path = store.measures_file(key)
+    lines = records.read(path, records.MEASURES)
+    _check_owner(path, lines, key)
+    return list({type(line): line for line in lines}.values())
+
+
+def _check_owner(
+    path: Path, lines: Iterable[ScoreLine | UnscoredLine | SimilarityLine | AttentionLine], key: str
+) -> None:
+    if other := {line.stage_key for line in lines} - {key}:
+        raise RecordsError(f"{path}: a line about stage {min(other)}, not {key}: a file was moved here; {CURE}")
+
+
+def _of_run(run: RunLine, index: int, stage: list[LineOfStage], store: Store) -> list[LineOfStage]:
+    """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
+    lines = _on_texts_of(run, stage)
+    names = [domain.name for domain in run.domains[: index + 1]]
+    if wrong := records.flaw_of_stage(lines, run.stages[index], names):
+        raise RecordsError(f"{store.stage_file(run.stages[index])}: {wrong}; {CURE}")
+    return lines
+
+
+def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
+    later, begun = of_kind(stage, LaterLine), last(stage, StageLine)
+    if begun is None or (begun.texts == run.texts and not later):
+        return stage
+    lines: list[LineOfStage] = [line for line in stage if not isinstance(line, LaterLine)]
+    mine = {line.domain: line for line in later if run.texts.get(line.domain) == line.text}
+    end = last(lines, EvaluationLine)
+    for place, line in enumerate(lines):
+        if isinstance(line, EvaluationLine):
+            names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]
+            known: dict[str, Measured | LaterLine] = {name: measured(line, name) for name in names}
+            known |= mine if line is end else {}
+            lines[place] = replace(
+                line,
+                perplexity={name: value.perplexity for name, value in known.items()},
+                bits_per_byte={name: value.bits_per_byte for name, value in known.items()},
+            )
+    return lines
+
+
+def _of_start(store: Store, run: RunLine) -> dict[str, Measured]:
+    lines = of_kind(records.read(store.start_file(run.start), records.STAGE), LaterLine) if run.start else []
+    mine = [line for line in lines if run.texts.get(line.domain) == line.text]
+    return {line.domain: Measured(line.perplexity, line.bits_per_byte) for line in mine}

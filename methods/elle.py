@@ -72,7 +72,7 @@ class ELLE(AdaptiveReplay):
             calibration=fitted_to if len(fitted_to) else None,
         )
         model.set_network(network)
-        self.growth, self.copied = record, list(record["copied"])
+        self.growth, self.copied = record, list(record.copied)
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:

@@ -49,9 +49,9 @@ class LlamaPro(LifelongMethod):
             seed=stage.seed,
         )
         model.set_network(network)
-        self.growth, self.copied = record, list(record["copied"])
+        self.growth, self.copied = record, list(record.copied)
         model.requires_grad_(False)
         layers = model.architecture.layers(network)
-        for layer, is_new in zip(layers, record["layer_is_copy"], strict=True):
+        for layer, is_new in zip(layers, record.layer_is_copy, strict=True):
             layer.requires_grad_(is_new)
         return model

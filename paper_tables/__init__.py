@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from analysis.exhibits import read_printed
 from benchmark.files import read_text
-from benchmark.records import RunRecords, load_runs, not_started
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import Store
+from benchmark.store import RunRecords, Store, load_runs, not_started
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
@@ -134,6 +135,8 @@ def _records(suites: Suites, runs: Path) -> list[RunRecords]:
         tasks = {task.name for task in suite.tasks}
         for config in configs:
             run = known.get(config.id) or not_started(config.description())
-            scores = [[score for score in stage if score["task"] in tasks] for stage in run.scores]
-            chosen.append(dataclasses.replace(run, line={**run.line, "row_index": config.row_index}, scores=scores))
+            scores = [[score for score in stage if score.task in tasks] for stage in run.scores]
+            chosen.append(
+                dataclasses.replace(run, line=structs.replace(run.line, row_index=config.row_index), scores=scores)
+            )
     return chosen

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
@@ -22,6 +21,7 @@ from benchmark.settings import names as setting_names
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Model
 from benchmark.training.evaluate import perplexities
+from tests.support.record_lines import read_stage_lines
 from tests.support.toy_task import SETTINGS, TASK, data_of, save
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -
     run = lab.run(lab.config(toy), "run")
     run.train()
     for index, key in enumerate(run.keys):
-        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        lines = read_stage_lines(run.store.stage(key) / "records.jsonl")
         evaluations = [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
         domain = run.config.domains[index].name
         assert evaluations[-1][domain] < 400  # of a uniform guess
@@ -77,7 +77,7 @@ def test_one_from_outside_has_columns_adapters_and_row_gradients(toy: str, metho
     run = lab.run(lab.config(toy), "run")
     run.train()
     folder = run.store.stage(run.keys[-1])
-    lines = records.read_stage(folder / "records.jsonl")
+    lines = read_stage_lines(folder / "records.jsonl")
     recorded = [line["perplexity"] for line in lines if line["kind"] == "evaluation"][-1]
     assert perplexities(load(folder / "model"), run.stream, ALONE) == pytest.approx(recorded, rel=1e-6)
 

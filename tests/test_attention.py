@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from analysis import attention
-from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
 from benchmark.settings.names import architecture_names
+from tests.support.record_lines import append_line, read_lines
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
 
@@ -59,8 +59,8 @@ def test_a_record_of_one_head_can_be_read(tmp_path) -> None:
     own, others = attention.resemblance([of(trained("gpt"))[:1]] * 2, [[0]])
     named = {"kind": "attention", "key": "k", "stage_key": "s", "domain": "d"}
     shown: dict[str, Any] = {"own": own, "others": others, "heads": [[0, 0]], "maps": [[[1000]]], "reason": None}
-    records.append(tmp_path / "s.jsonl", {**named, **shown})
-    [line] = records.read(tmp_path / "s.jsonl")
+    append_line(tmp_path / "s.jsonl", {**named, **shown})
+    [line] = read_lines(tmp_path / "s.jsonl")
     assert (line["own"], line["others"]) == (own, [None])
 
 
@@ -83,7 +83,7 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     before = of(model)
     network, growth = grow(model.network, layers, width, mode=mode, seed=1)
     model.set_network(network)
-    parents = attention.parents(growth["layer_sources"], growth["head_sources"], 2)
+    parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
     after = of(model)
     heads = width // 16
     originals = [h for h in range(layers * heads) if not growth["layer_is_copy"][h // heads]]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.tiny_runs import Lab
@@ -18,6 +17,7 @@ from benchmark.models import load
 from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training import checkpoint
 from benchmark.training.method import LifelongMethod, Phase
+from tests.support.record_lines import read_lines
 
 NAME = "network.transformer.h.0.ln_1.weight"
 CONSTANT = Schedule((Piece(1.0, 1.0),), begin=1.0)
@@ -117,7 +117,7 @@ def test_no_stage_goes_on_from_another_model(name: str, tmp_path) -> None:
     shutil.rmtree(folder / name)
     (tmp_path / "kept").rename(folder / name)
     if name == "model":
-        lines = records.read(folder / "records.jsonl")
+        lines = read_lines(folder / "records.jsonl")
         for line in lines:
             line.pop("weights", None), line.pop("trained", None)
         (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

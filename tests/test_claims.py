@@ -15,9 +15,10 @@ from analysis.inference import detectable
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
-from benchmark.records import load_runs
+from benchmark.records import EvaluationLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import slug, suite_names
+from benchmark.store import load_runs
 from tests.support import synthetic
 
 EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}
@@ -176,10 +177,10 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     area, spent, points = 0.0, 0.0, []
     for index, stage in enumerate(run.stages):
         for line in stage:
-            if line["kind"] == "evaluation" and index:
-                seen = [line["perplexity"][d["name"]] for d in run.domains[: index + 1]]
-                points.append((spent + line["charged"]["seconds"], math.exp(sum(map(math.log, seen)) / len(seen))))
-        spent += stage[-1]["charged"]["seconds"]
+            if isinstance(line, EvaluationLine) and index:
+                seen = [line.perplexity[d.name] for d in run.domains[: index + 1]]
+                points.append((spent + line.charged["seconds"], math.exp(sum(map(math.log, seen)) / len(seen))))
+        spent += stage[-1].charged["seconds"]
     for (x, y), (x2, y2) in itertools.pairwise(points):
         area += (x2 - x) * (y + y2) / 2
     assert found.get(Key("area", "er", -1))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))

@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import run_all
-from benchmark import records
 from benchmark.settings.command_line import command_line
+from benchmark.store import load_runs
 from tests.support import tiny_suite
 from tests.support.thorough import only_thorough
 
@@ -125,7 +125,7 @@ def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
 def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
     """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
     cli("run", "--parallel", 1)
-    key = records.load_runs(place / "runs", "tiny")[0].line["stages"][0]
+    key = load_runs(place / "runs", "tiny")[0].line.stages[0]
     checkpoint = place / "runs" / "stages" / key / "model"
     assert run_all.main(["evaluate", str(checkpoint), "--text", str(place / "a.jsonl"), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -155,7 +155,7 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
     options = [part for item in budget for part in ("--set", item)]
     code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
     assert code == 0
-    run = next(one for one in records.load_runs(place / "runs", "tiny") if one.seed == 7)
+    run = next(one for one in load_runs(place / "runs", "tiny") if one.seed == 7)
     assert next(line for line in run.stages[0] if line["kind"] == "done")["charged"]["steps"] == 4
 
 
@@ -210,7 +210,7 @@ def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
     )
     assert two_ranks.returncode == 0, two_ranks.stderr
     assert run_all.main([*common, "--runs", str(place / "one")]) == 0
-    one, two = (records.load_runs(place / name, "tiny")[0] for name in ("one", "two"))
+    one, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
     for a, b in zip(one.stages, two.stages, strict=True):
         for x, y in zip(a, b, strict=True):
             assert x["kind"] == y["kind"]

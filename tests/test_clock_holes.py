@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.instruments import conformance
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.instruments.unchanged import SideEffect
@@ -21,6 +20,7 @@ from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stream import Stream
 from tests.support.manual_clock import Watch
+from tests.support.record_lines import read_lines
 
 
 def train(model: torch.nn.Module) -> None:
@@ -151,7 +151,7 @@ def test_a_check_catches_what_a_run_cannot_see(
 
 
 def charged(run, stage: int = 0) -> dict[str, float]:
-    return records.read(run.store.stage(run.keys[stage]) / "records.jsonl")[-1]["charged"]
+    return read_lines(run.store.stage(run.keys[stage]) / "records.jsonl")[-1]["charged"]
 
 
 def test_the_clock_charges_a_larger_batch(tmp_path) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+from msgspec import structs
 
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
 from analysis.study import Study
 from benchmark.jobs import study
 from benchmark.jobs.study import ResultsError
-from benchmark.records import load_runs
+from benchmark.records import EvaluationLine, Titled
+from benchmark.store import load_runs
 from run_all import main
 from tests.support import synthetic
 from tests.support.tiny_suite import write as write_suite
@@ -44,9 +46,9 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     logarithm and of AP+. Probes are as made up."""
     runs = [load_runs(side, "demo") for side in sides]
     for value, run in ((value, run) for value, side in zip((40.0, 44.0), runs, strict=True) for run in side):
-        run.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
-        for line in (line for lines in run.stages for line in lines if line["kind"] == "evaluation"):
-            line["perplexity"]["wiki"] = value
+        run.line.probes = [Titled("wiki", "Wiki")]
+        for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
+            line.perplexity["wiki"] = value
     table = comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
@@ -67,7 +69,7 @@ def test_of_each_row_and_seed_the_last_run_counts(sides: tuple[Path, Path]) -> N
     """Oracle: the runs of B, begun later in the same folder: both together are B, and of three seeds."""
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
-        run.line |= {"id": f"later-{number}", "time": 1.8e9}  # type: ignore[typeddict-item]
+        run.line = structs.replace(run.line, id=f"later-{number}", time=1.8e9)
     both = [*a, *b]
     assert latest(both) == [*[run for run in a if run.row == "ELLE"], *b] and latest(a) == a
     said = list(compare(Side("both", {"demo": both}), Side("b", {"demo": b})))

@@ -11,27 +11,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.jobs.local import work
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.jobs.slots import slots_for
 from benchmark.locks import Lock
-from benchmark.record_lines import CoreShare
+from benchmark.records import CoreShare, DoneLine
 from benchmark.settings.suite import Budget
-from benchmark.store import Store
+from benchmark.store import Store, crowded
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, others_and_share
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
+from tests.support.record_lines import read_lines
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
 from tests.support.slurm_lab import Lab as SlurmLab
+from tests.support.stage_lines import DONE
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
@@ -99,19 +101,17 @@ def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch)
     monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
     cores = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
     found = contention.contention(cores, ALONE)
-    assert (found["cpu"], found["others"], found["share"]) == (0.5, None, None)
+    assert (found.cpu, found.others, found.share) == (0.5, None, None)
 
 
 @pytest.mark.parametrize(
     ("cores", "text"),
-    [({"share": 0.812}, "81% of its cores"), ({"share": 0.95}, ""), ({"share": None}, ""), (None, "")],
+    [({"share": 0.812}, "81% of its cores"), ({"share": 0.95}, ""), ({"share": None}, "")],
 )
-def test_a_crowded_stage_is_named(cores: dict | None, text: str) -> None:
+def test_a_crowded_stage_is_named(cores: dict, text: str) -> None:
     """Oracle: the limit of 95%; a stage whose share is not known, or that has not ended, is not accused."""
-    begun: Any = {"kind": "stage"}
-    done: Any = {"kind": "done", **({"cores": cores} if cores else {})}
-    assert records.crowded([begun, done]) == text
-    assert records.crowded([begun]) == ""
+    done = msgspec.convert({**DONE, "cores": {**DONE["cores"], **cores}}, DoneLine)
+    assert (crowded([done]), crowded([])) == (text, "")
 
 
 def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
@@ -134,7 +134,7 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
     assert run.crowded() == []
-    [done] = [line for line in records.read(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
+    [done] = [line for line in read_lines(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
     assert done["cores"] == {"wall": 10.0, "cpu": 5.0, "others": 0.4, "share": 0.8}
     config = lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=1e-6)})
     run = lab.run(config, "seconds")

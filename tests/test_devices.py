@@ -15,11 +15,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file
 
 import methods
 from analysis import attention, similarity
-from benchmark import records
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
@@ -33,6 +33,7 @@ from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 from tests.support import other_device
+from tests.support.record_lines import read_lines
 from tests.support.source_tree import TREES
 from tests.support.thorough import these_of
 from tests.support.toy_task import SETTINGS, TASK, data_of
@@ -122,14 +123,14 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
     for prompt in ("right", "picked"):
         scored = score(SavedModel(model), task, data_of(16, 16), prompt, 0, SETTINGS, folder / f"fine-tuned {prompt}")
-        found[f"score {prompt}"] = {**scored, "seconds": 0}
+        found[f"score {prompt}"] = structs.replace(scored, seconds=0.0)
         weights = load_file(folder / f"fine-tuned {prompt}" / "model.safetensors")
         # Adam amplifies rounding where gradients are tiny, so the values may be others
         found[f"fine-tuned {prompt}"] = {name: list(tensor.shape) for name, tensor in weights.items()}
     for measure in (similarity.measure, attention.measure):
         measure(run.config, store)
     paths = sorted((store.root / "similarity").glob("*.jsonl"))
-    found["measures"] = [{**line, "time": 0} for path in paths for line in records.read(path)]
+    found["measures"] = [{**line, "time": 0} for path in paths for line in read_lines(path)]
     return found
 
 

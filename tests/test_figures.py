@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.text import Annotation
+from msgspec import structs
 
 import methods
 import paper_tables
@@ -17,7 +18,8 @@ from analysis import figures
 from analysis.figures import styles
 from analysis.page import render
 from analysis.study import Study
-from benchmark.records import RunRecords, load_runs, not_started
+from benchmark.records import DoneLine, EvaluationLine
+from benchmark.store import RunRecords, load_runs, not_started
 from tests.support import synthetic
 from tests.support.drawn_texts import faults
 from tests.support.thorough import one_in
@@ -149,9 +151,12 @@ def crowded(tmp_path_factory) -> Study:
 @pytest.mark.parametrize("name", [*KINDS, "oracle_matrix"])
 def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
     """Oracle: the boxes of all texts that matplotlib's renderer draws: apart from each other, and in the figure."""
-    few = [run for run in crowded.runs if run.line["row_index"] > 16]  # as a panel each is the same for any number
+    few = [run for run in crowded.runs if run.line.row_index > 16]  # as a panel each is the same for any number
     if name == "oracle_matrix":
-        few = [replace(run, line={**run.line, "method": "oracle" if run.row == "PNN" else "er"}) for run in few]
+        methods = ["oracle" if run.row == "PNN" else "er" for run in few]
+        few = [
+            replace(run, line=structs.replace(run.line, method=name)) for run, name in zip(few, methods, strict=True)
+        ]
     study = Study("demo", few) if "matrix" in name else crowded
     count, outside, overlapping = faults(figures.drawn(lambda: paper_tables.load(name).render(study)))
     assert not outside and not overlapping
@@ -236,8 +241,8 @@ def test_forgetting_stands_against_what_differs(tmp_path, drawn):
     synthetic.write(tmp_path, "demo")
     runs = load_runs(tmp_path, "demo")
     for run in runs:
-        for line in (line for stage in run.stages for line in stage if line["kind"] in ("evaluation", "done")):
-            line["charged"] = {**line["charged"], "flops": 1e9 * (2 + run.line["row_index"])}
+        for line in (line for stage in run.stages for line in stage if isinstance(line, EvaluationLine | DoneLine)):
+            line.charged = {**line.charged, "flops": 1e9 * (2 + run.line.row_index)}
     study = Study("demo", runs)
     paper_tables.load("forgetting_cost").render(study)
     (axis,) = drawn[0].axes
@@ -268,8 +273,8 @@ def test_no_label_is_cut_off(study):
     for run in study.runs:
         for stage in run.stages:
             for line in stage:
-                if line["kind"] == "evaluation":
-                    line["perplexity"] = {name: 300 * value for name, value in line["perplexity"].items()}
+                if isinstance(line, EvaluationLine):
+                    line.perplexity = {name: 300 * value for name, value in line.perplexity.items()}
     for name in KINDS:
         figure = figures.drawn(partial(paper_tables.load(name).render, study))
         figure.draw_without_rendering()

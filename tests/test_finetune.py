@@ -7,21 +7,25 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file
 from torch import nn
 
-from benchmark import records
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, missing, score, score_all
 from benchmark.downstream.tasks import TaskData
+from benchmark.records import ScoreLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import Finetuning
 from benchmark.training.stage import Stopped
+from tests.support.record_lines import read_lines
 from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
 
 
@@ -114,14 +118,14 @@ def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes,
 def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
     """Oracle: the rule that made the labels."""
     result = score(SavedModel(folders[kind]), TASK, data_of(pair=pair), "right", 0, SETTINGS)
-    assert result["test"] > 0.95
+    assert result.test > 0.95
     assert result["dev"] == max(result["dev_by_epoch"]) > 0.95
 
 
 def test_labels_of_a_coin_are_not_learned(folders):
     """Oracle: the binomial distribution: within 3.3 sigma of chance (99.9%) for 200 rows."""
     result = score(SavedModel(folders["gpt"]), TASK, data_of(test=200, coin=True), "right", 0, SETTINGS)
-    assert abs(result["test"] - 0.5) < 3.3 * (0.25 / 200) ** 0.5
+    assert abs(result.test - 0.5) < 3.3 * (0.25 / 200) ** 0.5
 
 
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
@@ -167,7 +171,7 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
     found = score(checkpoint, task, data, "right", 0, asked[160], tmp_path / "short")
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("few", "short")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert found == {**few, "forward_tokens": 40, "seconds": found["seconds"]} and "forward_tokens" not in few
+    assert found == structs.replace(few, forward_tokens=40, seconds=found.seconds) and few.forward_tokens is None
     assert [record.args[1] for record in caplog.records] == [80, 40]
 
 
@@ -185,11 +189,11 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
         return plain(self, rows, part)
 
-    def not_scored(*words: str) -> list[records.Record]:
-        return [line for line in records.read(path) if all(word in line.get("error", "") for word in words)]
+    def not_scored(*words: str) -> list[dict[str, Any]]:
+        return [line for line in read_lines(path) if all(word in line.get("error", "") for word in words)]
 
     def scored() -> set[tuple[str, int]]:
-        return {(line["task"], line["seed"]) for line in records.read(path) if line["kind"] == "score"}
+        return {(line["task"], line["seed"]) for line in read_lines(path) if line["kind"] == "score"}
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_logits", without_memory)
@@ -199,7 +203,7 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
         patched.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
         with pytest.raises(NotScored, match="'first': ValueError"):
             score_all("a", folders["gpt"], tasks, SETTINGS, path)
-    assert scored() == {("second", 0), ("second", 1)} and len(records.read(path)) == 2 + 3 * 2
+    assert scored() == {("second", 0), ("second", 1)} and len(read_lines(path)) == 2 + 3 * 2
     for words in (("is not finite",), ("memory does not hold",), ("ValueError", "of this test")):
         assert [(line["kind"], line["task"], line["seed"]) for line in not_scored("task 'first'", *words)] == [
             ("unscored", "first", seed) for seed in (0, 1)
@@ -253,7 +257,7 @@ grid(Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 def values(path: Path) -> list[tuple]:
-    return [(r["key"], r["task"], r["prompt"], r["seed"], r["dev"], r["test"]) for r in records.read(path)]
+    return [(r["key"], r["task"], r["prompt"], r["seed"], r["dev"], r["test"]) for r in read_lines(path)]
 
 
 def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
@@ -264,7 +268,7 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
     root = str(Path(__file__).resolve().parents[1])
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True)
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
-    assert len(records.read(killed)) == 3
+    assert len(read_lines(killed)) == 3
     left = []
     grid(folders["gpt"], killed, lambda record, count: left.append(count))
     assert left == [4, 3, 2, 1, 0]
@@ -277,11 +281,12 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
 def test_a_score_is_a_record_that_the_reader_takes(folders, tmp_path, monkeypatch):
     """Oracle: the fields of `benchmark.records`, and that the same cell for another stage is another score."""
     texts = dict.fromkeys(("task", "task_key", "domain", "metric", "stage_key"), "x")
-    line = {**dict.fromkeys(records.FIELDS["score"], 0), **texts, "kind": "score", "prompt": "none"}
-    monkeypatch.setattr(finetune, "score", lambda *cell: dict(line))
+    numbers = {"seed": 0, "dev": 0.0, "test": 0.0, "seconds": 1.0}
+    line = msgspec.convert({"kind": "score", "prompt": "none", **texts, **numbers}, ScoreLine)
+    monkeypatch.setattr(finetune, "score", lambda *cell: line)
     data, path = data_of(4, 4), tmp_path / "a.jsonl"
     score_all("a", folders["gpt"], [(TASK, data)], SETTINGS, path)
-    (first, second) = records.read(path)
+    (first, second) = read_lines(path)
     assert (first["stage_key"], second["stage_key"]) == ("a", "a")
     assert len(missing("b", [(TASK, data)], ["right"], SETTINGS, path)) == 2
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import methods
-from benchmark import records
 from benchmark.data.tokenizer import EOS, Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import build, load
+from benchmark.records import Titled
 from benchmark.settings.suite import RunConfig, Tokenizer
+from benchmark.store import RunRecords, load_runs
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import stage_keys
 from benchmark.training.run import Run
@@ -107,8 +108,8 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
         model.meet(("b",), seed=7)
 
 
-def records_of(run: Run) -> records.RunRecords:
-    return next(one for one in records.load_runs(run.store.root, run.config.suite) if one.id == run.config.id)
+def records_of(run: Run) -> RunRecords:
+    return next(one for one in load_runs(run.store.root, run.config.suite) if one.id == run.config.id)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
@@ -157,7 +158,7 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     probed = without.model_copy(update={"probes": (probe,)})
     plain, run, later = (trained(lab, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
-    assert records_of(run).line["probes"] == [{"name": probe.name, "title": probe.name}]
+    assert records_of(run).line.probes == [Titled(probe.name, probe.name)]
     matrices = [records_of(one).matrix for one in (run, later, plain)]
     for found, again, bare in zip(*matrices, strict=True):
         assert list(found) == [*bare, probe.name] and {name: found[name] for name in bare} == bare

@@ -17,7 +17,7 @@ import paper_tables
 from analysis import figures
 from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
 from analysis.study import Study
-from benchmark.records import RunRecords
+from benchmark.store import RunRecords
 from tests.support.drawn_texts import faults
 
 CONTENDERS = ("er", "elle", "er_large")
@@ -119,7 +119,7 @@ def test_methods_have_their_titles():
     exhibit: Any = paper_tables.load("growth_regimes")
     assert exhibit.contenders == {name: methods.find(name).title for name in exhibit.contenders}
     runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64), run("scratch", 15.0, last=64)]
-    runs[2].line["title"] = "ELLE, x4"
+    runs[2].line.title = "ELLE, x4"
     figure = figures.drawn(lambda: exhibit.render(Study("s", runs)))
     said = [text.get_text() for text in figure.legends[0].get_texts()]
     assert said == ["ER", "ELLE", "From scratch, all text at once, is lower"]

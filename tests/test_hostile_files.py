@@ -26,8 +26,7 @@ from benchmark.data.tokenizer import load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
-from benchmark.files import FILE as CHECKSUMS
-from benchmark.files import only_files, unseal
+from benchmark.files import CHECKSUMS, only_files, unseal
 from benchmark.instruments.checkpoints import open_folder
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import SlurmJobEnvironment
 
-from benchmark import records
 from benchmark.data import tokens
 from benchmark.data.tokens import corpus_if_prepared
 from benchmark.errors import UserError
@@ -33,6 +32,7 @@ from benchmark.jobs.stop_signals import StopSignals
 from benchmark.store import Store
 from benchmark.training.processes import World
 from benchmark.training.stage import Stopped
+from tests.support.record_lines import append_line, read_lines
 from tests.support.slurm_lab import Lab, write_texts
 
 ROOT = Path(__file__).parent.parent
@@ -145,8 +145,8 @@ class Place:
         if self.fails:
             raise self.fails
 
-    def said(self) -> list[records.Record]:
-        return records.read(self.folder / "7.jsonl")
+    def said(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "7.jsonl")
 
 
 class Signalled:
@@ -282,7 +282,7 @@ def test_a_bundle_stops_and_goes_on_with_what_had_not_ended(place: Place, monkey
         "serves": [],
     }
     for one in jobs:
-        records.append(place.folder / "7.jsonl", {"kind": "job", "key": one.key, **line, "bundled": True})
+        append_line(place.folder / "7.jsonl", {"kind": "job", "key": one.key, **line, "bundled": True})
     with pytest.raises(SystemExit):
         place.run(TrainBundle(tuple(jobs), 2))
     place.run(TrainBundle(tuple(jobs), 2))

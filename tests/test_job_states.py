@@ -9,11 +9,11 @@ import re
 import shlex
 from typing import Any
 
+import msgspec
 import pytest
 
 import methods
 import run_all
-from benchmark import records
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands, job_files
@@ -23,6 +23,7 @@ from benchmark.locks import Lease, me
 from benchmark.settings.load import load_suite, parse_set
 from benchmark.store import Store
 from tests.support.job_lines import STARTED, ask, write_job
+from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
 NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
@@ -212,9 +213,9 @@ def test_a_local_run_that_waits_for_somebody_else_says_so(lab: Lab, monkeypatch,
     job."""
     lab.call("prepare")
     states = lab.states()["Naive"]
-    records.append(
+    append_line(
         Store(lab.runs).run_file(states.config),
-        {"kind": "run", **states.config.description(), "stages": list(states.trained.keys), "unigram": {}},
+        msgspec.to_builtins(states.config.description()) | {"stages": list(states.trained.keys)},
     )
     capsys.readouterr()
     stage = Store(lab.runs).stage(states.trained.keys[0])
@@ -242,7 +243,7 @@ def test_the_runs_of_a_bundle_have_states_of_their_own(lab: Lab, monkeypatch, ca
 
     def say(*lines: dict[str, Any]) -> dict[str, str]:
         for line in lines:
-            records.append(file, line)
+            append_line(file, line)
         return {row: found.state for row, found in lab.states().items()}
 
     begun = [{"kind": "begun", "key": key} for key in (failing, trained)]

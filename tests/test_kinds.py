@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import kind_of, load
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
+from tests.support.record_lines import read_stage_lines
 from tests.support.small_models import adapted, mixture, of, plain, progressive, rows, tokenizer
 
 KINDS: dict[str, Any] = {
@@ -33,7 +33,7 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
     run.train()
     lasts = []
     for key in run.keys:
-        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
+        lines = read_stage_lines(run.store.stage(key) / "records.jsonl")
         lasts.append([line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"])
     names = list(lasts[0])
     for index, name in enumerate(names):

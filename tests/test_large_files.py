@@ -11,12 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import run_all
 from benchmark import records
-from benchmark.data import tokens
 from benchmark.data.tokenizer import load_bpe, load_tokenizer
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError, told
@@ -32,6 +30,7 @@ from benchmark.store import read_heartbeat
 from benchmark.training import step_times
 from tests.support import tiny_suite
 from tests.support.disk_scenarios import Models
+from tests.support.record_lines import last_line
 from tests.support.source_tree import ROOT, TREES
 
 
@@ -64,7 +63,7 @@ def test_what_is_read_whole_has_a_limit(read: Callable[[Path], object], tmp_path
     assert says(raised.value, path, LARGEST + 1, LARGEST)
 
 
-@pytest.mark.parametrize("read", [records.read, lambda path: records.last(path, "done")])
+@pytest.mark.parametrize("read", [records.read, lambda path: last_line(path, "done")])
 def test_a_file_of_records_has_a_limit(read: Callable[[Path], object], tmp_path: Path) -> None:
     path = hole(tmp_path / "records.jsonl", LARGEST_RECORDS + 1)
     with pytest.raises((UserError, OSError)) as raised:
@@ -96,7 +95,6 @@ def test_a_models_files_have_a_limit(read: Callable[[Path], object], name: str, 
     [
         (CHECKSUMS, lambda folder: check_checksums(folder, "cure")),
         ("vocab.json", load_bpe),
-        ("info.json", lambda folder: tokens._read(folder, np.dtype("<u2"))),
     ],
 )
 def test_files_in_a_folder_have_a_limit(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
@@ -212,9 +210,7 @@ def test_reading_whole_is_found(code: str) -> None:
     assert reads_whole(ast.parse(code))
 
 
-@pytest.mark.parametrize(
-    "code", ["file.read(7)", "np.fromfile(file, dtype, 9)", "read_text(path)", "records.read(path)"]
-)
+@pytest.mark.parametrize("code", ["file.read(7)", "np.fromfile(file, dtype, 9)", "read_text(path)", "read_lines(path)"])
 def test_reading_so_much_is_let_be(code: str) -> None:
     """Oracle: each has a limit."""
     assert not reads_whole(ast.parse(code))

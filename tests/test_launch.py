@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import submitit
 import torch
 
 import methods
-from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.payloads import TrainRun
@@ -28,6 +28,7 @@ from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import World
 from tests.support.job_lines import STARTED, write_job
+from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab, write_texts
 from tests.support.stage_lines import HARDWARE, PROVENANCE, STAGE
 
@@ -334,10 +335,10 @@ def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, A
     hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, **machine}}
     for row, its in hardware.items():
         one = lab.config(row)
-        run = {"kind": "run", **one.description(), "stages": [row, f"{row}2"], "unigram": {}}
-        records.append(Store(lab.runs).run_file(one), run)
+        run = msgspec.to_builtins(one.description()) | {"stages": [row, f"{row}2"]}
+        append_line(Store(lab.runs).run_file(one), run)
         stage = {**STAGE, "key": row, "provenance": {**PROVENANCE, "hardware": {**HARDWARE, **its}}}
-        records.append(Store(lab.runs).stage(row) / "records.jsonl", stage)
+        append_line(Store(lab.runs).stage(row) / "records.jsonl", stage)
     told = different_hardware(list(lab.states().values()))
     flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
     assert told == ([flagged] if said else [])
@@ -372,7 +373,7 @@ def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
 def test_a_job_that_nobody_noted_is_no_job_of_the_suite(lab: Lab) -> None:
     """Oracle: the records: killed between submission and note, only the job itself has written."""
     write_job(lab, "Naive", STARTED)
-    records.append(job_files.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
+    append_line(job_files.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
     (job_files.folder_of(lab.runs, "tiny") / "9.jsonl").touch()
     assert [job.id for job in job_files.read(job_files.folder_of(lab.runs, "tiny"))] == ["7"]
 

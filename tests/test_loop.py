@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, schedule_of
@@ -30,6 +29,7 @@ from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import World
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import NonFiniteLoss, Stopped
+from tests.support.record_lines import read_lines, read_stage_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -142,7 +142,7 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
     run = lab.run(config, "run")
     run.train(last_stage=0)
-    lines = records.read_stage(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     done = next(line for line in lines if line["kind"] == "done")
     assert done["charged"]["steps"] == 15
     assert done["charged"]["seconds"] == pytest.approx(15 * 0.7)
@@ -175,7 +175,7 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
     saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert (saved["position"]["step"], saved["charged"]["seconds"]) == (3, 0.75)
     run.train(last_stage=0)
-    lines = records.read_stage(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     charged = [(line["step"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
     assert charged == [(5, 1.25), (10, 2.5)]
 
@@ -198,7 +198,7 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     run = lab.run(lab.config(checkpoint_seconds=1e-9), "run")
     with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) after step 4 of phase adapt, at learning rate .*clip"):
         run.train()
-    lines = records.read(run.store.run_file(run.config))
+    lines = read_lines(run.store.run_file(run.config))
     assert lines[-1]["kind"] == "failed" and "NonFiniteLoss" in lines[-1]["error"]
     saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert saved["position"]["step"] == 3
@@ -285,7 +285,7 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
         left = [one.store.stage(key).rglob("*") for one in (run, whole)]
         files = [sorted(path.name for path in found if not path.suffix[1:].isdigit()) for found in left]  # less leases
         assert files[0] == files[1]
-        seen = [records.read_stage(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
+        seen = [read_stage_lines(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
         evaluations = [
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]
@@ -303,7 +303,7 @@ def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> No
     lines = [line for line in out.getvalue().splitlines() if "stage 2/3" in line]
     assert {("importance" in line, "loss" in line) for line in lines} == {(True, False), (False, True)}
     shown = [line.split("loss ")[1].split()[0] for line in lines if "adapt" in line]
-    kept = records.read_stage(run.store.stage(run.keys[1]) / "records.jsonl")
+    kept = read_stage_lines(run.store.stage(run.keys[1]) / "records.jsonl")
     losses = {e["step"]: f"{e['loss']:.3f}" for e in kept if e["kind"] == "evaluation" and "loss" in e}
     assert losses and all(shown[step - 1] == loss for step, loss in losses.items())
 
@@ -316,9 +316,7 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, monkeypatch) ->
     config = lab.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
     run = lab.run(config, "run")
     run.train()
-    done = [
-        line for line in records.read_stage(run.store.stage(run.keys[1]) / "records.jsonl") if line["kind"] == "done"
-    ]
+    done = [line for line in read_stage_lines(run.store.stage(run.keys[1]) / "records.jsonl") if line["kind"] == "done"]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
     peak = per_stage(config.training.learning_rate, 1)
     assert rates and all(0 <= rate <= peak for rate in rates)
@@ -375,7 +373,7 @@ def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
     lab = Lab("patient", lambda name, options: Patient(), tmp_path)
     run = lab.run(lab.config(), "run")
     run.train(last_stage=0)
-    lines = records.read(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     done = next(line for line in lines if line["kind"] == "done")
     assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [("a", 1), ("b", 2), ("c", 7)]
 
@@ -387,7 +385,7 @@ def test_a_finished_run_says_its_ap(tmp_path) -> None:
     run.train()
     [last] = [
         line
-        for line in records.read_stage(run.store.stage(run.keys[2]) / "records.jsonl")
+        for line in read_stage_lines(run.store.stage(run.keys[2]) / "records.jsonl")
         if line["kind"] == "evaluation" and line["fraction"] == 1
     ]
     values = [float(last["perplexity"][name] or math.nan) for name in ("json", "email", "logging")]

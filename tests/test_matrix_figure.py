@@ -8,7 +8,8 @@ import pytest
 
 import paper_tables
 from analysis.study import Study, header
-from benchmark.records import load_runs
+from benchmark.records import EvaluationLine, Titled
+from benchmark.store import load_runs
 from tests.support import synthetic
 
 
@@ -21,11 +22,11 @@ def study(tmp_path) -> Study:
 def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
     """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing stage is blank."""
     for run in study.runs:
-        run.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
+        run.line.probes = [Titled("wiki", "Wiki")]
         for stage in run.stages:
             for line in stage:
-                if line["kind"] == "evaluation":
-                    line["perplexity"] = {**line["perplexity"], "wiki": 7.0 + run.seed}
+                if isinstance(line, EvaluationLine):
+                    line.perplexity = {**line.perplexity, "wiki": 7.0 + run.seed}
         if run.row == "MAS":
             run.stages[4] = []
     paper_tables.load("stage_domain_matrix").render(study)
@@ -35,13 +36,13 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
     titles = texts.pop(None)
     assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
     er = [
-        [line for line in stage if line["kind"] == "evaluation"][-1]
+        [line for line in stage if isinstance(line, EvaluationLine)][-1]
         for run in study.of("demo")
         if run.row == "ER"
         for stage in run.stages
     ]
     expected = [
-        np.mean([end["perplexity"][name] for end in (er[i], er[i + 5])])
+        np.mean([end.perplexity[name] for end in (er[i], er[i + 5])])
         for i in range(5)
         for name in ("wb", "ns", "rev", "bio", "cs", "wiki")
     ]
@@ -57,7 +58,7 @@ def test_the_matrix_over_the_oracles(tmp_path, drawn):
     paper_tables.load("oracle_matrix").render(study)
     shown = [text.get_text() for text in drawn[0].axes[0].texts if text.get_gid() == "ER"]
     matrices = {
-        (run.row, run.seed): np.array([[m["perplexity"] for m in stage.values()] for stage in run.matrix], float)
+        (run.row, run.seed): np.array([[m.perplexity for m in stage.values()] for stage in run.matrix], float)
         for run in study.runs
     }
     over = [matrices["ER", seed] / np.diagonal(matrices["Oracle", seed]) for seed in (0, 1)]
@@ -68,8 +69,8 @@ def test_regrets_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run and of the oracle's; nothing where no oracle has ended."""
     data = synthetic.study(tmp_path, seeds=1, rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
     table = synthetic.load("oracle_regret").build(data)
-    names = [domain["name"] for domain in data.runs[0].domains]
-    er, oracle = ([[stage[name]["perplexity"] for name in names] for stage in run.matrix] for run in data.runs)
+    names = [domain.name for domain in data.runs[0].domains]
+    er, oracle = ([[stage[name].perplexity for name in names] for stage in run.matrix] for run in data.runs)
     regret = [[math.log(er[s][i] / oracle[i][i]) for i in range(5)] for s in range(5)]
     means = [
         np.mean([regret[i][i] for i in range(5)]),
@@ -89,7 +90,7 @@ def test_a_reference_is_never_the_best(name, tmp_path):
     rows: list[tuple[str, str, dict[str, Any]]] = [("Naive", "naive", {}), ("MAS", "mas", {}), ("Oracle", "oracle", {})]
     data = synthetic.study(tmp_path, seeds=1, rows=rows)
     for index, stage in enumerate(data.runs[2].stages):  # each costs as much as all stages so far
-        header(stage)["phases"][0]["share"] = 1.0 + index
+        header(stage).phases[0]["share"] = 1.0 + index
     [block], [alone] = (synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2))
     marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in one.rows] for one in (block, alone))
     assert marks[:2] == expected[:2] and any(best for line in marks for best, _ in line)

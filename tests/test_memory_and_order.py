@@ -17,11 +17,10 @@ from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.tokens import corpus_of
 from benchmark.instruments.tiny_runs import Lab
-from benchmark.records import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
-from benchmark.store import Store
+from benchmark.store import Store, load_runs
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
@@ -144,9 +143,9 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path, 
     runs = load_runs(tmp_path, "orders")
     assert Study("orders", runs).stage_titles("orders") == ["WB", "Ns", "Rev"]
     for run in runs:
-        run.line["unigram"] = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
+        run.line.unigram = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
         if run.seed == 1:
-            run.line["domains"] = [run.domains[place] for place in (1, 0, 2)]
+            run.line.domains = [run.domains[place] for place in (1, 0, 2)]
     study = Study("orders", runs)
     assert study.stage_titles("orders") == ["Domain 1", "Domain 2", "Domain 3"]
     entry: Any = paper_tables.load("main_pretraining")

@@ -14,13 +14,14 @@ import torch
 
 import methods
 from analysis.study import Study
-from benchmark import records
 from benchmark.instruments.conformance import resumes_identically_from_a_kill_in_each_phase
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.settings.base import digest
+from benchmark.store import load_runs
 from benchmark.training.keys import stage_of
 from benchmark.training.method import Phase
 from tests.support import toy
+from tests.support.record_lines import read_stage_lines
 from tests.support.thorough import one_in
 
 ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts": False}
@@ -121,7 +122,7 @@ def test_merging_happens_once() -> None:
 def stage_lines(lab: Lab, method: str, kind: str) -> list[list[Any]]:
     run = lab.run(configured(method), digest([method, None, {}]))
     run.train()
-    lines = [records.read_stage(run.store.stage(key) / "records.jsonl") for key in run.keys]
+    lines = [read_stage_lines(run.store.stage(key) / "records.jsonl") for key in run.keys]
     return [[line for line in stage if line["kind"] == kind] for stage in lines]
 
 
@@ -138,7 +139,7 @@ def test_scratch_spends_everything_in_its_last_stage(lab) -> None:
         ("train", 30, 1.0),
     ]
     store = lab.run(configured("scratch"), digest(["scratch", None, {}])).store.root
-    ends = Study("conformance", records.load_runs(store, "conformance")).ends
+    ends = Study("conformance", load_runs(store, "conformance")).ends
     assert list(ends["stage"]) == [2] and np.isfinite(ends["ap"]).all()
 
 

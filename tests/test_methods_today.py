@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.models import LanguageModel, load
@@ -27,6 +26,7 @@ from methods.ema import EMA
 from methods.gstack import tokens_before_growth
 from tests.support import toy
 from tests.support.rates import rates_of
+from tests.support.record_lines import read_stage_lines
 
 
 def build(name: str, options: dict[str, Any] | None = None) -> Any:
@@ -291,7 +291,7 @@ def test_only_new_blocks_learn(folder) -> None:
     for index in (1, 2):
         before, after = (load(run.store.stage(run.keys[i]) / "model") for i in (index - 1, index))
         assert after.layers == before.layers + 1
-        lines = [records.read_stage(run.store.stage(run.keys[i]) / "records.jsonl") for i in (index - 1, index)]
+        lines = [read_stage_lines(run.store.stage(run.keys[i]) / "records.jsonl") for i in (index - 1, index)]
         ended, begins = ([one for one in each if one["kind"] == "evaluation"] for each in lines)
         assert begins[0]["phase"] == "start"
         assert begins[0]["perplexity"] == pytest.approx(ended[-1]["perplexity"], rel=1e-6)

@@ -13,6 +13,7 @@ import pytest
 from analysis import figures
 from analysis.notes import contended, unequal_budgets, unequal_texts, without_memory
 from analysis.study import Study, header
+from benchmark.records import Titled
 from tests.support import synthetic
 
 TABLES = ["main_pretraining", "units", "lifelong_metrics", "architectures", "forgetting_cost_table"]
@@ -66,8 +67,8 @@ def test_a_note_on_rows_whose_memory_holds_no_row(tokens, asked, noted, tmp_path
     """Oracle: by hand: rows of 16 tokens; only what asks for rows of memory lacks them."""
     found = synthetic.study(tmp_path, rows=ROWS[:3], stages=2)
     for run in found.runs:
-        run.line["config"]["data"] = {"sequence_length": 18, "memory_tokens": tokens}
-        phases: list[Any] = [phase for lines in run.stages for phase in header(lines)["phases"]]
+        run.line.config["data"] = {"sequence_length": 18, "memory_tokens": tokens}
+        phases: list[Any] = [phase for lines in run.stages for phase in header(lines).phases]
         for phase in phases:
             phase["memory"] = 0.0
             if run.row == "ER":
@@ -81,9 +82,9 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     """Two domains and a probe, each of its own text; of rows in `changed` some are another."""
     found = synthetic.study(tmp_path, rows=ROWS, stages=2)
     for run in found.runs:
-        run.line["probes"] = [{"name": "p", "title": "Probe"}]
-        run.line["texts"] = {"wb": "0", "ns": "1", "p": "2"} | changed.get(run.row, {})
-        run.line["unigram"] = {name: 100.0 + len(text) for name, text in run.line["texts"].items() if name != "p"}
+        run.line.probes = [Titled("p", "Probe")]
+        run.line.texts = {"wb": "0", "ns": "1", "p": "2"} | changed.get(run.row, {})
+        run.line.unigram = {name: 100.0 + len(text) for name, text in run.line.texts.items() if name != "p"}
     return found
 
 
@@ -153,7 +154,7 @@ def test_records_without_hashes_tell_texts_by_their_unigrams(unigram, expected, 
     """Oracle: by hand; sums in another order differ in their last digits and are of the same text."""
     found = synthetic.study(tmp_path, rows=ROWS, stages=2)
     for run in found.runs:
-        run.line["unigram"] = {"wb": unigram if run.row == "ER" else 100.0, "ns": 100.0}
+        run.line.unigram = {"wb": unigram if run.row == "ER" else 100.0, "ns": 100.0}
     assert unequal_texts(found, "demo") == expected
 
 
@@ -165,8 +166,8 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
     found = with_texts(tmp_path, {})
     for run in found.runs:
         if run.row == "ER":
-            run.line["domains"] = [{**one, "name": name} for one, name in zip(run.line["domains"], names, strict=False)]
-            run.line["texts"], run.line["unigram"] = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
+            run.line.domains = [Titled(name, one.title) for one, name in zip(run.line.domains, names, strict=False)]
+            run.line.texts, run.line.unigram = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
     assert unequal_texts(found, "demo") == expected
 
 
@@ -176,7 +177,7 @@ def test_unigrams_are_those_of_most_rows_and_transfer_takes_a_runs_own(odd, tmp_
     that of the three others, and the odd row predicts its second domain one nat better against its own."""
     plain, changed = (with_texts(tmp_path / str(i), {odd: {"ns": "other"}} if i else {}) for i in range(2))
     for run in changed.runs:
-        run.line["unigram"]["ns"] = 101.0 * (np.e if run.row == odd else 1)
+        run.line.unigram["ns"] = 101.0 * (np.e if run.row == odd else 1)
     (block,) = synthetic.load("main_pretraining").build(changed).blocks
     unigram = {cell.values for cell in block.rows[-1].cells if cell.values}
     assert unigram == {(101.0,)}

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
@@ -18,6 +17,7 @@ from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimization import carry_on, factors, moments, new_optimizer, of_layers
 from benchmark.training.stage_inputs import trainable_stage
+from tests.support.record_lines import read_lines
 
 CONSTANT: Any = "constant"
 
@@ -61,7 +61,7 @@ def test_moments_go_on_over_phases_and_stages(tmp_path) -> None:
     torch.testing.assert_close(kept["layers.0.ln_1.weight"]["exp_avg"], expected)
     assert len(kept["embeddings.0.weight"]["exp_avg"]) == load(stage / "model").vocabulary.size
     assert not kept["embeddings.0.weight"]["exp_avg_sq"][-3:].any()
-    lines = [line for line in records.read(stage / "records.jsonl") if line["kind"] == "optimizer"]
+    lines = [line for line in read_lines(stage / "records.jsonl") if line["kind"] == "optimizer"]
     assert [(line["phase"], line["new"]) for line in lines] == [("a", []), ("b", [])]
 
 
@@ -141,7 +141,7 @@ def test_rates_by_name(tmp_path) -> None:
         stage = run.store.stage(run.keys[0])
         weights.append(load(stage / "model").state_dict())
         flops.append(
-            next(line for line in records.read(stage / "records.jsonl") if line["kind"] == "done")["charged"]["flops"]
+            next(line for line in read_lines(stage / "records.jsonl") if line["kind"] == "done")["charged"]["flops"]
         )
     frozen, free, groups = weights
     name = "network.transformer.h.0.ln_1.weight"

@@ -12,7 +12,6 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import methods
-from benchmark import records
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.tiny_runs import Lab, tiny_config
@@ -22,6 +21,7 @@ from benchmark.settings.tasks import Finetuning
 from benchmark.training.run import Run
 from benchmark.training.stage import Stopped
 from benchmark.training.step import Stepper
+from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save
 
 MACHINES = ("fp32", "bf16")  # by what "auto" is there
@@ -40,7 +40,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def lines_of(run: Run, stage: int, kind: str) -> list[Any]:
-    return [line for line in records.read(run.store.stage(run.keys[stage]) / "records.jsonl") if line["kind"] == kind]
+    return [line for line in read_lines(run.store.stage(run.keys[stage]) / "records.jsonl") if line["kind"] == kind]
 
 
 def weights_of(run: Run) -> list[str]:

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import run_all
-from benchmark.records import load_runs
 from benchmark.settings.base import ConfigError
+from benchmark.store import load_runs
 from tests.support import tiny_suite
 
 PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")

@@ -20,14 +20,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
-from benchmark import records
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.locks import me
-from benchmark.records import load_runs
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, Training
-from benchmark.store import Heartbeat, read_heartbeat
+from benchmark.store import Heartbeat, load_runs, read_heartbeat
 from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World
@@ -35,6 +34,7 @@ from benchmark.training.stage import NonFiniteLoss, Stopped
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from methods.naive import Naive
 from tests.support.manual_clock import Watch
+from tests.support.record_lines import last_line, read_lines
 
 ROOT = Path(__file__).parent.parent
 HEARTBEAT: dict[str, object] = {
@@ -126,7 +126,7 @@ def lab_of(method: type[LifelongMethod], folder: Path, **options: Any) -> Lab:
 
 
 def lines_of(run: Any, stage: int = 0) -> list[Any]:
-    return records.read(run.store.stage(run.keys[stage]) / "records.jsonl")
+    return read_lines(run.store.stage(run.keys[stage]) / "records.jsonl")
 
 
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     whole = plain.run(plain.config(), "whole")
     whole.train(last_stage=0)
     assert run.keys == whole.keys
-    both = [records.last(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
+    both = [last_line(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
     found, expected = (line["perplexity"] for line in both if line)
     assert found == pytest.approx(expected, rel=1e-4)
 
@@ -177,7 +177,7 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
     run = lab.run(lab.config(), "no-row")
     with pytest.raises(ConfigError, match=r"model of stage 0 and one row .*: take a smaller model"):
         run.train()
-    failed = records.last(run.store.run_file(run.config), "failed")
+    failed = last_line(run.store.run_file(run.config), "failed")
     assert failed and "take a smaller model" in failed["error"]
 
 
@@ -194,7 +194,7 @@ def test_of_several_processes_one_says_how_many_rows_to_ask_for(folder: Path) ->
         pytest.raises(ConfigError, match=r"4 rows .* stage 0: set training.micro_batch_size = 2"),
     ):
         run.train()
-    failed = records.last(run.store.run_file(run.config), "failed")
+    failed = last_line(run.store.run_file(run.config), "failed")
     assert failed and "training.micro_batch_size = 2" in failed["error"]
 
 
@@ -259,7 +259,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 
     def asked_to_stop() -> bool:
         path = stage / "records.jsonl"
-        lines = len(records.read(path)) if path.exists() else 0
+        lines = len(read_lines(path)) if path.exists() else 0
         last = max(int(lease.suffix[1:]) for lease in stage.glob("lock.*"))
         if lines and not known:
             text = json.dumps(dataclasses.asdict(me()) | {"kernel": "of another machine"})
@@ -337,7 +337,8 @@ def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Pat
 def test_a_heartbeat_of_other_types_says_nothing(field: str, wrong: object, tmp_path: Path) -> None:
     """Oracle: the types that it is written with; as written, it is read."""
     (tmp_path / "run.json").write_text(json.dumps(HEARTBEAT))
-    assert read_heartbeat(tmp_path / "run.json") == HEARTBEAT
+    whole = read_heartbeat(tmp_path / "run.json")
+    assert whole and structs.asdict(whole) == HEARTBEAT
     for value in (wrong, 7 if field in ("domain", "phase") else "x"):
         (tmp_path / "run.json").write_text(json.dumps(HEARTBEAT | {field: value}))
         assert read_heartbeat(tmp_path / "run.json") is None

@@ -15,10 +15,10 @@ import paper_tables
 from analysis.page import data, render
 from analysis.study import Study
 from analysis.tables import number
-from benchmark.record_lines import FailedLine
-from benchmark.records import load_runs
+from benchmark.records import FailedLine
 from benchmark.settings.command_line import command_line
 from benchmark.settings.load import load_suite
+from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.browser import Browser
 from tests.support.programs import program
@@ -35,7 +35,7 @@ def report(tmp_path_factory) -> Path:
     rows = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {}), (NASTY, "er", {"note": NASTY})]
     synthetic.write(folder / "runs", "demo", rows=rows, finished=2)
     runs = load_runs(folder / "runs", "demo")
-    runs[-1].failure = FailedLine(kind="failed", stage=2, error=NASTY)
+    runs[-1].failure = FailedLine(stage=2, error=NASTY)
     synthetic.report("demo", runs, TABLES, folder)
     return folder / "index.html"
 
@@ -119,7 +119,7 @@ def test_what_a_run_shows_as_its_command_does_something(report):
         load_runs(report.parent / "runs", "demo"),
         called={"demo": "demo --runs 'my runs' --methods naive,er --seeds 0,1 --set a.b='c d' --set e=1"},
     )
-    study.runs[-1].failure = FailedLine(kind="failed", stage=2, error="no")
+    study.runs[-1].failure = FailedLine(stage=2, error="no")
     shown = [run["command"] for run in json.loads(data(study))["runs"]]
     read = [command_line("", ["local"]).parse_args(shlex.split(command)[2:]) for command in shown]
     assert [(str(one.runs), str(one.out), one.retry_failed) for one in read] == [
@@ -289,9 +289,7 @@ def test_tables_sort_and_cells_open_their_runs(report, browser):
         f"suites/demo/{run.id}.jsonl" in text
         and "python run_all.py run demo --methods er --seeds 0 --runs again" in text
     )
-    assert (
-        all(f"stages/{key}/records.jsonl" in text for key in run.line["stages"]) and '"learning_rate": 0.0005' in text
-    )
+    assert all(f"stages/{key}/records.jsonl" in text for key in run.line.stages) and '"learning_rate": 0.0005' in text
     browser.press("Escape")
     assert not browser.run("document.querySelector('dialog').open")
     title = "document.querySelector('dialog[open] h3')?.textContent"
@@ -339,7 +337,7 @@ def test_a_page_of_a_hundred_runs_is_small(tmp_path):
     runs = load_runs(tmp_path, "demo")
     assert len(runs) == 100
     for run in runs:
-        run.line["config"]["note"] = "x" * 3000  # type: ignore[typeddict-unknown-key]
+        run.line.config["note"] = "x" * 3000  # type: ignore[typeddict-unknown-key]
         for line in (line for lines in run.similarities for line in lines if line["kind"] == "attention"):
             heads, maps = [[0, i] for i in range(6)], (1000 * rng.dirichlet(np.ones(24), (6, 24))).round()
             line |= {"heads": heads, "maps": maps.tolist()}

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.jobs import study as studies
@@ -22,11 +21,12 @@ from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
-from benchmark.store import Store, recorded_stages
+from benchmark.store import Store
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.step_times import write as write_times
 from paper_tables import study_of, write_report
 from run_all import main
+from tests.support.record_lines import read_lines
 from tests.support.tiny_suite import write
 
 ROOT = Path(__file__).parent.parent
@@ -80,7 +80,7 @@ def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
     run = lab.run(lab.config(), "run")
     run.train(last_stage=0)
     folder = run.store.stage(run.keys[0])
-    [done] = [line for line in records.read(folder / "records.jsonl") if line["kind"] == "done"]
+    [done] = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "done"]
     model = load(folder / "model")
     assert done["weights"] == weights_hash(model)
     last = [*model.parameters()][-1].data.view(torch.int32)
@@ -122,7 +122,7 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     Where it is not, both machines are named, with the vector instructions that torch says it uses.
     """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    key = recorded_stages(er, Store(trained / "runs"))[1]
+    key = Store(trained / "runs").recorded_stages(er)[1]
     arguments = ["verify", str(study), "--stage", key, "--runs"]
     assert main([*arguments, str(study / "again")]) == 0
     assert f"stage {key} of {er.id}: the same weights, " in capsys.readouterr().out

@@ -23,7 +23,6 @@ from tokenizers import Tokenizer
 
 import methods
 import run_all
-from benchmark import records
 from benchmark.downstream import scoring
 from benchmark.downstream.finetune import NotScored
 from benchmark.errors import UserError
@@ -33,6 +32,7 @@ from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from paper_tables import study_of
 from tests.support import tiny_suite
+from tests.support.record_lines import read_lines
 from tests.support.synthetic import load
 
 ROOT = Path(__file__).parent.parent
@@ -68,8 +68,8 @@ def arguments(folder: Path) -> list[str]:
     return [str(folder / "scored.toml"), "--runs", str(folder / "runs"), "--out", str(folder / "report")]
 
 
-def scores(folder: Path) -> list[records.Record]:
-    return [line for path in sorted((folder / "runs" / "scores").glob("*[!s].jsonl")) for line in records.read(path)]
+def scores(folder: Path) -> list[dict[str, Any]]:
+    return [line for path in sorted((folder / "runs" / "scores").glob("*[!s].jsonl")) for line in read_lines(path)]
 
 
 def test_every_cell_of_the_grid_has_a_score(folder):
@@ -174,7 +174,7 @@ def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):
         "scored: ER, seed 0  not all scored after b: the loss is not finite" in said and "could not be scored" in said
     )
     assert (folder / "report" / "scored" / "main_downstream.md").exists()
-    back = [len(records.read(path)) == len(kept[path].splitlines()) for path in before]
+    back = [len(read_lines(path)) == len(kept[path].splitlines()) for path in before]
     assert 0 < back.count(True) < len(back)
     for path, content in kept.items():
         path.write_bytes(content)
@@ -185,7 +185,7 @@ def test_status_says_why_a_score_failed(folder, capsys):
     nothing is said."""
     [path, *_] = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
     kept = path.read_bytes()
-    [*lines, last] = records.read(path)
+    [*lines, last] = read_lines(path)
     names = ("key", "stage_key", "task", "prompt", "seed")
     failed = {"kind": "unscored", "time": 1.0, "error": "of\x1bthis test", **{name: last[name] for name in names}}
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, failed]))

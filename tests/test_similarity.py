@@ -20,7 +20,6 @@ import methods
 import paper_tables
 from analysis import attention, similarity
 from analysis.study import Study
-from benchmark import records
 from benchmark.data.tokenizer import MASK, Vocabulary
 from benchmark.instruments import run_models
 from benchmark.instruments.tiny_runs import Lab, tiny_config
@@ -31,11 +30,13 @@ from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.load import parse_set
 from benchmark.settings.suite import Data, RunConfig
+from benchmark.store import load_runs
 from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import slurm_lab
 from tests.support.random_corpus import tiny_corpus
+from tests.support.record_lines import append_line, read_lines
 from tests.support.thorough import only_thorough
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
@@ -199,7 +200,7 @@ def lines(run: Run, kind: str) -> list[Any]:
     found: list[Any] = []
     for key in run.keys:
         path = run_models.path_of(run.store, key)
-        here = [line for line in records.read(path) if line["kind"] == kind] if path.exists() else []
+        here = [line for line in read_lines(path) if line["kind"] == kind] if path.exists() else []
         assert len(here) < 2
         found += here or [None]
     return found
@@ -266,7 +267,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     models = [load(run.store.stage(key) / "model") for key in run.keys]
     [batch] = run.stream.validation(0, 20)
     maps = [attention.attention(model, batch.tokens, batch.domains) for model in models]
-    growths = [records.read(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
+    growths = [read_lines(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
     assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
 
     def source(stage: int, layer: int, head: int) -> tuple[int, int]:
@@ -297,7 +298,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
 def test_figures_of_runs(runs: dict[str, Run]) -> None:
     """Oracle: byte equality of two renderings, from records alone."""
     config = runs["elle"].config
-    found = records.load_runs(runs["elle"].store.root, config.suite)
+    found = load_runs(runs["elle"].store.root, config.suite)
     study = Study(config.suite, found)
     for name in ("representational_similarity", "attention_patterns"):
         once = paper_tables.load(name).render(study)
@@ -322,7 +323,7 @@ def test_a_run_measures_what_its_tables_need(suite: slurm_lab.Lab) -> None:
     assert not (suite.runs / "similarity").exists(), "no table needs it"
     assert suite.call("run", *small, "--set", TABLES) == 0
     files = {path: path.read_bytes() for path in (suite.runs / "similarity").glob("*.jsonl")}
-    kinds = [line["kind"] for path in files for line in records.read(path)]
+    kinds = [line["kind"] for path in files for line in read_lines(path)]
     assert sorted(kinds) == ["attention"] * 4 + ["similarity"] * 2
     [report] = (suite.folder / "report").glob("budget.amount=3,tables=*representational*/tiny")
     drawn = [(report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")]
@@ -367,7 +368,7 @@ def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.La
             "log": "",
         }
         for line in ({"kind": "job", **job, "exclusive": False}, {"kind": "ended", "state": "done"}):
-            records.append(job_files.folder_of(suite.runs, "tiny") / f"{number}.jsonl", line)
+            append_line(job_files.folder_of(suite.runs, "tiny") / f"{number}.jsonl", line)
 
     naives = measuring()[0].key
     ended(7)

@@ -21,10 +21,10 @@ import pytest
 import torch
 
 import run_all
-from benchmark import records
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.submission import Submission
+from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import (
     Lab,
@@ -265,7 +265,7 @@ def test_two_nodes_of_two_processes(lab: Lab) -> None:
     scores = {job.name: job for job in lab.jobs() if "score" in job.name}
     assert scores["tiny:score-naive-s0-sea"].submitted["needs"] == [lab.job("Naive").id]
     wait_until(lambda: not any(job.id in commands.queue() for job in scores.values()))
-    [score] = records.read(lab.runs / "scores" / f"{lab.keys('Naive')[-1]}.jsonl")
+    [score] = read_lines(lab.runs / "scores" / f"{lab.keys('Naive')[-1]}.jsonl")
     assert score["task"] == "fish"
     assert not Path(scores["tiny:score-trips-s0-sea"].submitted["log"]).exists()  # it never began
     [failed] = [line for line in lab.run_lines("trips") if line["kind"] == "failed"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmark import records
 from benchmark.jobs.executors.slurm import SlurmExecutor
 from benchmark.jobs.plan import LaunchOptions, to_train
 from benchmark.jobs.slurm import commands
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.job_lines import STARTED, ask, write_job
+from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
 
@@ -45,7 +45,7 @@ def test_a_job_that_ends_between_two_questions(lab: Lab, monkeypatch) -> None:
     write_job(lab, "Naive", STARTED)
 
     def answer() -> dict[str, commands.Queued]:
-        records.append(lab.jobs()[0].file, {"kind": "ended", "state": "failed", "error": "why"})
+        append_line(lab.jobs()[0].file, {"kind": "ended", "state": "failed", "error": "why"})
         return {}
 
     ask(monkeypatch, {})
@@ -139,7 +139,7 @@ def test_a_score_that_died_before_its_first_word_waits_until_it_is_asked_for(lab
         return [job.kind for job in plan.jobs(known)]
 
     assert lab.call(*train) == 0
-    records.append(lab.jobs()[0].file, {"kind": "ended", "state": "done"})
+    append_line(lab.jobs()[0].file, {"kind": "ended", "state": "done"})
     assert (planned(), planned(retry=True)) == ([], ["score", "report"])
     shutil.rmtree(lab.runs / "stages")
     assert lab.call(*train) == 0

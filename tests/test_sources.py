@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import methods
-from benchmark import records
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
@@ -17,6 +16,7 @@ from benchmark.training.keys import check_memory_shares
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Source
 from tests.support import toy
+from tests.support.record_lines import last_line
 
 
 @dataclass
@@ -55,7 +55,7 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     [new, memory, first] = [[one for one in rows[-30:] if one[0] == number] for number in range(3)]
     assert [one[1:] for one in new] == [[[2] * 4, 0]] * 10 and [one[1:] for one in first] == [[[0] * 4, 4]] * 10
     assert {domain for one in memory for domain in one[1]} == {0, 1} and {len(one[1]) for one in memory} == {2}
-    done = records.last(last / "records.jsonl", "done")
+    done = last_line(last / "records.jsonl", "done")
     assert done and done["charged"]["tokens"] == 10 * 10 * 16
 
 

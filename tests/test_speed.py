@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
-from benchmark import records
 from benchmark.instruments import speed
 from benchmark.instruments.speed import AHEAD, PARTS, Cost, OverNaive, PhaseOfRun, measure, table
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
@@ -25,6 +24,7 @@ from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.step import Stepper, count_flops
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
+from tests.support.record_lines import read_stage_lines
 from tests.support.thorough import only_thorough
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
@@ -137,7 +137,7 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
 
 
 def spent(run, stage: int) -> dict[str, float]:
-    lines = records.read_stage(run.store.stage(run.keys[stage]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage(run.keys[stage]) / "records.jsonl")
     return next(line for line in lines if line["kind"] == "done")["charged"]
 
 

@@ -25,7 +25,6 @@ from transformers import (
 import methods
 import run_all
 from analysis.study import header
-from benchmark import records
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
 from benchmark.models import load
@@ -34,6 +33,7 @@ from benchmark.models.start_model import load_start, with_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Model, RunConfig
+from benchmark.store import load_runs
 from benchmark.training.evaluate import perplexities
 from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network
@@ -91,7 +91,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     lab = Lab(method, methods.build, tmp_path)
     run = lab.run(config_of(method, start, grow={"layers": 1, "width": 1.5}), "store")
     run.train()
-    found = records.load_runs(run.store.root, "conformance")[0]
+    found = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
     untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
     assert {name: value["perplexity"] for name, value in found.start.items()} == pytest.approx(untouched)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from benchmark.records import EvaluationLine, Measured, Titled
 from tests.support.synthetic import load, study
 
 
@@ -11,12 +12,12 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
     """Oracle: by hand from made-up measurements of it: 10, 20, 40, ... on the domains, 44 on the probe, then 55."""
     data = study(tmp_path, seeds=2)
     for one in data.runs:
-        one.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
-        one.line["config"]["model"]["start"] = "/models/base"
-        known = {domain["name"]: 10.0 * 2**i for i, domain in enumerate(one.domains)} | {"wiki": 44.0}
-        one.start.update({name: {"perplexity": value, "bits_per_byte": 2.0} for name, value in known.items()})
-        for line in (line for lines in one.stages for line in lines if line["kind"] == "evaluation"):
-            line["perplexity"]["wiki"] = 55.0
+        one.line.probes = [Titled("wiki", "Wiki")]
+        one.line.config["model"]["start"] = "/models/base"
+        known = {domain.name: 10.0 * 2**i for i, domain in enumerate(one.domains)} | {"wiki": 44.0}
+        one.start.update({name: Measured(value, 2.0) for name, value in known.items()})
+        for line in (line for lines in one.stages for line in lines if isinstance(line, EvaluationLine)):
+            line.perplexity["wiki"] = 55.0
     main = load("main_pretraining").build(data)
     row = next(row for row in main.blocks[0].rows if row.stub[0] == "Start model, untouched")
     assert not row.competes and [cell.values for cell in row.cells[1:3]] == [(pytest.approx(200**0.5),), ()]
@@ -28,5 +29,5 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
     assert rows["ER"][-2:] == [(55.0, 55.0), (pytest.approx(math.log(55 / 44)),) * 2]
     start = rows["Start model, untouched"]
     assert (start[0], start[3], start[-2:]) == ((pytest.approx(40.0),), (2.0,), [(44.0,), ()])
-    data.runs[0].line["config"]["model"]["start"] = "other"
+    data.runs[0].line.config["model"]["start"] = "other"
     assert list(data.starts("demo")) == ["Start model other", "Start model base"]

@@ -16,6 +16,7 @@ from benchmark.locks import LeaseLost
 from benchmark.store import Store
 from tests.support import synthetic
 from tests.support.job_lines import STARTED, ask, write_job
+from tests.support.record_lines import read_lines
 from tests.support.slurm_lab import Lab
 
 
@@ -31,7 +32,7 @@ def test_short_memory_is_said(lab: Lab, unit: str, capsys) -> None:
     config = lab.config("ER")
     synthetic.write_as(lab.runs, config, ["first", "second"], finished=2)
     path = Store(lab.runs).stage("second") / "records.jsonl"
-    [*lines, done] = records.read(path)
+    [*lines, done] = read_lines(path)
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**done, "micro_batch_size": 2}]))
     assert lab.call("status") == 0
     [note] = [line for line in capsys.readouterr().out.splitlines() if "memory held" in line]

@@ -16,7 +16,7 @@ from scipy import stats
 
 from analysis.study import Study
 from benchmark.jobs import study
-from benchmark.records import load_runs
+from benchmark.store import load_runs
 
 ROOT = Path(__file__).parent.parent
 STUDY = ROOT / "results" / "when_growing_pays"

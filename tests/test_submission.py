@@ -22,6 +22,7 @@ from benchmark.jobs.slurm.bundle import bundled
 from benchmark.settings.slurm_settings import Slurm
 from tests.support.fake_slurm import FakeSlurm, after
 from tests.support.malformed import SECRET, SECRETS
+from tests.support.record_lines import append_line, read_lines
 from tests.support.slurm_lab import Lab, write_task, write_texts
 
 SEEDS = ",".join(map(str, range(30)))
@@ -84,7 +85,7 @@ def test_asking_for_many_runs_looks_once(lab: Lab, tmp_path, monkeypatch, capsys
         ] += 1
         return stat(path, **how)
 
-    monkeypatch.setattr(records, "read", lambda path: asked.update(["read"]) or read(path))
+    monkeypatch.setattr(records, "read", lambda path, lines: asked.update(["read"]) or read(path, lines))
     monkeypatch.setattr(os, "stat", asked_stat)
     lab.call("status", "--seeds", SEEDS)
     assert "60 runs, 60 waiting" in capsys.readouterr().out
@@ -93,7 +94,7 @@ def test_asking_for_many_runs_looks_once(lab: Lab, tmp_path, monkeypatch, capsys
     lab.submit("--seeds", SEEDS, "--dry-run")
     assert "To train: 0 of 60 runs" in capsys.readouterr().out
     assert (asked["read"], asked["suites"], asked["stages"]) == (0, 2 * 92, 0), "for states, and for what to submit"
-    records.append(lab.jobs()[5].file, {"kind": "started", "node": "n1", "gpus": None, "restarts": 0})
+    append_line(lab.jobs()[5].file, {"kind": "started", "node": "n1", "gpus": None, "restarts": 0})
     asked.clear()
     lab.call("status", "--seeds", SEEDS)
     assert asked["read"] == 1
@@ -325,7 +326,7 @@ def test_a_report_waits_for_rows_of_any_name(lab: Lab, tmp_path, monkeypatch) ->
     lab.write('{ name = "data", method = "er" }', '{ name = "report", method = "naive" }')
     assert lab.submit() == 0
     [report] = [job.file for job in lab.jobs() if job.name == "tiny:report"]
-    assert {job.id for job in lab.jobs() if job.run} <= set(records.read(report)[0]["after"])
+    assert {job.id for job in lab.jobs() if job.run} <= set(read_lines(report)[0]["after"])
 
 
 def test_ids_go_to_slurm_in_bounded_pieces(monkeypatch) -> None:

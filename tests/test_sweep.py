@@ -12,11 +12,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 import methods
-from benchmark.jobs.known_stages import finished as stage_of
+from benchmark import records
+from benchmark.jobs.known_stages import finished as stage_that_is_done
 from benchmark.jobs.local.board import Board, table
 from benchmark.jobs.states import FinishedStage, RunState, Scored, Trained
 from benchmark.jobs.status import table as status_table
@@ -28,6 +30,7 @@ from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from run_all import main
 from tests.support import tiny_suite
+from tests.support.stage_lines import DONE, STAGE, evaluation
 
 # four runs of two stages: the first is shared by Naive and ER
 KEYS = {"Naive": ("m1", "n2"), "ER": ("m1", "e2"), "ELLE": ("g1", "g2"), "PNN": ("p1", "p2")}
@@ -95,17 +98,28 @@ def test_a_night_between_stop_and_start_is_no_time_that_training_takes() -> None
     """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s, 9 s
     more than was charged; 30 steps are left of two seconds each. A clock that was set back meanwhile tells of no less
     than was charged, where `status` said "about -24:00:09 left"."""
-    last: dict[str, Any] = {
-        "stage": {"time": 100.0, "phases": [{"share": 1.0}]},
-        "resumed": {"time": 3700.0, "charged": {"seconds": 2.0}},
-        "evaluation": {"perplexity": {"python": 50.0}},
-        "done": {"time": 3727.0, "charged": {"seconds": 20.0}},
-    }
-    stage = stage_of(last, ["python"])
-    assert seconds_left(states(ER=("running", 0.0, [stage]))) == pytest.approx(30 * 2 + 9)
-    set_back = {**last, "done": {**last["done"], "time": 3727.0 - 86400.0}}
-    assert seconds_left(states(ER=("running", 0.0, [stage_of(set_back, ["python"])]))) == 30 * 2  # not a day ago
-    anew = stage_of({**last, "stage": {**last["stage"], "time": 3707.0}}, ["python"])  # its checkpoint was lost
+
+    def stage_of(begun: float = 1e5 + 100.0, done: float = 1e5 + 3727.0) -> FinishedStage:
+        lines = [
+            {**STAGE, "time": begun, "phases": [{"name": "adapt", "share": 1.0}]},
+            {
+                **evaluation("adapt", 1, 50.0),
+                "time": 1e5 + 3720.0,
+                "perplexity": {"python": 50.0},
+                "bits_per_byte": {"python": 1.0},
+            },
+            {**DONE, "time": done, "charged": {"seconds": 20.0}},
+        ]
+        if begun < 1e5 + 3700.0:
+            lines.insert(
+                1, {"kind": "resumed", "phase": "adapt", "step": 1, "time": 1e5 + 3700.0, "charged": {"seconds": 2.0}}
+            )
+        return stage_that_is_done(msgspec.convert(lines, list[records.LineOfStage]), ["python"])
+
+    assert seconds_left(states(ER=("running", 0.0, [stage_of()]))) == pytest.approx(30 * 2 + 9)
+    set_back = stage_of(done=1e5 + 3727.0 - 86400.0)
+    assert seconds_left(states(ER=("running", 0.0, [set_back]))) == 30 * 2  # not a day ago
+    anew = stage_of(begun=1e5 + 3707.0)  # its checkpoint was lost
     assert (anew.wall, anew.seconds, anew.before) == (20.0, 20.0, 0.0)
 
 

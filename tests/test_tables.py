@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import paper_tables
 from analysis.study import Study, end
@@ -24,8 +25,9 @@ from analysis.tables import (
     to_latex,
     to_markdown,
 )
-from benchmark.records import load_runs
+from benchmark.records import CoreShare, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
+from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program
@@ -37,8 +39,8 @@ def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]
     ap, ap_plus = [], []
     for run in runs:
         if run.row == row:
-            last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
-            names = [domain["name"] for domain in run.domains[: stage + 1]]
+            last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
+            names = [domain.name for domain in run.domains[: stage + 1]]
             ap.append(np.prod([last[stage][name] for name in names]) ** (1 / (stage + 1)))
             rises = [last[stage][name] - last[i][name] for i, name in enumerate(names[:-1])]
             ap_plus.append(sum(rises) / max(len(rises), 1))
@@ -83,7 +85,9 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
     found = study(tmp_path)
     for run in found.runs:
         if run.row == "ER":
-            run.stages[:3] = [[line for line in stage if line["kind"] != "evaluation"] for stage in run.stages[:3]]
+            run.stages[:3] = [
+                [line for line in stage if not isinstance(line, EvaluationLine)] for stage in run.stages[:3]
+            ]
     (block,) = load("main_pretraining").build(found).blocks
     cells = next(row.cells for row in block.rows if row.stub[0] == "ER")
     assert not any(cell.missing for cell in cells)
@@ -132,8 +136,8 @@ def test_unequal_budgets_are_noted(tmp_path, factor, noted):
     """Oracle: charged amounts that differ by more than 2% are unfair, smaller ones are one step at the end."""
 
     def spend(run):
-        spent = run.stages[2][-1]["charged"]
-        run.stages[2][-1] = {**run.stages[2][-1], "charged": {**spent, "seconds": 60 * factor}}
+        spent = run.stages[2][-1].charged
+        run.stages[2][-1] = structs.replace(run.stages[2][-1], charged={**spent, "seconds": 60 * factor})
 
     notes = notes_of(tmp_path, spend)
     assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes) == noted
@@ -144,9 +148,10 @@ def test_unequal_hardware_and_failures_are_noted(tmp_path):
 
     def move(run):
         header = run.stages[1][0]
-        machine = {**header["provenance"]["hardware"], "cpu": "Other CPU"}
-        run.stages[1][0] = {**header, "provenance": {**header["provenance"], "hardware": machine}}
-        run.failure = {"stage": 1, "error": "loss is not finite"}
+        machine = structs.replace(header.provenance.hardware, cpu="Other CPU")
+        provenance = structs.replace(header.provenance, hardware=machine)
+        run.stages[1][0] = structs.replace(header, provenance=provenance)
+        run.failure = FailedLine(stage=1, error="loss is not finite")
 
     assert notes_of(tmp_path / "equal", lambda run: None) == ["† One seed: how much another would differ is not known."]
     notes = notes_of(tmp_path / "moved", move)
@@ -160,7 +165,8 @@ def test_contended_stages_are_noted(tmp_path, table, share, noted):
     """Oracle: less than 95% of its cores slows a stage; a null, or an older record, does not say."""
 
     def crowd(run):
-        run.stages[2][-1] = {**run.stages[2][-1], "cores": {"wall": 9.0, "cpu": 9.0, "others": 1.0, "share": share}}
+        cores = CoreShare(wall=9.0, cpu=9.0, others=1.0, share=share)
+        run.stages[2][-1] = structs.replace(run.stages[2][-1], cores=cores)
 
     text = "Other programs took cores, so wall times do not compare: ER, seed 0, in stage Rev (94%)."
     assert (text in notes_of(tmp_path, crowd, table)) == noted
@@ -170,7 +176,7 @@ def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -
     """Every fine-tuning seed of every pre-training seed, in percent, from the score files."""
     runs = [run for run in data.runs if run.row == row]
     lines = [line for run in runs for line in run.scores[stage]]
-    return [100 * line["test"] for line in lines if (line["domain"], line["prompt"]) == (domain, prompt)]
+    return [100 * line.test for line in lines if (line.domain, line.prompt) == (domain, prompt)]
 
 
 def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
@@ -210,7 +216,7 @@ def test_an_average_with_a_missing_task_is_missing(tmp_path):
     data = study(tmp_path, seeds=1)
     for run in data.runs:
         if run.row == "ER":
-            run.scores[4] = [line for line in run.scores[4] if line["domain"] != "cs"]
+            run.scores[4] = [line for line in run.scores[4] if line.domain != "cs"]
     (block,) = load("main_downstream").build(data).blocks
     (row,) = (row for row in block.rows if row.stub[0] == "ER")
     assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
@@ -235,17 +241,17 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
     data = study(tmp_path, seeds=1)
     for one in data.runs:
-        one.line["probes"] = [{"name": "wiki", "title": "Wiki"}]
-        for line in (line for lines in one.stages for line in lines if line["kind"] == "evaluation"):
-            line["perplexity"]["wiki"] = 55.0
-            line["bits_per_byte"] = {name: math.log2(value or 1.0) / 4 for name, value in line["perplexity"].items()}
+        one.line.probes = [Titled("wiki", "Wiki")]
+        for line in (line for lines in one.stages for line in lines if isinstance(line, EvaluationLine)):
+            line.perplexity["wiki"] = 55.0
+            line.bits_per_byte = {name: math.log2(value or 1.0) / 4 for name, value in line.perplexity.items()}
     table = load("lifelong_metrics").build(data)
     (block,) = table.blocks
     columns = ["ap", "plus", "log", "bits", "forward", "mean", "s", "t", "probe"]
     rows = {row.stub[0]: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
-    last = [[line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"] for lines in run.stages]
-    names = [domain["name"] for domain in run.domains]
+    last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
+    names = [domain.name for domain in run.domains]
     log_rise = np.mean([np.log(last[4][name] / last[i][name]) for i, name in enumerate(names[:4])])
     forward = np.mean([np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])])
     assert rows["ER"]["log"].mean == pytest.approx(log_rise)
@@ -255,7 +261,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     [note] = (note for note in load("main_pretraining").build(data).notes if "Probe" in note)
     assert note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ")
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
-    assert rows["ER"]["s"].mean == pytest.approx(end(run.stages[4])["charged"]["seconds"])
+    assert rows["ER"]["s"].mean == pytest.approx(end(run.stages[4]).charged["seconds"])
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)
@@ -269,7 +275,7 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
     (block,) = load("lifelong_metrics").build(data).blocks
     run = next(run for run in data.runs if run.row == "Naive")
     for stage in run.stages[:-1]:
-        stage[:] = [line for line in stage if line["kind"] != "evaluation"]
+        stage[:] = [line for line in stage if not isinstance(line, EvaluationLine)]
     (other,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
     whole, late = (next(row.cells for row in one.rows if row.stub[0] == "Naive") for one in (block, other))
     assert late[0].mean == whole[0].mean and late[4].values == ()

@@ -14,7 +14,6 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 
-from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.downstream import examples
@@ -22,6 +21,7 @@ from benchmark.downstream.tasks import baselines, check, metric, record_baseline
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
+from tests.support.record_lines import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")
@@ -226,10 +226,10 @@ def test_baselines_need_no_model(tmp_path):
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
     majority, words = baselines(task_of(tmp_path, metric="macro_f1"), data)
     assert (majority["name"], words["name"]) == ("majority", "bag of words")
-    assert majority["test"] == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
-    assert words["test"] == 1.0
+    assert majority.test == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
+    assert words.test == 1.0
     noise = load(task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path)
-    assert 0.35 < baselines(task_of(tmp_path, metric="accuracy"), noise)[1]["test"] < 0.65  # 3 sigma
+    assert 0.35 < baselines(task_of(tmp_path, metric="accuracy"), noise)[1].test < 0.65  # 3 sigma
 
 
 def test_baselines_are_recorded_once_for_each_content(tmp_path):
@@ -238,13 +238,13 @@ def test_baselines_are_recorded_once_for_each_content(tmp_path):
     data = load(task, tmp_path)
     record_baselines([(task, data)], path)
     record_baselines([(task, data)], path)
-    first, second = records.read(path)
+    first, second = read_lines(path)
     path.write_text(json.dumps(first) + "\n")
     record_baselines([(task, data)], path)
-    assert [line["name"] for line in records.read(path)] == [first["name"], second["name"]]
+    assert [line["name"] for line in read_lines(path)] == [first["name"], second["name"]]
     changed = load(task_of(tmp_path, [*GOOD, row("new", "x")]), tmp_path)
     record_baselines([(task, changed)], path)
-    assert Counter(line["task_key"] for line in records.read(path)) == {data.key: 2, changed.key: 2}
+    assert Counter(line["task_key"] for line in read_lines(path)) == {data.key: 2, changed.key: 2}
 
 
 def test_a_score_is_known_by_what_it_depends_on(tmp_path):

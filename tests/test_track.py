@@ -14,7 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.instruments.track import TensorBoard, TrackerError, open_tracker, points, track
-from benchmark.records import load_runs
+from benchmark.store import load_runs
 from run_all import main
 from tests.support import synthetic
 

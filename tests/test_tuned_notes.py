@@ -4,9 +4,8 @@ import paper_tables
 from analysis.notes import tuned
 from analysis.scorecard import scorecard
 from analysis.study import Study
-from benchmark.records import load_runs
-from benchmark.run_description import TunedRecord
 from benchmark.settings.suite import Tuned
+from benchmark.store import load_runs
 from tests.support import synthetic
 
 
@@ -15,10 +14,10 @@ def test_notes_say_how_options_were_chosen(tmp_path):
     runs = load_runs(tmp_path, "demo")
     assert tuned(runs) == []
     assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.catalogue()).notes
-    way = TunedRecord(configurations=5, spent=60.0, unit="seconds")
+    way = {"configurations": 5, "spent": 60.0, "unit": "seconds"}
     assert way == Tuned(**way).model_dump()
     for run in runs:
-        run.line["config"]["tuned"] = way
+        run.line.config["tuned"] = way
     [note] = tuned(runs)
     assert note == "Options are tuned: the best of 5 configurations, whose search comes on top of the budget."
     notes = scorecard(Study("demo", runs), paper_tables.catalogue()).notes

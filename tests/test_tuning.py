@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import methods
-from benchmark import records
 from benchmark.jobs import tuning
+from benchmark.records import EvaluationLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Suite, Tuned
+from benchmark.store import load_runs
 from benchmark.training.keys import check_memory_shares
 from run_all import main
 from tests.support import tiny_suite
@@ -103,9 +104,9 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
     assert main(tune) == 0
     trials = {row.name: row for row in load_suite("tiny-tune").rows}
     judged: dict[str, list[tuple[float, str]]] = {}
-    for run in records.load_runs(Path("runs"), "tiny-tune"):
-        last = [line["perplexity"] for line in run.stages[-1] if line["kind"] == "evaluation"][-1]
-        ap = math.exp(sum(math.log(last[domain["name"]] or 0.0) for domain in run.domains) / 2)
+    for run in load_runs(Path("runs"), "tiny-tune"):
+        last = [line.perplexity for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1]
+        ap = math.exp(sum(math.log(last[domain.name] or 0.0) for domain in run.domains) / 2)
         judged.setdefault(run.row.rpartition(" ")[0], []).append((ap, run.row))
     tuned = load_suite("tiny-tuned")
     assert [row.name for row in tuned.rows] == list(judged)

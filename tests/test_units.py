@@ -12,16 +12,16 @@ import methods
 import run_all
 from analysis import figures
 from analysis.study import Study
-from benchmark import records
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
-from benchmark.records import RunRecords
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, recorded
+from benchmark.store import RunRecords, load_runs
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.idles import Idles
+from tests.support.record_lines import read_lines
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write
@@ -54,7 +54,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     assert {axis.get_xlabel() for axis in drawn[0].axes} == {"Training rows (linear)"}
     [table] = (tmp_path / "report").glob("*/tiny/units.md")
     assert "Training rows" in table.read_text()
-    for run in records.load_runs(tmp_path / "runs", "tiny"):
+    for run in load_runs(tmp_path / "runs", "tiny"):
         charged = [line["charged"] for stage in run.stages for line in stage if line["kind"] == "done"]
         assert [(spent["steps"], spent["rows"]) for spent in charged] == [(4, 40), (4, 40)]
 
@@ -147,7 +147,7 @@ def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
         budget["reference"] = str(tmp_path / "times.json")
     run = lab.run(config.model_copy(update={"budget": Budget.model_validate(budget)}), unit)
     run.train(last_stage=0)
-    lines = records.read(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     for line in (line for line in lines if line["kind"] in ("evaluation", "done")):
         charged = line["charged"]
         assert charged["flops"] == charged["steps"] * flops and charged["tokens"] == charged["steps"] * rows * text

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoTokenizer
@@ -29,7 +30,7 @@ from benchmark.errors import UserError
 from benchmark.files import whole_folder
 from benchmark.locks import Lease
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
-from benchmark.record_lines import Score
+from benchmark.records import ScoreLine, UnscoredLine, of_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
@@ -161,7 +162,7 @@ def score(
     seed: int,
     settings: Finetuning,
     save_to: Path | None = None,
-) -> Score:
+) -> ScoreLine:
     """Fine-tune once and score.
 
     `save_to`: also write the fine-tuned model and its tokenizer there, for AutoModelForSequenceClassification; its
@@ -191,8 +192,7 @@ def score(
         )
     if save_to is not None:
         _save(checkpoint, trainer.model, save_to)
-    result = Score(
-        kind="score",
+    result = ScoreLine(
         task=task.name,
         task_key=data.key,
         domain=task.domain,
@@ -208,10 +208,10 @@ def score(
         seconds=round(time.monotonic() - began, 3),
     )
     if settings.forward_tokens != columns:
-        result["forward_tokens"] = settings.forward_tokens
+        result.forward_tokens = settings.forward_tokens
     if prompt == "picked":
         right = checkpoint.domains.index(task.domain)
-        result["picked_right"] = float(np.mean([domain == right for domain in domains["test"]]))
+        result.picked_right = float(np.mean([domain == right for domain in domains["test"]]))
     return result
 
 
@@ -244,7 +244,7 @@ def missing(
     path: Path,
 ) -> list[MissingScore]:
     """The cells of the grid that the records in `path` lack."""
-    done = {line["key"] for line in records.read(path) if line["kind"] == "score"} if path.exists() else set()
+    done = {line.key for line in of_kind(records.read(path, records.SCORES), ScoreLine)}
     cells = [
         MissingScore(score_key(stage_key, task, data, settings, prompt, seed), task, data, prompt, seed)
         for task, data in tasks
@@ -261,7 +261,7 @@ def score_all(
     settings: Finetuning,
     path: Path,
     final: bool = True,
-    progress: Callable[[Score, int], None] = lambda found, left: None,
+    progress: Callable[[ScoreLine, int], None] = lambda found, left: None,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
@@ -280,7 +280,6 @@ def score_all(
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
-            named = {"key": cell.key, "stage_key": stage_key}
             try:
                 found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
             except (UserError, Stopped):
@@ -290,12 +289,19 @@ def score_all(
                     error if isinstance(error, NotScored) else NotScored(f"task {cell.task.name!r}: {error!r:.500}")
                 )
                 lease.check()
-                which = {"task": cell.task.name, "prompt": cell.prompt, "seed": cell.seed, **named}
-                told = {"error": str(lost[-1]), "traceback": traceback.format_exc()}
-                records.append(path, {"kind": "unscored", **which, **told})
+                line = UnscoredLine(
+                    key=cell.key,
+                    stage_key=stage_key,
+                    task=cell.task.name,
+                    prompt=cell.prompt,
+                    seed=cell.seed,
+                    error=str(lost[-1]),
+                    traceback=traceback.format_exc(),
+                )
+                records.append(path, line)
                 continue
             lease.check()
-            records.append(path, {**found, **named})
+            records.append(path, structs.replace(found, key=cell.key, stage_key=stage_key))
             progress(found, len(cells) - number)
     if lost:
         raise lost[0]

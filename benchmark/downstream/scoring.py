@@ -21,10 +21,10 @@ from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models import load_evaluated
 from benchmark.models.devices import accelerators
-from benchmark.record_lines import Score
+from benchmark.records import EvaluationLine, ScoreLine
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
-from benchmark.store import Store, recorded_stages
+from benchmark.store import Store
 from benchmark.training.progress import IN_PROGRESS, ProgressLine
 from benchmark.training.run import stream_of
 
@@ -131,8 +131,8 @@ def score_stage(
         return f"nothing to score after {place}"
     folder, final = store.stage(key) / "model", index == len(config.domains) - 1
 
-    def say(found: Score, left: int) -> None:
-        score = f"{found['task']}, prompt {found['prompt']}, seed {found['seed']}: {found['test']:.1%}"
+    def say(found: ScoreLine, left: int) -> None:
+        score = f"{found.task}, prompt {found.prompt}, seed {found.seed}: {found.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
     load_evaluated(store.stage(key))  # which holds it against its record
@@ -148,8 +148,12 @@ def score_stage(
 def _means(store: Store, key: str, tasks: Sequence[tuple[Task, TaskData]], suite: Suite, checkpoint: SavedModel) -> str:
     """The mean test score of each task over its seeds, with the prompt that comes first."""
     [prompt, *_] = checkpoint.prompts(suite.finetuning.prompts)
-    lines = [line for line in records.read(_scores(store, key)) if line["kind"] == "score" and line["prompt"] == prompt]
-    found = {task.name: [line["test"] for line in lines if line["task"] == task.name] for task, _ in tasks}
+    lines = [
+        line
+        for line in records.read(_scores(store, key), records.SCORES)
+        if isinstance(line, ScoreLine) and line.prompt == prompt
+    ]
+    found = {task.name: [line.test for line in lines if line.task == task.name] for task, _ in tasks}
     return ", ".join(f"{task} {statistics.fmean(tests):.1%}" for task, tests in found.items() if tests)
 
 
@@ -157,7 +161,7 @@ def _to_score(
     suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
 ) -> str | None:
     """The key of a run's stage if it has a trained model that lacks scores."""
-    keys = recorded_stages(config, store)
+    keys = store.recorded_stages(config)
     if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
         return None
     checkpoint = SavedModel(store.stage(keys[index]) / "model", index == len(config.domains) - 1)
@@ -172,4 +176,4 @@ def _scores(store: Store, key: str) -> Path:
 
 def _trains(stage: Path) -> bool:
     """Whether the stage has a trained model; a method may leave early stages out."""
-    return any(line["kind"] == "evaluation" for line in records.read(stage / "records.jsonl"))
+    return any(isinstance(line, EvaluationLine) for line in records.read_stage(stage / "records.jsonl"))

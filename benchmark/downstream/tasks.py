@@ -16,7 +16,7 @@ from typing import Any
 from benchmark import records
 from benchmark.data.documents import DataError
 from benchmark.locks import Lease
-from benchmark.record_lines import Baseline
+from benchmark.records import BaselineLine, of_kind
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain, RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Finetuning, Prompt, Split, Task
@@ -157,7 +157,7 @@ SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
 
 
-def baselines(task: Task, data: TaskData) -> list[Baseline]:
+def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
     """Records of what needs no pre-training: the majority class, and logistic regression on word counts.
 
     The latter sees whole texts, a model only what fits into its rows; its strength C is the best on dev of 0.01 to 10.
@@ -165,8 +165,7 @@ def baselines(task: Task, data: TaskData) -> list[Baseline]:
     majority = Counter(data.targets("train")).most_common(1)[0][0]
     predictions = dict(zip(BASELINES, ([majority] * len(data.test), _bag_of_words(task, data)), strict=True))
     return [
-        Baseline(
-            kind="baseline",
+        BaselineLine(
             task=task.name,
             domain=task.domain,
             task_key=data.key,
@@ -184,12 +183,12 @@ def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None
     """Append the records of baselines that `path` lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
-        lines = records.read(path) if path.exists() else []
-        known = {(line["task"], line["metric"], line.get("task_key"), line["name"]) for line in lines}
+        lines = of_kind(records.read(path, records.SCORES), BaselineLine)
+        known = {(line.task, line.metric, line.task_key, line.name) for line in lines}
         for task, data in tasks:
             lacks = [name for name in BASELINES if (task.name, task.metric, data.key, name) not in known]
             for record in baselines(task, data) if lacks else ():
-                if record["name"] in lacks:  # a kill may have come between two of them
+                if record.name in lacks:  # a kill may have come between two of them
                     records.append(path, record)
 
 

@@ -14,9 +14,11 @@ import torch
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from msgspec import structs
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
@@ -29,10 +31,10 @@ from benchmark.models.export import plain_model
 from benchmark.models.growth import Mode, grow
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import configuration, load_network
-from benchmark.record_lines import GrowthRecord
+from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
-from benchmark.store import Store, run_line
+from benchmark.store import Store, read_run
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
@@ -220,10 +222,10 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
 
 def _model_folder(stage: Path) -> Path:
     if stage.is_file():
-        run = run_line(stage)
-        if run is None or not run["stages"]:
+        run = records.last(read_run(stage), records.RunLine)
+        if run is None or not run.stages:
             raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
-        stage = Store(stage.absolute().parents[2]).stage(run["stages"][-1])
+        stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])
     return stage / "model" if (stage / "model").is_dir() else stage
 
 
@@ -291,7 +293,7 @@ class GrownCheckpoint:
         nearness = {"max_logit_difference": self.max_logit_difference}
         if self.perplexity:
             nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity
-        return {**self.growth, **nearness}
+        return {**structs.asdict(self.growth), **nearness}
 
 
 def grow_checkpoint(

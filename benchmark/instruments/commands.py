@@ -82,7 +82,7 @@ def grow(options: argparse.Namespace) -> int:
     )
     print(_lines(grown.flat()))
     size_of = f"{options.layers} layers of width {options.width}"
-    print(f"wrote {options.out}: {size_of}, {grown.growth['case']}; transformers loads it", file=sys.stderr)
+    print(f"wrote {options.out}: {size_of}, {grown.growth.case}; transformers loads it", file=sys.stderr)
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(
         f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it "

@@ -29,6 +29,7 @@ from benchmark.instruments.speed import stages
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab, Weights, place_in
 from benchmark.instruments.unchanged import unchanged
 from benchmark.models import load
+from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings import names as setting_names
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget
@@ -96,15 +97,15 @@ def budget_is_kept_to_one_step(lab: Lab) -> None:
     run = lab.run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = records.read_stage(run.store.stage(key) / "records.jsonl")
-        start = next(line for line in lines if line["kind"] == "stage")
-        done = next(line for line in lines if line["kind"] == "done")
-        assert [phase["name"] for phase in done["phases"]] == [phase["name"] for phase in start["phases"]]
+        start = next(line for line in lines if isinstance(line, StageLine))
+        done = next(line for line in lines if isinstance(line, DoneLine))
+        assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         may = spent = 0.0
-        for phase, took in zip(start["phases"], done["phases"], strict=True):
-            may += phase["share"] * start["budget"]["amount"]
+        for phase, took in zip(start.phases, done.phases, strict=True):
+            may += phase["share"] * start.budget.amount
             spent += took["steps"]
             assert took["steps"] >= 1 and may - 1e-6 <= spent < may + 1 + 1e-6, (
-                f"stage {start['index']}: {spent:g} steps after phase {phase['name']}, which may end at {may:g}"
+                f"stage {start.index}: {spent:g} steps after phase {phase['name']}, which may end at {may:g}"
             )
 
 
@@ -113,7 +114,7 @@ def trains_under_every_budget(lab: Lab) -> None:
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
     lines = records.read_stage(run.store.stage(run.keys[-1]) / "records.jsonl")
-    [flops] = [line["charged"]["flops"] for line in lines if line["kind"] == "done"]
+    [flops] = [line.charged["flops"] for line in lines if isinstance(line, DoneLine)]
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * flops)):
         config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         for index, stage in enumerate(lab.weights(config, f"{unit}-{amount:g}")):
@@ -177,8 +178,8 @@ def bf16_is_finite(lab: Lab) -> None:
     weights = lab.weights(config, "bf16")
     assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
     run = lab.run(config, "bf16")
-    lines = [line for key in run.keys for line in records.read(run.store.stage(key) / "records.jsonl")]
-    values = [v for line in lines if line["kind"] == "evaluation" for v in line["perplexity"].values()]
+    lines = [line for key in run.keys for line in records.read_stage(run.store.stage(key) / "records.jsonl")]
+    values = [v for line in lines if isinstance(line, EvaluationLine) for v in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
 
@@ -196,10 +197,10 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
     run = lab.run(lab.config(), "undisturbed-gpt")
     for key in run.keys:
         lines = records.read_stage(run.store.stage(key) / "records.jsonl")
-        evaluations = [line for line in lines if line["kind"] == "evaluation" and line["fraction"] == 1]
+        evaluations = [line for line in lines if isinstance(line, EvaluationLine) and line.fraction == 1]
         if evaluations:
             loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
-            for domain, value in evaluations[-1]["perplexity"].items():
+            for domain, value in evaluations[-1].perplexity.items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
                     f"{domain}: {value} recorded, {loaded[domain]} loaded: a model must be "
                     "saved with all that it computes with, so give it what its class saves"
@@ -365,9 +366,9 @@ def _phases_of(lab: Lab) -> list[tuple[str, int]]:
     """The name and steps of every phase of the undisturbed run, over all stages."""
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
-    lines = [records.read(run.store.stage(key) / "records.jsonl") for key in run.keys]
-    done = [next(line for line in stage if line["kind"] == "done") for stage in lines]
-    return [(phase["name"], phase["steps"]) for line in done for phase in line["phases"]]
+    lines = [records.read_stage(run.store.stage(key) / "records.jsonl") for key in run.keys]
+    done = [next(line for line in stage if isinstance(line, DoneLine)) for stage in lines]
+    return [(phase["name"], phase["steps"]) for line in done for phase in line.phases]
 
 
 def _cumulative(values: Iterator[int]) -> list[int]:

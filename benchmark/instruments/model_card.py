@@ -12,9 +12,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from benchmark import records
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.lora import LoraModel
-from benchmark.record_lines import DoneLine, EvaluationLine, StageLine
-from benchmark.run_description import RunLine
-from benchmark.store import Store, run_line
+from benchmark.records import DoneLine, EvaluationLine, RunLine, StageLine
+from benchmark.store import Store, read_run
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 UNKNOWN = "unknown"
@@ -40,23 +39,24 @@ class ModelHistory:
     def of(cls, stage: Path) -> ModelHistory:
         """What the records around the folder of a stage say; nothing of one that lies elsewhere."""
         store = Store(stage.parent.parent)
-        lines = [run_line(path) for path in sorted(store.root.glob("suites/*/*.jsonl"))]
-        runs = [line for line in lines if line and stage.name in line["stages"]]
+        lines = [records.last(read_run(path), RunLine) for path in sorted(store.root.glob("suites/*/*.jsonl"))]
+        runs = [line for line in lines if line and stage.name in line.stages]
         if not runs or not store.stage_done(stage.name):
             return cls([], [])
-        keys = runs[0]["stages"]
+        keys = runs[0].stages
         return cls(runs, [_trained(store, key) for key in keys[: keys.index(stage.name) + 1]])
 
 
 def _trained(store: Store, key: str) -> TrainedStage:
-    lines: dict[str, Any] = {line["kind"]: line for line in records.read_stage(store.stage(key) / "records.jsonl")}
-    return TrainedStage(lines["stage"], lines.get("evaluation"), lines["done"])
+    lines = store.stage_lines(key)
+    [begin], [end] = records.of_kind(lines, StageLine), records.of_kind(lines, DoneLine)
+    return TrainedStage(begin, records.last(lines, EvaluationLine), end)
 
 
 def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: str | None) -> ModelCard:
     """The card of a model that was exported with the prompt, or the adapters, of `domain`, if any."""
     run = history.runs[0] if history.runs else None
-    titles = {one["name"]: one["title"] for one in (*run["domains"], *run["probes"])} if run else {}
+    titles = {one.name: one.title for one in (*run.domains, *run.probes)} if run else {}
     measured = _measured(history, titles)
     adapted = isinstance(model, LoraModel)
     alike = not (model.prompts or adapted)  # then what was measured in training holds for the exported model, too
@@ -73,7 +73,7 @@ def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: s
         model_name=name,
         library_name="transformers",
         pipeline_tag=task,
-        tags=["lifelong-pre-training", *sorted({one["method"] for one in history.runs})],
+        tags=["lifelong-pre-training", *sorted({one.method for one in history.runs})],
         base_model=start if on_the_hub else None,
         license=license,
         license_name=license_name,
@@ -100,7 +100,7 @@ def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: s
 
 def _start(run: RunLine) -> tuple[str, bool]:
     """What the start model of a run is called, nothing without one, and whether it is on the Hub."""
-    settings: Any = run["config"]
+    settings: Any = run.config
     name, folder = settings["model"].get("start") or "", Path(settings.get("start", {}).get("folder", ""))
     on_the_hub = folder.parent.name == "snapshots"
     return (name if on_the_hub else Path(name).name), on_the_hub
@@ -111,10 +111,9 @@ def _measured(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str
     last = history.stages[-1].last if history.stages else None
     if last is None:
         return []
-    bits = last.get("bits_per_byte", {})
     return [
-        {"name": name, "title": titles.get(name, name), "perplexity": value, "bits_per_byte": bits.get(name)}
-        for name, value in last["perplexity"].items()
+        {"name": name, "title": titles.get(name, name), "perplexity": value, "bits_per_byte": last.bits_per_byte[name]}
+        for name, value in last.perplexity.items()
     ]
 
 
@@ -122,8 +121,8 @@ def _texts(history: ModelHistory, titles: Mapping[str, str]) -> list[dict[str, A
     """What each domain that the model has seen is made of."""
     found = []
     for stage in history.stages:
-        name = stage.begin["domain"]
-        info: dict[str, Any] = dict(stage.begin["data"][name])
+        name = stage.begin.domain
+        info: dict[str, Any] = dict(stage.begin.data[name])
         licenses, packages = info.get("licenses", {}), info.get("versions", {})
         known = sorted(set(licenses.values())) if packages and licenses.keys() == packages.keys() else []
         license = " AND ".join(known) or UNKNOWN

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load_evaluated
 from benchmark.models.devices import own_device
-from benchmark.record_lines import GrowthRecord, LineOfStage
+from benchmark.records import DoneLine, EvaluationLine, GrowthRecord, LineOfMeasures, LineOfStage
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig
-from benchmark.store import Store, recorded_stages
+from benchmark.store import Store
 from benchmark.training.learner import Batch
 from benchmark.training.run import stream_of
 from benchmark.training.stream import Stream
@@ -33,7 +35,7 @@ class RunModels:
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config, self.store = config, store
         self.keys: list[str] = []
-        for key in recorded_stages(config, store):
+        for key in store.recorded_stages(config):
             if not store.stage_done(key):
                 break
             self.keys.append(key)
@@ -56,11 +58,11 @@ class RunModels:
 
     def untrained(self, last: int) -> list[int]:
         """The stages up to `last` without a trained model; a method may leave early stages out."""
-        return [i for i in range(last + 1) if not any(line["kind"] == "evaluation" for line in self._stage(i))]
+        return [i for i in range(last + 1) if not any(isinstance(line, EvaluationLine) for line in self._stage(i))]
 
     def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        return next(line["growth"] for line in reversed(self._stage(index)) if line["kind"] == "done")
+        return next(line.growth for line in reversed(self._stage(index)) if isinstance(line, DoneLine))
 
     def _stage(self, index: int) -> list[LineOfStage]:
         return records.read_stage(self.store.stage(self.keys[index]) / "records.jsonl")
@@ -80,7 +82,7 @@ def record(
     store: Store,
     kind: str,
     settings: Mapping[str, int],
-    compute: Callable[[RunModels, int], Mapping[str, object]],
+    compute: Callable[[RunModels, int], LineOfMeasures],
     first: int = 0,
 ) -> None:
     """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
@@ -94,7 +96,7 @@ def record(
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:
-            if path.exists() and any(line["key"] == key for line in records.read(path)):
+            if any(line.key == key for line in records.read(path, records.MEASURES)):
                 continue
             if not said:
                 print(
@@ -104,7 +106,7 @@ def record(
             domain = config.domains[index].name
             found = compute(models, index)
             lease.check()
-            records.append(path, {"kind": kind, "key": key, "stage_key": stage_key, "domain": domain, **found})
+            records.append(path, structs.replace(found, key=key, stage_key=stage_key, domain=domain))
 
 
 def path_of(store: Store, stage_key: str) -> Path:

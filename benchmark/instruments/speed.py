@@ -26,7 +26,7 @@ import torch
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.models import LanguageModel
 from benchmark.models.devices import precision_of
-from benchmark.record_lines import Hardware
+from benchmark.records import Hardware
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.settings.units import Work
@@ -336,8 +336,7 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
             f"{over.measured:8.2f}  {over.predicted:8.2f}  {off} {mark}  {parts}"
         )
     lines.append(
-        f"{precision} on {machine['device']} ({machine['cpu']}, {machine['threads']} threads, "
-        f"{machine['count']} processes)"
+        f"{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)"
     )
     lines.append(
         "of peak: of what a large matrix product reaches, in turns; batches ... loop: shares of the time; ahead: of "

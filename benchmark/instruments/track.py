@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from benchmark.errors import UserError
 from benchmark.files import naming, read_bytes, write_json
-from benchmark.records import RunRecords, load_runs
+from benchmark.records import DoneLine, EvaluationLine
+from benchmark.store import RunRecords, load_runs
 
 SECONDS = 10.0  # between two looks at records
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
@@ -63,7 +64,7 @@ class Service:
 
     def __init__(self, module: Any, suite: str, run: RunRecords, **more: Any) -> None:
         self._module = module
-        config = {"row": run.row, "method": run.line["method"], "seed": run.seed, "options": run.line["options"]}
+        config = {"row": run.row, "method": run.line.method, "seed": run.seed, "options": run.line.options}
         self._opened = module.init(project=suite, name=run.id, config=config, resume="allow", **more)
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None:
@@ -151,20 +152,24 @@ def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, f
     steps = 0.0
     for index, stage in enumerate(run.stages):
         for line in stage:
-            if line["kind"] == "evaluation":
-                spent = line["charged"]["steps"]
+            if isinstance(line, EvaluationLine):
+                spent = line.charged["steps"]
                 values = {"stage": float(index + 1), **_values(line, run, index)}
-                yield (index, spent), round(steps + spent), line["time"], values
-            elif line["kind"] == "done":
-                steps += line["charged"]["steps"]
+                yield (index, spent), round(steps + spent), line.time, values
+            elif isinstance(line, DoneLine):
+                steps += line.charged["steps"]
 
 
-def _values(line: Mapping[str, Any], run: RunRecords, stage: int) -> dict[str, float]:
-    perplexity = {name: math.inf if value is None else value for name, value in line["perplexity"].items()}
-    met = [math.log(perplexity[domain["name"]]) for domain in run.domains[: stage + 1]]
-    values = {"AP": math.exp(math.fsum(met) / len(met)), "seconds in the stage": line["charged"]["seconds"]}
+def _values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
+    perplexity = {name: math.inf if value is None else value for name, value in line.perplexity.items()}
+    met = [math.log(perplexity[domain.name]) for domain in run.domains[: stage + 1]]
+    values = {"AP": math.exp(math.fsum(met) / len(met)), "seconds in the stage": line.charged["seconds"]}
     values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
-    return values | {name: line[name] for name in ("loss", "learning_rate", "tokens_per_second") if name in line}
+    return values | {
+        "tokens_per_second": line.tokens_per_second,
+        **({} if line.loss is None else {"loss": line.loss}),
+        **({} if line.learning_rate is None else {"learning_rate": line.learning_rate}),
+    }
 
 
 def follow(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.locks import LeaseLost
+from benchmark.records import FailedLine
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -87,9 +88,9 @@ class TrainRun:
             raise
         except Exception as error:
             if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
-                why = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+                why = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
                 with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
-                    records.append(store.run_file(config), {"kind": "failed", "stage": 0, "rank": 0, **why})
+                    records.append(store.run_file(config), why)
             line.finish(f"failed: {error}")
             raise
         crowded = f"; something ran beside it: {', '.join(found)}" if (found := run.crowded()) else ""

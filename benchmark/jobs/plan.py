@@ -267,7 +267,7 @@ class Plan:
         What the cluster or a user ended is; what failed by its own fault when asked.
         """
         same = [job for job in known if job.key == key]
-        since = records.read(self.store.stage(stage) / "records.jsonl")[-1]["time"] if same else 0.0
+        since = records.read(self.store.stage_file(stage), records.STAGE)[-1].time if same else 0.0
         over = ("done",) if self.options.retry_failed else ("done", "failed")
         return any(job.state in over and job.history.last_seen > since for job in same)
 

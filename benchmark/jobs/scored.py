@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from benchmark import records
 from benchmark.downstream.tasks import scored_stages
 from benchmark.errors import shown
-from benchmark.files import LARGEST_RECORDS, DamagedFile, is_missing, read_bytes
+from benchmark.files import DamagedFile, read_bytes
 from benchmark.jobs.states import JobState, RunState, Scored
-from benchmark.record_checks import flaw_of_owners
+from benchmark.records import ScoreLine
 from benchmark.settings.base import of_a_row
 from benchmark.settings.suite import Suite
 from benchmark.store import Store
-
-
-class _Line(msgspec.Struct):
-    """What the time left needs of a line of scores: to decode no more is what makes a look at 1,000 runs quick."""
-
-    time: float
-    kind: str
-    stage_key: str | None = None
-    task: str = ""
-    prompt: str = ""
-    seed: int = -1
-    seconds: float = 0.0
-    error: str = ""
 
 
 class _Config(msgspec.Struct):
@@ -38,7 +23,7 @@ class _Config(msgspec.Struct):
     prompts: bool = False
 
 
-_LINE, _CONFIG = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Config)
+_CONFIG = msgspec.json.Decoder(_Config)
 Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
 Known = dict[tuple[str, Wanted], Scored]  # the scores of a model that runs share, by what is asked for
 
@@ -67,18 +52,16 @@ def scored(suite: Suite, run: RunState, store: Store, evaluated: Sequence[bool],
 
 def _of_model(key: str, wanted: Wanted, store: Store, evaluated: bool) -> Scored:
     """The scores of one model that are wanted. Raises RecordsError for a file with those of another."""
-    every = _lines(path := store.scores_of_stage(key))
-    if wrong := flaw_of_owners({one.stage_key for one in every}, key):
-        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
+    lines = store.score_lines(key)
     there: dict[tuple[str, str, int], tuple[float, float]] = {}
     lost: list[tuple[tuple[str, str, int], str]] = []
-    for one in every:
-        if (score := (one.task, one.prompt, one.seed)) not in wanted:
+    for line in lines:
+        if (score := (line.task, line.prompt, line.seed)) not in wanted:
             continue
-        if one.kind == "score":
-            there[score] = one.time, one.seconds
-        elif one.error:
-            lost.append((score, one.error))
+        if isinstance(line, ScoreLine):
+            there[score] = line.time, line.seconds
+        else:
+            lost.append((score, line.error))
     missing = len(wanted) - len(there) if evaluated else 0
     errors = [error for score, error in lost if score not in there] if missing else []
     return Scored(key, missing, tuple(there.values()), shown(errors[-1]) if errors else "")
@@ -97,16 +80,6 @@ def unscored(states: Sequence[RunState], jobs: Iterable[JobState]) -> bool:
     scoring = [job for job in jobs if job.key.startswith("score-") and (job.under_way or job.state == "failed")]
     count = Counter(run for job in scoring for run in job.serves)  # a job scores a model, for all of its runs
     return any(sum(one.missing > 0 for one in state.trained.scored) > count[state.config.id] for state in states)
-
-
-def _lines(path: str) -> list[_Line]:
-    """The lines of a file of scores, none without one. Raises RecordsError as `records.read` does."""
-    try:
-        return _LINE.decode_lines(read_bytes(path, LARGEST_RECORDS))
-    except FileNotFoundError:
-        return [] if is_missing(path) else _lines(path)
-    except (msgspec.MsgspecError, OSError, ValueError, RecursionError):  # a half line, damage, a pipe: `read` knows
-        return msgspec.convert(records.read(Path(path)), list[_Line])
 
 
 def _has_prompts(keys: Sequence[str], store: Store) -> bool:

@@ -13,7 +13,6 @@ import contextlib
 import gzip
 import hashlib
 import io
-import json
 import shlex
 import tarfile
 import tempfile
@@ -28,20 +27,19 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.files import naming, read_bytes, whole_file
 from benchmark.jobs.payloads import RenderReport, TrainRun
-from benchmark.record_lines import DoneLine, Hardware, Provenance, StageLine
-from benchmark.records import RunRecords, crowded, load_runs
+from benchmark.records import DoneLine, EndedLine, Hardware, Provenance, StageLine
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
-from benchmark.store import Store, recorded_stages
+from benchmark.store import RunRecords, Store, crowded, load_runs
 from benchmark.training.method import Build
 from benchmark.training.step_times import machine_of, stage_times, table_of
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
 COMPARED: dict[str, Callable[[Provenance], object]] = {  # what is the same for all stages of a suite that compare
-    "threads": lambda provenance: provenance["threads"],
-    "processes": lambda provenance: provenance["world_size"],
-    "precision": lambda provenance: provenance["precision"],
+    "threads": lambda provenance: provenance.threads,
+    "processes": lambda provenance: provenance.world_size,
+    "precision": lambda provenance: provenance.precision,
 }
 
 
@@ -60,7 +58,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Pa
         held = _members(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
-            if config.seed == seed and records.last(store.run_file(config), "done") is not None:
+            if config.seed == seed and records.of_kind(store.run_lines(config), EndedLine):
                 for path in _files(config, store, held):
                     name = path.relative_to(store.root).as_posix()
                     _refuse_other_weights(name, held, path)
@@ -143,7 +141,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
     with tempfile.TemporaryDirectory() as scratch:
         recorded = unpack(folder, Path(scratch))
         for config in (config for _, configs in suites for config in configs):
-            keys = recorded_stages(config, recorded)
+            keys = recorded.recorded_stages(config)
             if key not in keys:
                 continue
             with join() as alone:
@@ -179,7 +177,7 @@ class EndedStage:
     @property
     def is_timed(self) -> bool:
         """Whether its budget was wall time that a clock measured."""
-        return UNITS[self.start["budget"]["unit"]].is_wall_time
+        return UNITS[self.start.budget.unit].is_wall_time
 
 
 def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords], build: Build) -> Iterator[str]:
@@ -196,7 +194,7 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
                 f"{suite.name}: {run.id} is no run of the suite as it is written there: restore the suite's file, or "
                 "remove the run from the archives"
             )
-        method = build(run.line["method"], run.line["options"])
+        method = build(run.line.method, run.line.options)
         _check_budgets(run, ended[run.id], anew=method.group == "references")
         for index, stage in enumerate(ended[run.id]):
             _check_step_times(wanted[run.id], index, stage)
@@ -212,13 +210,13 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
 
 def hardware(runs: Sequence[RunRecords]) -> str:
     """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
-    lines = (line for run in runs for stage in run.stages for line in stage if line["kind"] == "stage")
-    starts = {line["key"]: line for line in lines}  # of a stage that began anew the last
+    lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, StageLine))
+    starts = {line.key: line for line in lines}  # of a stage that began anew the last
     rows = Counter(
         (
             machine(start),
-            *(str(of(start["provenance"])) for of in COMPARED.values()),
-            start["provenance"]["packages"].get("torch", ""),
+            *(str(of(start.provenance)) for of in COMPARED.values()),
+            start.provenance.packages.get("torch", ""),
         )
         for start in starts.values()
     )
@@ -229,18 +227,18 @@ def hardware(runs: Sequence[RunRecords]) -> str:
 
 def machine(stage: StageLine) -> str:
     """The machine of a stage, in words."""
-    return _named(stage["provenance"]["hardware"])
+    return _named(stage.provenance.hardware)
 
 
 def _named(hardware: Hardware) -> str:
-    return f"{hardware['device']} ({', '.join(filter(None, (hardware['cpu'], hardware.get('instructions'))))})"
+    return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
 def _ended(run: RunRecords) -> list[EndedStage]:
     stages = []
     for index, lines in enumerate(run.stages):
-        done = [line for line in lines if line["kind"] == "done"]
-        start = [line for line in lines if line["kind"] == "stage"]
+        done = [line for line in lines if isinstance(line, DoneLine)]
+        start = [line for line in lines if isinstance(line, StageLine)]
         if not done or not start:
             raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
         stages.append(EndedStage(f"{run.id}, stage {index}", start[-1], done[-1]))
@@ -249,42 +247,42 @@ def _ended(run: RunRecords) -> list[EndedStage]:
 
 def _check_budgets(run: RunRecords, stages: Sequence[EndedStage], anew: bool) -> None:
     """`anew`: whether each stage may take the budget of all stages so far, as that of a reference does."""
-    amount = run.line["config"]["budget"]["amount"]
+    amount = run.line.config["budget"]["amount"]
     amounts = tuple(amount) if isinstance(amount, list) else amount
     given = took = over = 0.0  # a method may spend in a later stage what it left in earlier ones
     for index, stage in enumerate(stages):
         _check_budget(stage, per_stage(amounts, index))
         given += per_stage(amounts, index)
-        took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in stage.start["phases"])
+        took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in stage.start.phases)
         over = max(took - given, over if anew else 0.0)
     if over > 1e-9 * given:
         raise ResultsError(f"{run.id}: its phases take {over:g} more than the budget of its stages")
 
 
 def _check_budget(stage: EndedStage, amount: float) -> None:
-    start, unit, spent = stage.start, stage.start["budget"]["unit"], stage.done["charged"]
-    if start["budget"]["amount"] != amount:
+    start, unit, spent = stage.start, stage.start.budget.unit, stage.done.charged
+    if start.budget.amount != amount:
         raise ResultsError(
-            f"{stage.name}: trained with {start['budget']['amount']:g} {unit}, the suite says {amount:g}"
+            f"{stage.name}: trained with {start.budget.amount:g} {unit}, the suite says {amount:g}"
             ": correct the suite, or train again"
         )
-    step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start["phases"])
+    step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start.phases)
     if spent[unit] > may + 4 * step:  # one step of its dearest phase
         raise ResultsError(
             f"{stage.name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}, more than a step over: train again"
         )
-    if "weights" not in stage.done:
+    if not stage.done.weights:
         raise ResultsError(f"{stage.name}: no hash of its weights, so nobody could repeat it: train it again")
 
 
 def _check_hardware(suite: str, stages: Sequence[EndedStage]) -> None:
     """One precision, number of threads and processes, and kind of device; of wall times one model of CPU, too."""
     timed = [stage for stage in stages if stage.is_timed]
-    _check_same(suite, "device", stages, lambda of: of["hardware"]["device"])
+    _check_same(suite, "device", stages, lambda of: of.hardware.device)
     for what, value in COMPARED.items():
         _check_same(suite, what, stages, value)
-    _check_same(suite, "CPU under wall time", timed, lambda of: of["hardware"]["cpu"])
-    slowed = {stage.start["key"]: f"{stage.name} ({share})" for stage in timed if (share := crowded([stage.done]))}
+    _check_same(suite, "CPU under wall time", timed, lambda of: of.hardware.cpu)
+    slowed = {stage.start.key: f"{stage.name} ({share})" for stage in timed if (share := crowded([stage.done]))}
     if slowed:
         raise ResultsError(
             f"{suite}: other programs took cores under a budget of wall time: {'; '.join(slowed.values())}: "
@@ -295,7 +293,7 @@ def _check_hardware(suite: str, stages: Sequence[EndedStage]) -> None:
 def _check_same(suite: str, what: str, stages: Sequence[EndedStage], value: Callable[[Provenance], object]) -> None:
     first: dict[object, str] = {}
     for stage in stages:
-        first.setdefault(value(stage.start["provenance"]), stage.name)
+        first.setdefault(value(stage.start.provenance), stage.name)
     if len(first) > 1:
         places = "; ".join(f"{used} in {name}" for used, name in first.items())
         raise ResultsError(
@@ -307,10 +305,10 @@ def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
     """Whether reference seconds are steps times those of the suite's table. Raises ConfigError for what it lacks."""
     if (times := stage_times(config, index)) is None:
         return
-    unit, phases = stage.start["budget"]["unit"], stage.done["phases"]
+    unit, phases = stage.start.budget.unit, stage.done.phases
     unknown = {phase["name"] for phase in phases} - times.phases.keys()
     cost = times.set_up + sum(phase["steps"] * times.phases.get(phase["name"], 0.0) for phase in phases)
-    charged = stage.done["charged"][unit]
+    charged = stage.done.charged[unit]
     if unknown or abs(charged - cost) > 1e-6 * cost:
         raise ResultsError(
             f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {table_of(config)}: restore "
@@ -323,7 +321,7 @@ def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
 
 def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[Path]:
     """All that is recorded of a finished run. Raises ResultsError where a stage's records are neither here nor held."""
-    keys = recorded_stages(config, store)
+    keys = store.recorded_stages(config)
     for index, key in enumerate(keys):
         if not store.stage_done(key) and f"stages/{key}/records.jsonl" not in held:
             raise ResultsError(f"{config.id}: its stage {index} did not end: collect finished runs alone")
@@ -348,8 +346,8 @@ def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None
 
 
 def _weights(content: bytes) -> str | None:
-    lines = map(json.loads, reversed(content.splitlines()))
-    return next((line.get("weights") for line in lines if line["kind"] == "done"), None)
+    line = records.STAGE.decode(content.rstrip().splitlines()[-1])
+    return line.weights if isinstance(line, DoneLine) else None
 
 
 def _compare(committed: Path, rendered: Path) -> int:
@@ -378,12 +376,14 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
-def _hash_of(store: Store, key: str) -> str | None:
-    return store.last_of_stage(key, "done").get("done", {}).get("weights")
+def _hash_of(store: Store, key: str) -> str:
+    done = records.last(store.stage_lines(key), DoneLine)
+    return done.weights if done else ""
 
 
 def _trained_on(store: Store, key: str) -> str:
-    return machine(cast(StageLine, store.last_of_stage(key)["stage"]))
+    [begun] = records.of_kind(store.stage_lines(key), StageLine)
+    return machine(begun)
 
 
 def _members(archive: Path) -> dict[str, bytes]:

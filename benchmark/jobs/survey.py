@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
-from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_if_prepared
 from benchmark.jobs import executors
 from benchmark.jobs.known_stages import KnownStage, read_stage
@@ -18,7 +17,7 @@ from benchmark.jobs.stale import Rest, Wants
 from benchmark.jobs.states import JobState, RecordedStage, RunState, Trained
 from benchmark.jobs.wanted import is_wanted
 from benchmark.locks import Lease
-from benchmark.record_checks import flaw_of_run
+from benchmark.records import EndedLine, FailedLine, LineOfRun, RunLine, last, of_kind
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
@@ -114,11 +113,9 @@ class Survey:
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         run, path = config.id, self.store.run_file(config)
-        lines = records.last_of_each(path, "run", "failed", "done") if path.name in self._begun else {}
-        told = lines.get("run")
-        if told and (wrong := flaw_of_run(told, run)):
-            raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
-        recorded: list[str] = told["stages"] if told else []
+        lines = self.store.run_lines(config) if path.name in self._begun else []
+        told = last(lines, RunLine)
+        recorded = told.stages if told else []
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
             keys = stage_keys(config, self._method(config.method, config.options), corpus.texts, self._ask_method)
@@ -129,7 +126,7 @@ class Survey:
         seconds = sum(stage.seconds for stage in stages)
         trained = Trained(tuple(keys), done, seconds, corpus is not None, finished)
         # a kill may come between the last stage's end and the run's
-        if done == len(config.domains) and recorded == keys and "done" in lines:
+        if done == len(config.domains) and recorded == keys and of_kind(lines, EndedLine):
             found = RunState(config, "done", "", trained, self.jobs.get(run))
         else:
             found = self._unfinished(config, trained, lines, self.jobs.get(run))
@@ -142,11 +139,11 @@ class Survey:
         return dataclasses.replace(found, trained=trained, restarts=restarts, stages=noted)
 
     def _unfinished(
-        self, config: RunConfig, trained: Trained, lines: Mapping[str, records.Record], job: JobState | None
+        self, config: RunConfig, trained: Trained, lines: Sequence[LineOfRun], job: JobState | None
     ) -> RunState:
-        """`lines` are the last ones of the run by kind, the last of all first."""
+        """`lines` are the run's own."""
         so_far = f"{trained.stages} of {len(config.domains)} stages done"
-        failed = lines["failed"] if next(iter(lines), "") == "failed" else None
+        failed = lines[-1] if lines and isinstance(lines[-1], FailedLine) else None
         stage = trained.keys[trained.stages : trained.stages + 1]
         if job and job.state == "running":
             return self._running(config, trained, so_far if job.detail else "starting", job)
@@ -154,9 +151,8 @@ class Survey:
             if job.state == "unknown":
                 trained, so_far = self._last_known(config, trained, so_far, job)
             return RunState(config, job.state, _join(job.detail, so_far), trained, job)
-        if failed and not (job and job.history.submitted > failed["time"]):
-            why, short = failed["error"].strip().rpartition("\n")[2], "micro_batch_size" in failed
-            return RunState(config, "failed", why, trained, job, short_of_memory=short)
+        if failed and not (job and job.history.submitted > failed.time):
+            return RunState(config, "failed", failed.error.strip().rpartition("\n")[2], trained, job)
         if job:  # one that is done has trained what the run was then
             state = "interrupted" if job.state == "done" else job.state
             return RunState(config, state, _join(job.detail, so_far), trained, job)
@@ -174,7 +170,7 @@ class Survey:
     def _last_known(self, config: RunConfig, trained: Trained, otherwise: str, job: JobState) -> tuple[Trained, str]:
         """How far a run is of whose job nobody says anything: by its last sign of life, however long ago; in words."""
         last = _heartbeat(self.store, config, math.inf)
-        if not last or last["stage"] != trained.stages:
+        if not last or last.stage != trained.stages:
             return trained, _join(otherwise, self._waits_for(trained, job))
         when = "" if _heartbeat(self.store, config, FRESH) else "last known: "
         return _with_a_part(trained, last), f"{when}{_progress(last, config)}"
@@ -207,18 +203,18 @@ def _last_of_each(known: Sequence[JobState]) -> dict[str, JobState]:
 def _heartbeat(store: Store, config: RunConfig, most: float) -> Heartbeat | None:
     """What a run said last, unless that is more seconds ago than `most`, or to come: then a clock was set back."""
     last = read_heartbeat(store.heartbeat(config))
-    return last if last and 0 <= time.time() - last["time"] <= most else None
+    return last if last and 0 <= time.time() - last.time <= most else None
 
 
 def _with_a_part(trained: Trained, last: Heartbeat) -> Trained:
     """What is trained, with what of the stage in progress is."""
-    return dataclasses.replace(trained, fraction=last["fraction"] if last["stage"] == trained.stages else 0.0)
+    return dataclasses.replace(trained, fraction=last.fraction if last.stage == trained.stages else 0.0)
 
 
 def _progress(last: Heartbeat, config: RunConfig) -> str:
     return (
-        f"stage {last['stage'] + 1} of {len(config.domains)}: {last['domain']}, {last['phase']}, "
-        f"{last['fraction']:.0%}, {last['tokens_per_second']:,.0f} tokens/s"
+        f"stage {last.stage + 1} of {len(config.domains)}: {last.domain}, {last.phase}, "
+        f"{last.fraction:.0%}, {last.tokens_per_second:,.0f} tokens/s"
     )
 
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark import records
 from benchmark.files import whole_file
+from benchmark.records import EvaluationLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
+from benchmark.store import load_runs
 
 DOMAINS = 2  # that configurations are tried on
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)  # factors of the suite's learning rate, for every method
@@ -112,9 +113,9 @@ def _passes(run: RunConfig, check: Check) -> bool:
 def judge(searching: Suite, runs: Path) -> dict[str, float]:
     """The average perplexity (AP) over the domains of each trial that has ended, by its name; infinite if it failed."""
     perplexities = {}
-    for run in records.load_runs(runs, searching.name):
+    for run in load_runs(runs, searching.name):
         if run.finished == len(searching.domains):
-            last = [line for line in run.stages[-1] if line["kind"] == "evaluation"][-1]["perplexity"]
+            last = [line for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1].perplexity
             values = [last[domain.name] or math.inf for domain in searching.domains]
             perplexities[run.row] = math.exp(sum(map(math.log, values)) / len(values))
         elif run.failure:

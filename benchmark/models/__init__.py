@@ -11,8 +11,6 @@ from benchmark.models.transformer import LanguageModel, build, weights_hash
 
 __all__ = ["LanguageModel", "build", "weights_hash"]
 
-RECORDED = {"model": "weights", "trained": "trained"}  # the field with its hash, by the name of its folder
-
 
 def load(folder: Path | str) -> LanguageModel:
     """The model that `LanguageModel.save` wrote, with its columns, adapters or experts, in evaluation mode.
@@ -37,8 +35,9 @@ def load_evaluated(stage: Path) -> LanguageModel:
 
 def load_trained(stage: Path) -> LanguageModel:
     """The model that the next stage goes on from: the evaluated one, unless the records name another."""
+    done = _done(stage)
     evaluated = load_evaluated(stage)  # a method may ask for it, too, and then the clock runs
-    return load_verified(stage / "trained") if _done(stage).get("trained") else evaluated
+    return load_verified(stage / "trained") if done and done.trained else evaluated
 
 
 def load_verified(folder: Path) -> LanguageModel:
@@ -47,7 +46,8 @@ def load_verified(folder: Path) -> LanguageModel:
     Raises DamagedFile, and ConfigError as `load` does.
     """
     stage, name = folder.absolute().parent, folder.absolute().name
-    weights = _done(stage).get(RECORDED[name]) if name in RECORDED else None
+    done = _done(stage)
+    weights = {"model": done.weights, "trained": done.trained}.get(name) if done else None
     cure = f"restore it from a copy, or delete {stage} to train that stage again"
     if weights and not folder.is_dir():
         raise DamagedFile(f"{folder} is missing: {cure}")
@@ -57,5 +57,5 @@ def load_verified(folder: Path) -> LanguageModel:
     return model
 
 
-def _done(stage: Path) -> dict[str, Any]:
-    return records.last(stage / records.STAGE_FILE, "done") or {}
+def _done(stage: Path) -> records.DoneLine | None:
+    return records.last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)

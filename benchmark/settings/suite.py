@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.run_description import ConfigRecord, RunDescription, TaskRecord
+from benchmark.records import RunLine, Titled
 from benchmark.settings.base import (
     BILLION,
     NAME,
@@ -445,22 +445,22 @@ class RunConfig(Settings):
             key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned", "places")
         }
 
-    def description(self) -> RunDescription:
+    def description(self) -> RunLine:
         """What records say of the run, as far as it is known before it starts."""
-        return {
-            "id": self.id,
-            "suite": self.suite,
-            "row": self.row,
-            "row_index": self.row_index,
-            "title": self.row,
-            "method": self.method,
-            "options": self.options,
-            "seed": self.seed,
-            "config": cast(ConfigRecord, self._settings({"tasks": True})),
-            "tasks": [cast(TaskRecord, task.model_dump(mode="json")) for task in self.tasks],
-            "domains": [{"name": domain.name, "title": domain.label} for domain in self.domains],
-            "probes": [{"name": probe.name, "title": probe.label} for probe in self.probes],
-        }
+        return RunLine(
+            id=self.id,
+            suite=self.suite,
+            row=self.row,
+            row_index=self.row_index,
+            title=self.row,
+            method=self.method,
+            options=self.options,
+            seed=self.seed,
+            config=self._settings({"tasks": True}),
+            tasks=[task.model_dump(mode="json") for task in self.tasks],
+            domains=[Titled(domain.name, domain.label) for domain in self.domains],
+            probes=[Titled(probe.name, probe.label) for probe in self.probes],
+        )
 
 
 Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs

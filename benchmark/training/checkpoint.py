@@ -11,12 +11,11 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from benchmark.files import DamagedFile, regular, whole_file
-from benchmark.record_lines import PhaseSpending
 from benchmark.training.clock import CoreTime
 from benchmark.training.optimization import Moments
 
@@ -30,9 +29,9 @@ class PhaseCost:
     name: str
     spent: Mapping[str, float]
 
-    def flat(self) -> PhaseSpending:
+    def flat(self) -> dict[str, Any]:
         """The form in which records and checkpoints hold it."""
-        return cast(PhaseSpending, {"name": self.name, **self.spent})
+        return {"name": self.name, **self.spent}
 
 
 @dataclass

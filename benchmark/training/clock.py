@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmark.locks import Lock
-from benchmark.record_lines import CoreShare
+from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, node, own_cores

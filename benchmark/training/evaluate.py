@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel, load_evaluated
-from benchmark.record_lines import LineOfStage
+from benchmark.records import EvaluationLine, LaterLine, LineOfStage, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
 
@@ -72,7 +71,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 def evaluate_later_texts(stage: Path, stream: Stream, world: World, precision: str) -> None:
     """Append what the records of the stage in this folder lack; a stage that trained nothing lacks nothing."""
     path = stage / "records.jsonl"
-    trained = world.leads and any(line["kind"] == "evaluation" for line in records.read_stage(path))
+    trained = world.leads and any(isinstance(line, EvaluationLine) for line in records.read_stage(path))
     if world.agree(trained):
         evaluate_missing(path, lambda: load_evaluated(stage), stream, world, precision)
 
@@ -81,7 +80,7 @@ def evaluate_missing(
     path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
 ) -> None:
     """Append to `path` the perplexity of a model on each text that no line of it tells of."""
-    lines = cast(list[LineOfStage], records.read(path)) if world.leads and path.exists() else []
+    lines = records.read(path, records.STAGE) if world.leads else []
     missing = world.agree(_missing(lines, stream))
     if not missing:
         return
@@ -89,16 +88,15 @@ def evaluate_missing(
     for index in missing:
         text = stream.evaluated[index]
         value = perplexity(model, stream, index, world, precision)
-        found = {"perplexity": value, "bits_per_byte": bits_per_byte(value, text)}
+        bits, key = bits_per_byte(value, text), stream.validation_keys[text.name]
         if world.leads:
-            line = {"kind": "later", "domain": text.name, "text": stream.validation_keys[text.name], **found}
-            records.append(path, line)
+            records.append(path, LaterLine(domain=text.name, text=key, perplexity=value, bits_per_byte=bits))
 
 
 def _missing(lines: Sequence[LineOfStage], stream: Stream) -> list[int]:
     """Indices of `stream.evaluated` that none of these lines tells of."""
-    known = {(line["domain"], line["text"]) for line in lines if line["kind"] == "later"}
-    known |= {item for line in lines if line["kind"] == "stage" for item in line.get("texts", {}).items()}
+    known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
+    known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
     return [
         index
         for index, text in enumerate(stream.evaluated)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmark.models import LanguageModel
-    from benchmark.record_lines import GrowthRecord
+    from benchmark.records import GrowthRecord
     from benchmark.training.learner import Batch, Learner
 
 

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from benchmark.files import read_bytes, read_text
 from benchmark.locks import PAUSES, Lock
 from benchmark.models.devices import device_name, own_device, synchronize
-from benchmark.record_lines import Hardware, Provenance
+from benchmark.records import Hardware, Provenance
 
 T = TypeVar("T")
 
@@ -167,7 +167,7 @@ def provenance(world: World, precision: str) -> Provenance:
         code=code_version(),
         packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
         hardware=world.hardware(),
-        threads=world.hardware()["threads"],
+        threads=world.hardware().threads,
         precision=precision,
         world_size=world.size,
     )

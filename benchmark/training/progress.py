@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import TextIO
+
+import msgspec
 
 from benchmark.files import naming
 from benchmark.settings.units import duration
@@ -60,7 +61,7 @@ class ProgressLine:
             )
             beside = self._heartbeat.with_suffix(".part")
             with naming(self._heartbeat):
-                beside.write_text(json.dumps(heartbeat), encoding="utf-8")
+                beside.write_bytes(msgspec.json.encode(heartbeat))
                 os.replace(beside, self._heartbeat)
 
     def passing(self, text: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_of
@@ -25,11 +26,21 @@ from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
 from benchmark.models.start_model import load_start
-from benchmark.run_description import RunLine
+from benchmark.records import (
+    DoneLine,
+    EndedLine,
+    EvaluationLine,
+    FailedLine,
+    Line,
+    LineOfRun,
+    ResumedLine,
+    RunLine,
+    StageLine,
+)
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
-from benchmark.store import Store, lines_of_run, read_heartbeat
+from benchmark.store import Store, crowded, read_heartbeat
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
@@ -92,16 +103,16 @@ class Run:
 
     def done(self) -> bool:
         """Whether all stages are trained and the run's file says so; a kill may have come between the two."""
-        ended = self._is_recorded() and records.last(self.store.run_file(self.config), "done") is not None
-        return ended and all(self.store.stage_done(key) for key in self.keys)
+        ended = self._is_recorded() and records.of_kind(self.store.run_lines(self.config), EndedLine)
+        return bool(ended) and all(self.store.stage_done(key) for key in self.keys)
 
     def outcome(self) -> str:
         """The finished run in a few words: its AP, and of what it is the geometric mean, each domain's perplexity."""
-        line = records.last(self.store.stage(self.keys[-1]) / "records.jsonl", "evaluation")
+        line = records.last(self.store.stage_lines(self.keys[-1]), EvaluationLine)
         if line is None:
             return ""
         names = [domain.name for domain in self.config.domains]
-        found = [math.inf if (value := line["perplexity"][name]) is None else value for name in names]
+        found = [math.inf if (value := line.perplexity[name]) is None else value for name in names]
         each = ", ".join(f"{name} {value:,.1f}" for name, value in zip(names, found, strict=True))
         return f": AP {statistics.geometric_mean(found):,.1f} ({each})"
 
@@ -112,8 +123,7 @@ class Run:
         """
         if not UNITS[self.config.budget.unit].is_wall_time:
             return []
-        files = [self.store.stage(key) / "records.jsonl" for key in self.keys if self.store.stage_done(key)]
-        shares = [records.crowded(records.read_stage(file)) for file in files]
+        shares = [crowded(self.store.stage_lines(key)) for key in self.keys if self.store.stage_done(key)]
         names = [domain.name for domain in self.config.domains]
         return [f"{name} had {share}" for name, share in zip(names, shares, strict=False) if share]
 
@@ -136,7 +146,7 @@ class Run:
             self._record_failure(index, error)
             raise
         if count == len(self.keys):
-            self._record("done")
+            self._record(EndedLine())
 
     def _evaluate_start(self) -> None:
         """Measure the untouched start model, once for all runs that begin with it."""
@@ -158,8 +168,8 @@ class Run:
         It is read for each stage, under its lease: another run, on another machine, may have begun the first one.
         """
         auto = self.config.training.precision == "auto"
-        begun = self.store.last_of_stage(self.keys[0]).get("stage") if auto else None
-        return self.world.agree(begun["provenance"]["precision"] if begun else self._precision_here)
+        begun = records.last(self.store.stage_lines(self.keys[0]), StageLine) if auto else None
+        return self.world.agree(begun.provenance.precision if begun else self._precision_here)
 
     @property
     def _precision_here(self) -> str:
@@ -265,21 +275,21 @@ class Run:
             start = self.config.start
             model = load_start(start, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
 
-        def record(kind: str, **values: Any) -> None:
+        def record(kind: type[Line], **values: Any) -> None:
             if not self.world.leads:
                 return
             lease.check()
-            if kind == "stage":
+            if kind is StageLine:
                 values["key"] = self.keys[index]
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
                 values |= self._lost(index, spent) if (folder / "records.jsonl").exists() else {}
-            elif kind == "resumed":
+            elif kind is ResumedLine:
                 values |= self._lost(index, values["charged"]["seconds"])
                 if config.training.precision != self._precision_here:
                     values["auto"] = self._precision_here
-            records.append(folder / "records.jsonl", {"kind": kind, **values})
+            records.append(folder / "records.jsonl", kind(**values))
 
         def asked_to_stop() -> bool:
             lease.refuse_if_lost()
@@ -305,7 +315,7 @@ class Run:
             checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
         rows = training.training.micro_batch_size
         fewer = {"micro_batch_size": rows} if rows != self.config.training.micro_batch_size else {}
-        training.record("done", **summary, **hashes, **fewer)
+        training.record(DoneLine, **summary, **hashes, **fewer)
         training.checkpoint_file.unlink(missing_ok=True)
 
     def _left(self, path: Path) -> Any:
@@ -321,34 +331,34 @@ class Run:
     def _lost(self, stage: int, kept: float) -> dict[str, float]:
         """What a kill cost, as far as the run's last sign of life says it: charged seconds that are spent again."""
         last = read_heartbeat(self.store.heartbeat(self.config))
-        return {"lost": round(max(0.0, last["seconds"] - kept), 3)} if last and last["stage"] == stage else {}
+        return {"lost": round(max(0.0, last.seconds - kept), 3)} if last and last.stage == stage else {}
 
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""
-        if lines_of_run(self.config, self.store)[-1]["kind"] != "failed":  # this call began with a line of its own
-            text = f"{type(error).__name__}: {error}"
-            self._record("failed", stage=stage, error=text, traceback=traceback.format_exc(), rank=self.world.rank)
+        if isinstance(self.store.run_lines(self.config)[-1], FailedLine):  # this call began with a line of its own
+            return
+        text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+        self._record(FailedLine(stage=stage, error=text, traceback=trace, rank=self.world.rank))
 
     def _record_run(self) -> None:
         """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""
-        if not self._is_recorded() or lines_of_run(self.config, self.store)[-1]["kind"] == "failed":
-            self._record("run", **self._description())
+        if not self._is_recorded() or isinstance(self.store.run_lines(self.config)[-1], FailedLine):
+            self._record(self._description())
 
     def _is_recorded(self) -> bool:
         """Whether the run's file says what it consists of now (a changed text changes its stages)."""
-        known = [line for line in lines_of_run(self.config, self.store) if line["kind"] == "run"]
-        return bool(known) and self._description().items() <= known[-1].items()
+        known = records.last(self.store.run_lines(self.config), RunLine)
+        return known is not None and structs.replace(known, time=0.0) == self._description()
 
     def _description(self) -> RunLine:
-        unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
-        return {
-            **self.config.description(),
-            "stages": self.keys,
-            "unigram": unigram,
-            "texts": self.stream.validation_keys,
-            "start": self._start_key,
-        }
+        return structs.replace(
+            self.config.description(),
+            stages=self.keys,
+            unigram={domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains},
+            texts=self.stream.validation_keys,
+            start=self._start_key,
+        )
 
-    def _record(self, kind: str, **values: Any) -> None:
-        if self.world.leads or kind == "failed":
-            records.append(self.store.run_file(self.config), {"kind": kind, **values})
+    def _record(self, line: LineOfRun) -> None:
+        if self.world.leads or isinstance(line, FailedLine):
+            records.append(self.store.run_file(self.config), line)

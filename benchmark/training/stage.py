@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmark.models import LanguageModel
-from benchmark.record_lines import StageEnd
+from benchmark.records import EvaluationLine, MetricsLine, OptimizerLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import per_stage
@@ -125,14 +126,14 @@ class StageRun:
             self.carried = self.trunk.carried
         return self.inputs.model if self.trunk or self.method.evaluated is not None else None
 
-    def summary(self) -> StageEnd:
+    def summary(self) -> dict[str, Any]:
         """What the record of a finished stage says. All processes must ask for it at once."""
-        return StageEnd(
-            charged=self.clock.charged(),
-            phases=[phase.flat() for phase in self.position.phases],
-            growth=self.method.growth,
-            cores=contention(self.clock.cores, self.world),
-        )
+        return {
+            "charged": self.clock.charged(),
+            "phases": [phase.flat() for phase in self.position.phases],
+            "growth": self.method.growth,
+            "cores": contention(self.clock.cores, self.world),
+        }
 
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged."""
@@ -145,7 +146,7 @@ class StageRun:
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         growth = method.growth
-        self.carried = of_layers(self.inputs.moments, growth["layer_sources"]) if growth else self.inputs.moments
+        self.carried = of_layers(self.inputs.moments, growth.layer_sources) if growth else self.inputs.moments
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: Checkpoint | None) -> None:
@@ -156,7 +157,7 @@ class StageRun:
         stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
         if phase.optimizer == "carry" and not saved:
-            self.record("optimizer", phase=phase.name, carried=len(stepper.moments()), new=stepper.fresh)
+            self.record(OptimizerLine, phase=phase.name, carried=len(stepper.moments()), new=stepper.fresh)
         if saved:
             stepper.learner.metrics = saved.metrics
             if stepper.optimizer and saved.optimizer:
@@ -255,7 +256,7 @@ class StageRun:
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
             raise self._diverged(f"the perplexity of {gone[0]} is more than a number holds")
         self.record(
-            "evaluation",
+            EvaluationLine,
             phase=phase,
             step=self.position.step,
             fraction=min(1.0, self.clock.fraction),
@@ -268,12 +269,12 @@ class StageRun:
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            self.record("metrics", phase=phase, step=self.position.step, values=learner.metrics)
+            self.record(MetricsLine, phase=phase, step=self.position.step, values=learner.metrics)
 
     def _record_start(self, phases: list[Phase]) -> None:
         model = self.inputs.model
         self.record(
-            "stage",
+            StageLine,
             index=self.stage.index,
             domain=self.stage.domains[self.stage.index],
             parameters=model.parameters_count,
@@ -281,7 +282,7 @@ class StageRun:
             layers=model.layers,
             hidden_size=model.hidden_size,
             phases=[asdict(phase) for phase in phases],
-            budget={"unit": self.clock.unit.name, "amount": self.clock.limit},
+            budget=StageBudget(self.clock.unit.name, self.clock.limit),
             precision=self.training.precision,
         )
 
@@ -332,7 +333,7 @@ class StageRun:
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved.carried
         self.record(
-            "resumed",
+            ResumedLine,
             phase=phases[self.position.phase].name,
             step=self.position.step,
             charged=self.clock.charged(),

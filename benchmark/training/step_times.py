@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
+
+import msgspec
+from msgspec import structs
 
 from benchmark.files import Refused, read_text, write_json
+from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-
-if TYPE_CHECKING:
-    from benchmark.record_lines import Hardware
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
-    write_json(path, {"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1)
+    write_json(path, {"machine": structs.asdict(machine), "rows": [asdict(row) for row in rows]}, indent=1)
 
 
 def table_of(config: RunConfig) -> Path | None:
@@ -68,7 +69,7 @@ def machine_of(path: Path) -> Hardware:
         raise ConfigError(
             f"{path} does not say what machine it was measured on: measure it again with `run_all.py speed`"
         )
-    return cast("Hardware", machine)
+    return msgspec.convert(machine, Hardware)
 
 
 @lru_cache(maxsize=4)

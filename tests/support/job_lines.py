@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmark import records
 from benchmark.jobs.slurm import commands, job_files
+from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab
 
 
@@ -41,7 +41,7 @@ def write_job(lab: Lab, row: str, *lines: dict[str, Any], id: str = "7", release
         **other,
     }
     for line in ({"kind": "job", **job}, *([{"kind": "released"}] if released else []), *lines):
-        records.append(path, line)
+        append_line(path, line)
 
 
 STARTED = {"kind": "started", "node": "n1", "gpus": None, "restarts": 0}

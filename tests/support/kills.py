@@ -45,6 +45,7 @@ from benchmark.training.stage import StageRun
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
 from tests.support import tiny_suite
+from tests.support.record_lines import read_lines, read_stage_lines
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 CHECKPOINT_STEPS = 3  # from one checkpoint to the next
@@ -286,7 +287,7 @@ class Kills:
             if path.name.startswith("."):
                 continue  # what a killed writer leaves is removed an hour later
             if path.suffix == ".jsonl":
-                lines = records.read_stage(path) if path.name == "records.jsonl" else records.read(path)
+                lines = read_stage_lines(path) if path.name == "records.jsonl" else read_lines(path)
                 left[name] = [_without_time(line) for line in lines if line["kind"] != "resumed"]
             elif path.suffix in (".pdf", ".png", ".html") or path.parent.parent.name == "suites":
                 left[name] = "there"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import run_all
-from benchmark import records
 from tests.support import tiny_suite
+from tests.support.record_lines import read_lines
 
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
@@ -78,11 +78,11 @@ class ManyRuns:
         alone = self.folder / "undisturbed"
         _, status = os.waitpid(self._call(alone, range(min(COMPARED, self.seeds))), 0)
         assert os.waitstatus_to_exitcode(status) == 0, f"see {self.folder / 'log'}"
-        stages = {path.parent.name: records.read(path) for path in self.runs.glob("stages/*/records.jsonl")}
-        runs = {path.stem: records.read(path) for path in self.runs.glob("suites/tiny/*.jsonl")}
+        stages = {path.parent.name: read_lines(path) for path in self.runs.glob("stages/*/records.jsonl")}
+        runs = {path.stem: read_lines(path) for path in self.runs.glob("suites/tiny/*.jsonl")}
         wrong = [name for name, lines in {**runs, **stages}.items() if _count(lines)["done"] != 1]
         for path in alone.glob("stages/*/records.jsonl"):
-            if _weights(stages[path.parent.name]) != _weights(records.read(path)):
+            if _weights(stages[path.parent.name]) != _weights(read_lines(path)):
                 wrong.append(f"{path.parent.name}: other weights than undisturbed")
         begun = [_count(lines)["stage"] + _count(lines)["resumed"] for lines in stages.values()]
         return {
@@ -141,9 +141,9 @@ def _copies(process: int) -> list[int]:
     return [int(child) for child in children if command(child) == command(process) != ""]
 
 
-def _count(lines: list[records.Record]) -> Counter[str]:
+def _count(lines: list[dict[str, Any]]) -> Counter[str]:
     return Counter(line["kind"] for line in lines)
 
 
-def _weights(lines: list[records.Record]) -> list[str]:
+def _weights(lines: list[dict[str, Any]]) -> list[str]:
     return [line["weights"] for line in lines if line["kind"] == "done"]

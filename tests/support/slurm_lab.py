@@ -24,7 +24,6 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
-from benchmark import records
 from benchmark.jobs.local.work import train_here
 from benchmark.jobs.plan import Plan, Tables
 from benchmark.jobs.slurm import commands, job_files, snapshot
@@ -35,6 +34,7 @@ from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from tests.support import processes
+from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
 
 missing = missing_programs()
@@ -212,18 +212,18 @@ class Lab:
         """The last one of a row."""
         return [job for job in self.jobs() if job.run == self.config(row).id][-1]
 
-    def run_lines(self, row: str) -> list[records.Record]:
+    def run_lines(self, row: str) -> list[dict[str, Any]]:
         file = Store(self.runs).run_file(self.config(row))
-        return records.read(file) if file.exists() else []
+        return read_lines(file) if file.exists() else []
 
     def keys(self, row: str) -> list[str]:
         """The keys of the row's stages; none before it has started."""
         return next((line["stages"] for line in self.run_lines(row) if line["kind"] == "run"), [])
 
-    def stage(self, row: str, index: int = 1) -> list[records.Record]:
+    def stage(self, row: str, index: int = 1) -> list[dict[str, Any]]:
         """The lines of one stage's file, as they were written."""
         paths = [Store(self.runs).stage(key) / "records.jsonl" for key in self.keys(row)[index : index + 1]]
-        return [line for path in paths if path.exists() for line in records.read(path)]
+        return [line for path in paths if path.exists() for line in read_lines(path)]
 
     def count(self, row: str, kind: str, index: int = 1) -> int:
         return sum(line["kind"] == kind for line in self.stage(row, index))

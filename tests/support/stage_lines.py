@@ -19,12 +19,14 @@ STAGE: dict[str, Any] = {
     "phases": [{"name": name, "share": 0.5, "memory": 0.0, "trains": True} for name in ("recover", "adapt")],
     "budget": {"unit": "steps", "amount": 4},
     "data": {},
+    "texts": {},
 }
 DONE: dict[str, Any] = {
     "kind": "done",
     "charged": {"seconds": 2.0, "steps": 2, "tokens": 2},
     "phases": [],
     "growth": None,
+    "cores": {"wall": 2.0, "cpu": 2.0, "others": None, "share": None},
 }
 OPTIMIZER = {"kind": "optimizer", "phase": "adapt", "carried": 0, "new": ["weight"]}
 
@@ -32,5 +34,6 @@ OPTIMIZER = {"kind": "optimizer", "phase": "adapt", "carried": 0, "new": ["weigh
 def evaluation(phase: str, step: int, value: float) -> dict[str, Any]:
     charged = {"seconds": float(step), "steps": step, "tokens": step}
     return {"kind": "evaluation", "phase": phase, "step": step, "fraction": 0.5, "charged": charged} | {
-        "perplexity": {"news": value}
+        "perplexity": {"news": value},
+        "bits_per_byte": {"news": 1.0},
     }

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import paper_tables
 from analysis.page import render
 from analysis.study import Study
-from benchmark.records import RunRecords, load_runs
 from benchmark.settings.suite import RunConfig
+from benchmark.store import RunRecords, load_runs
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
 TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
@@ -40,6 +42,7 @@ TASK_SETTINGS = [
     | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
     for domain, task in TASKS.items()
 ]
+CORES = {"wall": 60.0, "cpu": 60.0, "others": None, "share": None}
 BASELINES = {"majority": 0.3, "bag of words": 0.55}
 LADDER = [(6, 384, 30.3e6), (8, 512, 51.5e6), (10, 640, 82.2e6), (11, 704, 102e6), (12, 768, 125e6)]
 
@@ -80,7 +83,8 @@ def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, 
     domains = [(domain.name, domain.label) for domain in config.domains]
     suite = _Suite(config.suite, len(domains), config.budget.unit, config.model.architecture, "CPU", domains=domains)
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
-    run.keys, run.description = [*keys], config.description  # type: ignore[method-assign, assignment]
+    run.keys, described = [*keys], msgspec.to_builtins(config.description())
+    run.description = lambda: described  # type: ignore[method-assign]
     run.write(runs, evaluations, finished, scores=True, similarities=True)
 
 
@@ -172,7 +176,7 @@ class _Run:
 
     def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
         unigram = {name: UNIGRAM for name, _ in self.domains}
-        line = {"kind": "run", **self.description(), "stages": self.keys, "unigram": unigram}
+        line = {**self.description(), "kind": "run", "stages": self.keys, "unigram": unigram}
         lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.suite.stages else [line]
         _write(runs / "suites" / self.suite.name / f"{line['id']}.jsonl", lines)
         for stage in range(min(done + 1, self.suite.stages)):
@@ -205,6 +209,7 @@ class _Run:
                     "fraction": fraction,
                     "charged": self.charged(fraction),
                     "perplexity": self.perplexity(stage, fraction),
+                    "bits_per_byte": dict.fromkeys(dict(self.domains), 1.0),
                     "loss": 2.0,
                     "tokens_per_second": 1e4,
                     "learning_rate": 5e-4,
@@ -225,7 +230,7 @@ class _Run:
             | {"tokens": p["share"] * spent["tokens"]}
             for p in phases
         ]
-        return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None}]
+        return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None, "cores": CORES}]
 
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
         layers, hidden, parameters = LADDER[min(stage, len(LADDER) - 1) if self.method == "elle" else 0]
@@ -249,6 +254,7 @@ class _Run:
             "hidden_size": hidden,
             "phases": phases,
             "budget": {"unit": self.suite.unit, "amount": AMOUNT[self.suite.unit]},
+            "texts": {},
             "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
         }
 

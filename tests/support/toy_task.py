@@ -13,7 +13,7 @@ from benchmark.data.tokenizer import Vocabulary, train_bpe
 from benchmark.downstream.finetune import missing, score_all
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build
-from benchmark.record_lines import Score
+from benchmark.records import ScoreLine
 from benchmark.settings.tasks import Finetuning, Task
 
 DOMAINS = ("one", "two", "three")
@@ -56,7 +56,7 @@ def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = F
     return TaskData(("l", "r"), *splits)
 
 
-def grid(folder: Path, path: Path, progress: Callable[[Score, int], None] = lambda record, left: None) -> None:
+def grid(folder: Path, path: Path, progress: Callable[[ScoreLine, int], None] = lambda record, left: None) -> None:
     """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
     torch.set_num_threads(1)
     data = data_of(32, 64, coin=True)

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmark import records
 from benchmark.jobs.slurm import commands, job_files
+from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, new_lab, wait_until, write_texts
 
@@ -31,7 +31,7 @@ def timed(lab: Lab, steps: int) -> str:
     wait_until(lambda: not commands.queue(), patience=600)
     own = 0.0
     for path in (lab.runs / "suites" / "tiny").glob("*.jsonl"):
-        lines = records.read(path)
+        lines = read_lines(path)
         assert lines[-1]["kind"] == "done", lines[-1]
         own += lines[-1]["time"] - lines[0]["time"]
     (job,) = {job.id for job in job_files.read(job_files.folder_of(lab.runs, "tiny")) if job.run}

@@ -31,6 +31,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, Trainer, Tr
 import methods
 from benchmark.data.tokens import corpus_of
 from benchmark.models.devices import own_device, synchronize
+from benchmark.records import DoneLine, of_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
@@ -72,7 +73,8 @@ def ours(config: RunConfig, store: Store) -> float:
     with join() as world:
         run = Run(config, lambda: methods.build("naive"), store, world, Silent())
         run.train()
-    charged = store.last_of_stage(run.keys[0], "done")["done"]["charged"]
+    [done] = of_kind(store.stage_lines(run.keys[0]), DoneLine)
+    charged = done.charged
     return float(charged["tokens"] / charged["seconds"])
 
 

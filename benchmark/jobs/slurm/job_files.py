@@ -16,18 +16,71 @@ A bundle does several jobs of the plan: each has a line `job`, and `key` says of
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, cast
+
+from msgspec.json import Decoder
 
 from benchmark import records
 from benchmark.files import jsonl_files, names_in
 from benchmark.jobs.states import History
-from benchmark.record_lines import Ended, Started, Submitted
+
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+else:
+    from typing_extensions import NotRequired
 
 AT_ONCE = 16  # files that wait for the disk
+LINES: Decoder[dict[str, Any]] = Decoder(dict[str, Any])
+
+
+class Submitted(TypedDict):
+    """What was submitted: ids of Slurm, except for `key` (what the job does) and those of runs.
+
+    `run` is the run whose training it ends, `serves` are those that it is for (in older files that one).
+    """
+
+    id: str
+    key: str
+    name: str
+    run: str | None
+    after: list[str]  # jobs that must have ended before
+    needs: list[str]  # jobs that must have succeeded before
+    log: str
+    exclusive: bool | str
+    serves: NotRequired[list[str]]
+    wired: NotRequired[bool]  # whether the submission itself said what it waits for
+    user: NotRequired[int | None]  # who submitted it; None in older files
+    cluster: NotRequired[str]  # where; empty in older files
+    bundled: NotRequired[bool]  # whether it is in a bundle
+    called: NotRequired[str]  # the suite, by the command line that submitted it; empty in older files
+    page: NotRequired[str]  # of a report: the file that it writes last; none in older files
+    time: float
+
+
+class Started(TypedDict):
+    """Where a job began."""
+
+    node: str
+    gpus: NotRequired[str | None]  # CUDA_VISIBLE_DEVICES
+    restarts: NotRequired[int]
+    time: float
+
+
+class Ended(TypedDict):
+    """Why a job ended, as it said itself."""
+
+    state: Literal["done", "stopped", "failed"]
+    error: NotRequired[str]
+    traceback: NotRequired[str]
+    rank: NotRequired[int]
+    restarts: NotRequired[int]  # as in Started; of one that failed
+    key: NotRequired[str]
+    time: float
 
 
 @dataclass
@@ -120,7 +173,7 @@ _read: dict[Path, tuple[int, list[Job]]] = {}  # the sizes of files, and what wa
 
 
 def _jobs(path: Path) -> list[Job]:
-    lines = records.read(path)
+    lines = records.read(path, LINES)
     jobs: dict[str, Job] = {}
     for line in lines:
         if line["kind"] == "job":
@@ -134,7 +187,7 @@ def _jobs(path: Path) -> list[Job]:
     return list(jobs.values())
 
 
-def _apply(line: records.Record, job: Job) -> None:
+def _apply(line: dict[str, Any], job: Job) -> None:
     if line["kind"] == "released":
         job.released = True
     elif line["kind"] == "started":
@@ -149,7 +202,7 @@ def _apply(line: records.Record, job: Job) -> None:
         job.end = cast(Ended, _fields(line))
 
 
-def append_each(lines: Mapping[Path, Sequence[records.Record]]) -> None:
+def append_each(lines: Mapping[Path, Sequence[dict[str, Any]]]) -> None:
     """Append lines to each of many files, so that waiting for the disk costs once and not for every file."""
 
     def append(file: Path) -> None:
@@ -160,5 +213,5 @@ def append_each(lines: Mapping[Path, Sequence[records.Record]]) -> None:
         list(pool.map(append, lines))
 
 
-def _fields(line: records.Record) -> dict[str, Any]:
+def _fields(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name != "kind"}

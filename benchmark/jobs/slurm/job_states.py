@@ -15,9 +15,8 @@ from benchmark.errors import shown
 from benchmark.files import read_text
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.commands import Queued, SlurmError
-from benchmark.jobs.slurm.job_files import Job
+from benchmark.jobs.slurm.job_files import Ended, Job
 from benchmark.jobs.states import JobState, StateName
-from benchmark.record_lines import Ended
 
 CONTROLLER = "controller"  # the file that says whose jobs a cluster's folder holds
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's

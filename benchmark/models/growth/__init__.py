@@ -16,7 +16,7 @@ from benchmark.models import architectures
 from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, Recipe, parts_of
 from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
-from benchmark.record_lines import GrowthRecord
+from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 
 Mode = Literal["exact", "fpi", "aki"]

@@ -1,0 +1,38 @@
+"""Lines of files of records as JSON has them, which tests write by hand and look into by name."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmark import records
+
+Line = dict[str, Any]
+
+
+def read_lines(path: Path) -> list[Line]:
+    """All lines of a file, but for what a killed writer left half written; none without a file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    whole = [line for line, after in zip(lines, [*lines[1:], "x"], strict=True) if line and after]
+    return [json.loads(line) for line in whole if line.endswith("}")]
+
+
+def read_stage_lines(path: Path) -> list[Line]:
+    """Those of a stage in the order of training, as `records.read_stage` has them."""
+    lines: list[Line] = msgspec.to_builtins(records.read_stage(path))
+    return lines
+
+
+def last_line(path: Path, kind: str) -> Line | None:
+    """The last line of a kind."""
+    return next((line for line in reversed(read_lines(path)) if line["kind"] == kind), None)
+
+
+def append_line(path: Path, line: Line) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"time": time.time(), **line}) + "\n")
