@@ -109,9 +109,11 @@ def _adapter(method: Any) -> TypeAdapter[LifelongMethod]:
 def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
     chosen: list[Row] = []
-    for named in suite.methods:  # a group stands for those of its methods that are not named beside it
-        group = [name for name in names() if name not in suite.methods and find(name).group == named]
-        chosen += [Row(method=name) for name in (group if named in get_args(Group) else [named])]
+    for named in suite.methods:
+        of_row = [named]
+        if named in get_args(Group):  # it stands for those of its methods that are not named beside it
+            of_row = [name for name in names() if name not in suite.methods and find(name).group == named]
+        chosen += [Row(method=name) for name in of_row]
     chosen += suite.rows
     if not chosen:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")

@@ -89,7 +89,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
 
     tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables)])
     study = study_of(suites, runs)
-    written = render(study, [load(table) for table in tables], catalogue(), out / study.name, view)
+    paper = catalogue() if study.paper else {}
+    written = render(study, [load(table) for table in tables], paper, out / study.name, view)
     for path in written:
         if path.suffix == ".md":
             show(read_text(path))

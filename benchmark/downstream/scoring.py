@@ -10,14 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-import joblib
+from typing import TYPE_CHECKING
 
 from benchmark import records
 from benchmark.data.tokens import corpus_of
-from benchmark.downstream import discriminator, examples
-from benchmark.downstream.classifier import SavedModel
-from benchmark.downstream.finetune import NotScored, missing, score_all
 from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
 from benchmark.models import load_evaluated
 from benchmark.models.devices import accelerators
@@ -26,7 +22,11 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
 from benchmark.store import Store
 from benchmark.training.progress import IN_PROGRESS, ProgressLine
-from benchmark.training.run import stream_of
+
+if TYPE_CHECKING:
+    from benchmark.downstream.classifier import SavedModel
+
+# a suite without tasks imports nothing of fine-tuning
 
 
 def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
@@ -37,6 +37,10 @@ def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
     Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
     make faster. Each model is a line, when its scores are there.
     """
+    if not suite.tasks:
+        return 0
+    import joblib
+
     store = Store(runs)
     tasks = load_tasks(suite, store)
     wanted: dict[str, tuple[RunConfig, int]] = {}  # by stage key: a model that runs share is scored once
@@ -90,6 +94,8 @@ def _outcome(
 
     Where it `speaks` it has said all itself; several at once would tear each other's lines.
     """
+    from benchmark.downstream.finetune import NotScored
+
     end_with(parent)
     line, failed = ProgressLine(name_of(suite, config)), False
     try:
@@ -109,6 +115,8 @@ def name_of(suite: Suite, config: RunConfig) -> str:
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     """The suite's tasks with their examples; their baselines are recorded. Raises DataError, ConfigError."""
+    from benchmark.downstream import examples
+
     tasks = [(task, examples.load(task, suite.domains, store.data)) for task in suite.tasks]
     record_baselines(tasks, store.root / "scores" / "baselines.jsonl")
     return tasks
@@ -126,6 +134,11 @@ def score_stage(
 
     `progress` gets a text after each score.
     """
+    from benchmark.downstream import discriminator
+    from benchmark.downstream.classifier import SavedModel
+    from benchmark.downstream.finetune import score_all
+    from benchmark.training.run import stream_of
+
     place, key = config.domains[index].name, _to_score(suite, config, index, tasks, store)
     if not key:
         return f"nothing to score after {place}"
@@ -161,6 +174,9 @@ def _to_score(
     suite: Suite, config: RunConfig, index: int, tasks: Sequence[tuple[Task, TaskData]], store: Store
 ) -> str | None:
     """The key of a run's stage if it has a trained model that lacks scores."""
+    from benchmark.downstream.classifier import SavedModel
+    from benchmark.downstream.finetune import missing
+
     keys = store.recorded_stages(config)
     if not keys or not (store.stage_done(keys[index]) and _trains(store.stage(keys[index]))):
         return None

@@ -25,12 +25,12 @@ from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, kinds, load_verified, saved_tokenizer
+from benchmark.models import LanguageModel, load_verified, saved_tokenizer
 from benchmark.models.devices import own_device
 from benchmark.models.export import plain_model
 from benchmark.models.growth import Mode, grow
 from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.transformer import configuration, load_network
+from benchmark.models.transformer import configuration, kind_name, load_network
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
@@ -198,12 +198,12 @@ def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | 
     if push is not None:
         _check_repository(push)
     folder = _model_folder(stage)
-    if kinds.name_of(folder) == "progressive":
+    if kind_name(folder) == "progressive":
         raise ConfigError(
             f"cannot export {stage}: it has columns (PNN), and transformers has no such model: export that of another "
             f"method, or {folder / 'column_0'}, the network of its first domain"
         )
-    if kinds.name_of(folder) == "experts":
+    if kind_name(folder) == "experts":
         raise ConfigError(
             f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
             "another method"
@@ -313,7 +313,7 @@ def grow_checkpoint(
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
-    if kind := kinds.name_of(checkpoint):
+    if kind := kind_name(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
     network = opened.model.network if opened else _network(checkpoint)

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmark import records
 from benchmark.files import DamagedFile
-from benchmark.models import kinds, transformer
+from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel, build, weights_hash
 
 __all__ = ["LanguageModel", "build", "weights_hash"]
@@ -24,7 +24,7 @@ def load(folder: Path | str) -> LanguageModel:
 
 def kind_of(folder: Path) -> Any:
     """The module of the kind of model in a folder, imported only now; None where it is a network alone."""
-    name = kinds.name_of(folder)
+    name = transformer.kind_name(folder)
     return name and import_module(f"benchmark.models.kinds.{name}")
 
 

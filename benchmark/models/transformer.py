@@ -36,6 +36,8 @@ from benchmark.settings.base import ConfigError
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
+KIND_FILES = {"progressive": "progressive.json", "lora": "adapters.safetensors", "experts": "experts.safetensors"}
+"""The file by which the folder of a saved model is known to be of a kind."""
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 # Tensors of published files that no network of today computes with: buffers that older versions saved, and the pooler,
 # which language models do without
@@ -365,6 +367,11 @@ def naming_damage(folder: Path) -> Iterator[None]:
             f"{folder}: the model in it is damaged or incomplete ({reason[:200]}): restore the folder from a copy; a "
             "stage of a run is trained again once its folder is deleted"
         ) from error
+
+
+def kind_name(folder: Path) -> str | None:
+    """The kind of the model in a folder, as its file in `models/kinds/` is called; None for a network alone."""
+    return next((name for name, file in KIND_FILES.items() if (folder / file).is_file()), None)
 
 
 def check_files(folder: Path) -> None:

@@ -25,7 +25,6 @@ from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
-from benchmark.models.start_model import load_start
 from benchmark.records import (
     DoneLine,
     EndedLine,
@@ -38,7 +37,7 @@ from benchmark.records import (
     StageLine,
 )
 from benchmark.settings.base import ConfigError, digest
-from benchmark.settings.suite import RunConfig
+from benchmark.settings.suite import RunConfig, Start
 from benchmark.settings.units import UNITS
 from benchmark.store import Store, crowded, read_heartbeat
 from benchmark.training import checkpoint
@@ -156,11 +155,16 @@ class Run:
             lease = Lease(path.with_suffix(".lock"))
             self._acquire(lease)
             try:
-                model = lambda: load_start(start, self.corpus.vocabulary)  # noqa: E731
+                model = lambda: self._start_model(start)  # noqa: E731
                 evaluate_missing(path, model, self.stream, self.world, self._precision())
                 self.world.barrier()
             finally:
                 lease.release()
+
+    def _start_model(self, start: Start) -> LanguageModel:
+        from benchmark.models.start_model import load_start  # which few runs need, and imports growth
+
+        return load_start(start, self.corpus.vocabulary)
 
     def _precision(self) -> str:
         """The arithmetic of all of the run: "auto" is what its first stage began with, on whatever machine.
@@ -273,7 +277,7 @@ class Run:
             set_state(method, {**get_state(method), **self._left(previous / "method.pt")})
         else:
             start = self.config.start
-            model = load_start(start, self.corpus.vocabulary) if start else stage.build(stage.ladder[0])
+            model = self._start_model(start) if start else stage.build(stage.ladder[0])
 
         def record(kind: type[Line], **values: Any) -> None:
             if not self.world.leads:

@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
-from benchmark.models.kinds import FILES
 from benchmark.models.transformer import LanguageModel
 
-FILE = FILES["experts"]  # in the folder of a saved model, which is the Hugging Face folder of its first experts
+FILE = transformer.KIND_FILES[
+    "experts"
+]  # in the folder of a saved model, which is the Hugging Face folder of its first experts
 EVERY = 2  # of so many layers the uppermost has experts
 CHOSEN = 2  # of the experts, for each token
 

@@ -24,11 +24,10 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
-from benchmark.models.kinds import FILES
 from benchmark.models.kinds.progressive import domain_index, for_each
 from benchmark.models.transformer import LanguageModel
 
-FILE = FILES["lora"]  # in the folder of a saved model, which is the frozen model's Hugging Face folder
+FILE = transformer.KIND_FILES["lora"]  # in the folder of a saved model, which is the frozen model's Hugging Face folder
 
 
 class Adapter(nn.Module):

@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from benchmark.files import read_text
 from benchmark.models import transformer
-from benchmark.models.kinds import FILES
 from benchmark.models.transformer import LanguageModel
 
-FILE = FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
+FILE = transformer.KIND_FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"
 _INITIAL_STD = 0.02  # transformers' own for BERT and GPT, and that of the released code's columns
 
