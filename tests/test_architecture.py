@@ -33,6 +33,7 @@ WITHOUT_TORCH = (
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.page", "paper_tables", "run_all"),
 )
+READS_A_CLOCK = {f"benchmark.training.{name}" for name in ("clock", "progress", "processes")}
 MOST_LINES = {"file": 500, "function": 60}
 
 
@@ -115,6 +116,13 @@ def test_the_step_is_read_at_a_glance() -> None:
     (stepper,) = (node for node in nodes if node.name == "Stepper")
     (step,) = (node for node in stepper.body if isinstance(node, ast.FunctionDef) and node.name == "step")
     assert (step.end_lineno or 0) - step.lineno < 25
+
+
+def test_what_trains_reads_no_clock() -> None:
+    """The clock charges a budget, and nothing else may depend on how fast a machine is. Oracle: who imports `time`."""
+    trains = ("methods", "benchmark.models", "benchmark.training")
+    read = {module for module in FILES if room_of(module) in trains and {"time", "datetime"} & set(imported(module))}
+    assert read <= READS_A_CLOCK
 
 
 def test_no_test_file_imports_another() -> None:

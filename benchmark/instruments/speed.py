@@ -128,7 +128,7 @@ def shares(stepper: Stepper, steps: range) -> dict[str, float]:
             patches.enter_context(patch.object(owner, name, watch.timed(part, getattr(owner, name))))
         patches.enter_context(patch.object(loader, "compute", computed))
         watch.start()
-        loop.take_steps(stepper, Work(1, loader.tokens), rate, Spans(span, span, span))
+        loop.take_steps(stepper, Work(steps=1, tokens=loader.tokens), rate, Spans(span, span, span))
         watch.stop()
     whole = sum(watch.seconds[part] for part in PARTS)
     return {part: watch.seconds[part] / whole for part in PARTS} | {AHEAD: sum(ahead) / whole}
