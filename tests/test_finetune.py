@@ -24,7 +24,7 @@ from benchmark.downstream.tasks import TaskData
 from benchmark.records import ScoreLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import Finetuning
-from benchmark.training.stage import Stopped
+from benchmark.training.processes import Stopped
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
 

@@ -30,8 +30,7 @@ from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.submission import DEAF
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.store import Store
-from benchmark.training.processes import World
-from benchmark.training.stage import Stopped
+from benchmark.training.processes import Stopped, World
 from tests.support.record_lines import append_line, read_lines
 from tests.support.slurm_lab import Lab, write_texts
 

@@ -18,8 +18,8 @@ from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import devices
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
+from benchmark.training.processes import Stopped
 from benchmark.training.run import Run
-from benchmark.training.stage import Stopped
 from benchmark.training.step import Stepper
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save

@@ -23,8 +23,8 @@ from benchmark.data.tokens import prepare
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.locks import Lease
 from benchmark.settings.suite import Domain, Tokenizer
+from benchmark.training.processes import Stopped, Taken
 from benchmark.training.run import Run
-from benchmark.training.stage import Stopped, Taken
 from tests.support.texts import DATA, SMALL, gpt2_files, same, two_domains
 
 ROOT = Path(__file__).parent.parent

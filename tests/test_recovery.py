@@ -29,8 +29,8 @@ from benchmark.settings.suite import Budget, Training
 from benchmark.store import Heartbeat, load_runs, read_heartbeat
 from benchmark.training import step_times
 from benchmark.training.method import LifelongMethod
-from benchmark.training.processes import World
-from benchmark.training.stage import NonFiniteLoss, Stopped
+from benchmark.training.processes import Stopped, World
+from benchmark.training.stage import NonFiniteLoss
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from methods.naive import Naive
 from tests.support.manual_clock import Watch

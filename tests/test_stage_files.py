@@ -10,9 +10,7 @@ import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments.tiny_runs import Lab
-from benchmark.training import checkpoint
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.stage import Stopped
 
 
 @dataclass
@@ -56,31 +54,16 @@ def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], f
     assert run.store.stage_done(run.keys[1])
 
 
-@pytest.mark.parametrize("file", ["method.pt", "optimizer.pt", "checkpoint.pt"])
-def test_no_stage_takes_the_file_of_another(file: str, tmp_path: Path) -> None:
-    """Oracle: the files of the same stage with another seed, whose shapes fit. One without a key, as earlier versions
-    wrote it, is read; one that no version wrote is an error with its name."""
-    lab = Lab("carries on", lambda name, options: CarriesOn(), tmp_path)
-    one, other = (lab.run(lab.config().model_copy(update={"seed": seed}), f"run-{seed}") for seed in (1, 2))
-    for run in (one, other):
+@pytest.mark.parametrize("content", [[1], {}, {"position": 7}])
+def test_what_is_no_checkpoint_is_named_with_the_cure(content: object, tmp_path: Path) -> None:
+    """Oracle: the file and what to do with it; without it the stage is trained from its beginning."""
+    lab = Lab("remembers", lambda name, options: Remembers(), tmp_path)
+    run = lab.run(lab.config(), "run")
+    path = run.store.stage(run.keys[0]) / "checkpoint.pt"
+    path.parent.mkdir(parents=True)
+    torch.save(content, path)
+    with pytest.raises(UserError, match=rf"{path} is .*: remove {path}"):
         run.train(last_stage=0)
-        if file == "checkpoint.pt":
-            run.asked_to_stop = lambda: True
-            with pytest.raises(Stopped):
-                run.train(last_stage=1)
-            run.asked_to_stop = lambda: False
-    index = 1 if file == "checkpoint.pt" else 0
-    path, foreign = (run.store.stage(run.keys[index]) / file for run in (one, other))
-    own = torch.load(path, weights_only=True)
-    assert own.pop(checkpoint.OWNER) == one.keys[index]
-    path.write_bytes(foreign.read_bytes())
-    with pytest.raises(UserError, match=rf"{file} is of stage '{other.keys[index]}', not of {one.keys[index]}: a file"):
-        one.train(last_stage=1)
-    for content, message in (([1], "holds a list"), ({}, "is no checkpoint"), ({"position": 7}, "is no checkpoint")):
-        torch.save(content, path)
-        if file == "checkpoint.pt" or message == "holds a list":
-            with pytest.raises(UserError, match=rf"{file} {message}.*: re(move|store)"):
-                one.train(last_stage=1)
-    torch.save(own, path)
-    one.train(last_stage=1)
-    assert one.store.stage_done(one.keys[1])
+    path.unlink()
+    run.train(last_stage=0)
+    assert run.store.stage_done(run.keys[0])

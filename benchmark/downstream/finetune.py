@@ -34,7 +34,7 @@ from benchmark.records import ScoreLine, UnscoredLine, of_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
-from benchmark.training.stage import Stopped
+from benchmark.training.processes import Stopped
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training

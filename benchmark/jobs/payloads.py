@@ -62,9 +62,9 @@ class TrainRun:
     polls: ClassVar[bool] = True
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
+        from benchmark.training.processes import Stopped, Taken, polled
         from benchmark.training.progress import ProgressLine, Silent
         from benchmark.training.run import Run
-        from benchmark.training.stage import Stopped, Taken, polled
 
         config, store = self.config, Store(self.runs)
         name, run = f"{config.suite}: {config.row}, seed {config.seed}", None

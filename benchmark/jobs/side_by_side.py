@@ -27,8 +27,7 @@ from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
 from benchmark.models.devices import take_share
 from benchmark.training.method import Build
-from benchmark.training.processes import join
-from benchmark.training.stage import Stopped, Taken
+from benchmark.training.processes import Stopped, Taken, join
 
 Outcome = Literal["done", "failed", "stopped", "taken"]
 Tell = Callable[[Segment, Literal["begun", "done", "failed"], str], None]  # what has become of it, and of what it died

@@ -8,7 +8,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from benchmark.training.stage import Stopped
+from benchmark.training.processes import Stopped
 
 
 class StopSignals:

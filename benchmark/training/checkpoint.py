@@ -9,29 +9,16 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmark.files import DamagedFile, regular, whole_file
+from benchmark.files import DamagedFile, whole_file
 from benchmark.training.clock import CoreTime
 from benchmark.training.optimization import Moments
-
-OWNER = "of stage"  # the entry of a file that says the key of its stage; no attribute or weight is called so
-
-
-@dataclass(frozen=True)
-class PhaseCost:
-    """What a finished phase has spent, by unit."""
-
-    name: str
-    spent: Mapping[str, float]
-
-    def flat(self) -> dict[str, Any]:
-        """The form in which records and checkpoints hold it."""
-        return {"name": self.name, **self.spent}
+from benchmark.training.processes import World
 
 
 @dataclass
@@ -42,7 +29,7 @@ class Position:
     step: int = 0  # of the phase
     step_cost: float = 0.0  # of the last step, in the budget's unit
     before: dict[str, float] = field(default_factory=dict)  # charged when the phase began, by unit
-    phases: list[PhaseCost] = field(default_factory=list)  # those that are finished
+    phases: list[dict[str, Any]] = field(default_factory=list)  # those that are finished
 
 
 @dataclass(frozen=True)
@@ -69,8 +56,7 @@ class Checkpoint:
     trunk: dict[str, Any] | None = None  # `Trunk`, in a branch
 
     def save(self, path: Path) -> None:
-        position = vars(self.position) | {"phases": [phase.flat() for phase in self.position.phases]}
-        save(path, vars(self) | {"position": position, "cores": asdict(self.cores)})
+        save(path, vars(self) | {"position": vars(self.position), "cores": vars(self.cores)})
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint | None:
@@ -80,45 +66,47 @@ class Checkpoint:
         if content is None:
             return None
         try:
-            position = Position(**content["position"])
-            position.phases = [PhaseCost(spent.pop("name"), spent) for spent in content["position"]["phases"]]
-            cores = CoreTime(**content["cores"])
-            return cls(**content | {"position": position, "cores": cores})
-        except (KeyError, TypeError, AttributeError) as error:
+            parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
+            return cls(**content | parts)
+        except (KeyError, TypeError) as error:
             raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error
+
+    @classmethod
+    def load_together(cls, path: Path, world: World) -> Checkpoint | None:
+        """The same in all processes: on a network file system one may see an older file than the others, or none."""
+        saved = cls.load(path, world.device)
+        mine = (saved.position.phase, saved.position.step) if saved else None
+        first = world.agree(mine)
+        if mine != first:
+            raise RuntimeError(
+                f"{path}: process {world.rank} finds (phase, step) {mine}, the first process {first}; run again once "
+                "the file system shows all processes the same"
+            )
+        return saved
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all.
-
-    It says whose it is: the stage is known by the name of its folder.
-    """
+    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
     with whole_file(path) as file:
-        torch.save({**content, OWNER: path.absolute().parent.name}, file)
+        torch.save(dict(content), file)
 
 
 def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it from a copy") -> Any:
     """What `save` wrote, or None if there is nothing. Only plain data is read back, never code.
 
     torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
-    the tensors here. Files of earlier versions do not say whose they are. Raises DamagedFile, which ends with the cure.
+    the tensors here. Raises DamagedFile, which ends with the cure.
     """
-    if not regular(path).exists():
+    if not path.exists():
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            if any(one.file_size > one.compress_size for one in archive.infolist()):
-                raise zipfile.BadZipFile("it is compressed, as torch writes none, and may expand without end")
             damaged = archive.testzip()
         content = torch.load(path, map_location=device, weights_only=True) if damaged is None else None
     except pickle.UnpicklingError:  # torch's own words advise to load it all the same
         raise DamagedFile(f"{path} cannot be read: it is damaged, or holds more than plain data: {cure}") from None
     except Exception as error:  # neither library says what a damaged file may raise
         raise DamagedFile(f"{path} cannot be read ({type(error).__name__}: {error!s:.200}): {cure}") from error
-    if damaged is not None:
-        raise DamagedFile(f"{path} is damaged (in {damaged}): {cure}")
     if not isinstance(content, dict):
-        raise DamagedFile(f"{path} holds a {type(content).__name__}, not what a stage writes: {cure}")
-    if (owner := content.pop(OWNER, key := path.absolute().parent.name)) != key:
-        raise DamagedFile(f"{path} is of stage {owner!r:.60}, not of {key}: a file was moved here; {cure}")
+        raise DamagedFile(f"{path} is damaged{f' in {damaged}' if damaged else ''}: {cure}")
     return content

@@ -77,6 +77,14 @@ class Clock:
     def seconds(self) -> float:
         return self._charged["seconds"]
 
+    @property
+    def tokens_per_second(self) -> float:
+        return self._charged["tokens"] / self.seconds if self.seconds else 0.0
+
+    def passed_mark(self, before: float, marks: int) -> bool:
+        """Whether one of so many evenly spaced points lies behind a fraction from before; the stage's end is apart."""
+        return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
+
     def charged(self) -> dict[str, float]:
         """What is spent in each unit."""
         return dict(self._charged)

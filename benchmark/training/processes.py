@@ -33,6 +33,26 @@ from benchmark.records import Hardware, Provenance
 T = TypeVar("T")
 
 
+class Stopped(Exception):
+    """The run was asked to stop; its state is in a checkpoint, or what it had tokenised is kept."""
+
+
+class Taken(Stopped):
+    """Another process trains a stage of the run or makes its text, and this one was not to wait for it."""
+
+
+def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[bool], None]:
+    """What work asks that can be gone on with at any time, and whether it waits for another process: see `Run`."""
+
+    def poll(waiting: bool) -> None:
+        if asked_to_stop():
+            raise Stopped
+        if waiting and not waits:
+            raise Taken
+
+    return poll
+
+
 @dataclass(frozen=True)
 class World:
     rank: int

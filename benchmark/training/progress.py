@@ -40,8 +40,7 @@ class ProgressLine:
     def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
         """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
         self._next = time.monotonic() + (0.5 if self._live else HEARTBEAT)
-        rate = clock.charged()["tokens"] / clock.seconds if clock.seconds else 0.0
-        fraction = clock.fraction
+        rate, fraction = clock.tokens_per_second, clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self.passing(
             f"stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "

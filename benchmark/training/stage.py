@@ -19,37 +19,18 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
-from benchmark.training.checkpoint import Checkpoint, PhaseCost, Position, Trunk
+from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
+from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine, Silent
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper, count_flops
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
-
-
-class Stopped(Exception):
-    """The run was asked to stop; its state is in a checkpoint, or what it had tokenised is kept."""
-
-
-class Taken(Stopped):
-    """Another process trains a stage of the run or makes its text, and this one was not to wait for it."""
-
-
-def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[bool], None]:
-    """What work asks that can be gone on with at any time, and whether it waits for another process: see `Run`."""
-
-    def poll(waiting: bool) -> None:
-        if asked_to_stop():
-            raise Stopped
-        if waiting and not waits:
-            raise Taken
-
-    return poll
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -89,8 +70,7 @@ class StageRun:
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
-        saved = Checkpoint.load(self.checkpoint_file, self.world.device)
-        self._check_agreement(saved)
+        saved = Checkpoint.load_together(self.checkpoint_file, self.world)
         if saved:
             self._restore(saved, phases)
         else:
@@ -130,7 +110,7 @@ class StageRun:
         """What the record of a finished stage says. All processes must ask for it at once."""
         return {
             "charged": self.clock.charged(),
-            "phases": [phase.flat() for phase in self.position.phases],
+            "phases": self.position.phases,
             "growth": self.method.growth,
             "cores": contention(self.clock.cores, self.world),
         }
@@ -171,7 +151,7 @@ class StageRun:
         if phase.trains:
             self.carried = stepper.moments() if self.carries else {}
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
-        position.phases.append(PhaseCost(phase.name, spent))
+        position.phases.append({"name": phase.name, **spent})
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
             # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
@@ -208,7 +188,7 @@ class StageRun:
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
-            evaluate = self._passed_mark(fraction) and stepper.phase.trains
+            evaluate = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
             if evaluate or save or alarm or self.progress.due():
                 clock.pause()  # evaluation, checkpoints and progress lines are free
@@ -229,11 +209,6 @@ class StageRun:
         clock.count(Work())  # what the device still had to do
         self._check_finite(loss, stepper.phase, learning_rate)
 
-    def _passed_mark(self, fraction: float) -> bool:
-        """Whether the last step crossed one of the evenly spaced points of evaluation; the stage's end is apart."""
-        marks = self.training.evaluations
-        return int(self.clock.fraction * marks + 1e-9) > int(fraction * marks + 1e-9) and self.clock.fraction < 1 - 1e-9
-
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
             raise self._diverged("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
@@ -251,7 +226,7 @@ class StageRun:
         )
 
     def _evaluate(self, phase: str, **values: float) -> None:
-        inputs, charged = self.inputs, self.clock.charged()
+        inputs = self.inputs
         perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.training.precision)
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
             raise self._diverged(f"the perplexity of {gone[0]} is more than a number holds")
@@ -260,10 +235,10 @@ class StageRun:
             phase=phase,
             step=self.position.step,
             fraction=min(1.0, self.clock.fraction),
-            charged=charged,
+            charged=self.clock.charged(),
             perplexity=perplexity,
             bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated},
-            tokens_per_second=charged["tokens"] / charged["seconds"] if charged["seconds"] else 0.0,
+            tokens_per_second=self.clock.tokens_per_second,
             **values,
         )
 
@@ -286,25 +261,11 @@ class StageRun:
             precision=self.training.precision,
         )
 
-    def _check_agreement(self, saved: Checkpoint | None) -> None:
-        """On a network file system a process may see an older checkpoint than the others, or none."""
-        mine = (saved.position.phase, saved.position.step) if saved else None
-        first = self.world.agree(mine)
-        if mine != first:
-            raise RuntimeError(
-                f"{self.checkpoint_file}: process {self.world.rank} finds (phase, step) {mine}, the first process "
-                f"{first}; run again once the file system shows all processes the same"
-            )
-
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
         if self.world.leads:
-            kept = (
-                self.carried
-                if self.position.phase and (stepper.phase.optimizer == "carry" or not stepper.phase.trains)
-                else {}
-            )
+            goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
             content = Checkpoint(
                 position=self.position,
                 charged=self.clock.charged(),
@@ -313,7 +274,7 @@ class StageRun:
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
                 cores=self.clock.cores,
-                carried=kept,
+                carried=self.carried if self.position.phase and goes_on else {},
                 evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),
                 trunk=vars(self.trunk) if self.trunk else None,
             )

@@ -32,8 +32,7 @@ from benchmark.settings.units import UNITS
 from benchmark.store import Store
 from benchmark.training.clock import machine_lock
 from benchmark.training.method import Build
-from benchmark.training.processes import World, join
-from benchmark.training.stage import Stopped, polled
+from benchmark.training.processes import Stopped, World, join, polled
 
 SHOWN = 3  # files of failed runs, in a line
 

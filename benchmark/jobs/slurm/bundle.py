@@ -103,7 +103,7 @@ class TrainBundle:
 
     def __call__(self, world: World, asked_to_stop: Callable[[], bool]) -> None:
         from benchmark.jobs.side_by_side import WorkerShare, train_side_by_side  # torch
-        from benchmark.training.stage import Stopped
+        from benchmark.training.processes import Stopped
 
         file, payload = self.file, self.jobs[0].payload
         assert file and isinstance(payload, TrainRun)

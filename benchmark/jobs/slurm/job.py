@@ -30,8 +30,7 @@ from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.models.devices import accelerators
 from benchmark.sharing import for_the_user_alone
-from benchmark.training.processes import ROOT, join, node
-from benchmark.training.stage import Stopped
+from benchmark.training.processes import ROOT, Stopped, join, node
 
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
