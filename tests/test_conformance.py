@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import re
-import signal
-import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +14,7 @@ import torch
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
+from benchmark.instruments.audit import works_on_the_clock_alone
 from benchmark.instruments.conformance import CHECKS
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.training.method import LifelongMethod, Phase
@@ -66,15 +62,11 @@ def test_two_processes_equal_one(tmp_path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
 def test_the_threads_of_a_pair_end_with_it() -> None:
     """Oracle: the system's list of threads: one that lives on as the interpreter ends aborts it now and then."""
-    port = conformance._free_port()
-    context = multiprocessing.get_context("spawn")
-    pair = [context.Process(target=_leave_a_model, args=(rank, port)) for rank in range(2)]
-    conformance._run_together(pair)
-    assert [process.exitcode for process in pair] == [0, 0]
+    torch.multiprocessing.spawn(_leave_a_model, (conformance._free_port(),), nprocs=2)  # type: ignore
 
 
 def _leave_a_model(rank: int, port: int) -> None:
-    conformance._be_one_of_two(rank, port)
+    conformance.be_one_of_two(rank, port)
     with join():
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model(torch.ones(1, 2)).sum().backward()
@@ -85,22 +77,10 @@ def _leave_a_model(rank: int, port: int) -> None:
     assert not left, f"{left} live on"
 
 
-def test_no_process_waits_for_one_that_failed() -> None:
-    """Oracle: the exit codes: one that failed ends the other, which would sleep on; two that succeed both end."""
-    context = multiprocessing.get_context("spawn")
-    pair = [context.Process(target=sys.exit, args=(3,)), context.Process(target=time.sleep, args=(1000,))]
-    conformance._run_together(pair)
-    assert [process.exitcode for process in pair] == [3, -signal.SIGKILL]
-    pair = [context.Process(target=time.sleep, args=(seconds,)) for seconds in (0.0, 0.1)]
-    conformance._run_together(pair)
-    assert [process.exitcode for process in pair] == [0, 0]
-
-
 TRIED_AT_ONCE = (
     conformance.budget_is_kept_to_one_step,
     conformance.checkpoints_compute_what_was_recorded,
-    conformance.questions_compute_nothing,
-    conformance.each_step_costs_what_the_first_does,
+    works_on_the_clock_alone,
     conformance.resumes_identically_from_a_kill_in_each_phase,
     conformance.trains_under_every_budget,
 )
@@ -122,7 +102,7 @@ DOCUMENTED = dict(re.findall(r"`methods/(\w+)\.py`:\n\n```python\n(.*?)```", PAG
 SOME = (
     conformance.options_are_documented,
     conformance.checkpoints_compute_what_was_recorded,
-    conformance.questions_compute_nothing,
+    works_on_the_clock_alone,
 )
 MOST = [check for check in ALONE if check not in TRIED_BY]
 
@@ -164,8 +144,6 @@ class Wrong(LifelongMethod):
             base.ln_f.eps = 0.5
         if self.how == "GPT only":
             base.wte.weight.data.mul_(1.0)
-        if self.how == "thread":
-            threading.Thread(target=time.sleep, args=(2.0,), name="helper", daemon=True).start()
         return model
 
     def loss(self, learner, batch):
@@ -185,8 +163,6 @@ class Wrong(LifelongMethod):
             learner.parameters[0].grad.mul_(self.calls % 3)
         if self.how == "alone":
             learner.parameters[0].grad.add_(learner.world.size - 1)
-        if self.how == "later" and learner.metrics["steps"] > 3:
-            learner.model.network(torch.zeros(4, 8, dtype=torch.long))
 
 
 def build(how: str, name: str, options: dict) -> LifelongMethod:
@@ -206,9 +182,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
             conformance.shared_first_stage_is_naive,
             "tensors differ in the first stage, .*: say in `signature`",
         ),
-        ("asked", conformance.questions_compute_nothing, "take 16 FLOPs"),
-        ("later", conformance.each_step_costs_what_the_first_does, "step 3 takes"),
-        ("thread", conformance.works_in_one_thread, "helper"),
+        ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
         ("counts", conformance.trains_under_every_budget, "not finite"),
         (
             "state",

@@ -9,25 +9,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import multiprocessing
+import itertools
 import os
 import re
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
 from benchmark import records
-from benchmark.instruments.speed import stages
-from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab, Weights, place_in
-from benchmark.instruments.unchanged import unchanged
+from benchmark.instruments.audit import works_on_the_clock_alone
+from benchmark.instruments.tiny_runs import ALONE, Lab, Weights, place_in
 from benchmark.models import load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings import names as setting_names
@@ -40,8 +36,6 @@ from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import join
 from benchmark.training.progress import Silent
 from benchmark.training.run import Run
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.step import Stepper, count_flops
 
 COMPILED = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
 
@@ -129,9 +123,8 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
     expected = lab.undisturbed()
     config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
-    total = sum(steps for _, steps in _phases_of(lab))
-    ends = _cumulative(steps for _, steps in _phases_of(lab))
-    kills = sorted({min(end, total) for end in ends} | {max(1, end - 1) for end in ends})
+    ends = list(itertools.accumulate(_steps_of_phases(lab)))
+    kills = sorted({*ends} | {max(1, end - 1) for end in ends})
     calls = 0
 
     def stop_here() -> bool:
@@ -215,60 +208,13 @@ def shared_first_stage_is_naive(lab: Lab) -> None:
         _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage", cure)
 
 
-def questions_compute_nothing(lab: Lab) -> None:
-    """`signature`, `options` and `phases` say the same each time, compute nothing, and leave everything as it is."""
-    config = lab.config()
-    for inputs in _stages(lab):
-        method, stage, bare = inputs.method, inputs.stage, stage_of(config, inputs.stage.index)
-        answers = []
-
-        def ask() -> None:
-            answers.append((method.signature(bare), method.options(), list(method.phases(stage))))  # noqa: B023
-
-        with unchanged("signature, options or phases", method, inputs.model):
-            flops = count_flops(ask)
-            ask()
-        assert answers[0] == answers[1], f"stage {stage.index}: asked twice, it says {answers[0]} and {answers[1]}"
-        assert not flops, f"stage {stage.index}: signature, options or phases take {flops:g} FLOPs"
-
-
-def each_step_costs_what_the_first_does(lab: Lab) -> None:
-    """No step of a phase takes more FLOPs than its first, by which all are charged."""
-    for inputs in _stages(lab):
-        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
-            stepper = Stepper(inputs, phase, number)
-            first = stepper.flops()
-            for step in range(1, STEPS):
-                flops = count_flops(lambda: stepper.step(step))  # noqa: B023
-                assert flops <= first * 1.001, (
-                    f"stage {inputs.stage.index}, phase {phase.name}: step {step} takes {flops:g} FLOPs, the first, "
-                    f"by which all are charged, {first:g}"
-                )
-            stepper.close()
-
-
-def works_in_one_thread(lab: Lab) -> None:
-    """The method starts no thread and no process: these would work on while the clock is paused."""
-    before = threading.enumerate()
-    for inputs in _stages(lab):
-        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
-            stepper = Stepper(inputs, phase, number)
-            for step in range(STEPS):
-                stepper.step(step)
-            stepper.close()
-            others = [*(set(threading.enumerate()) - set(before)), *multiprocessing.active_children()]
-            assert not others, f"stage {inputs.stage.index}, phase {phase.name}: beside the loop there are {others}"
-
-
 CHECKS: tuple[Callable[[Lab], None], ...] = (
     options_are_documented,
     phases_fill_each_stage,
     budget_is_kept_to_one_step,
     checkpoints_compute_what_was_recorded,
     shared_first_stage_is_naive,
-    questions_compute_nothing,
-    each_step_costs_what_the_first_does,
-    works_in_one_thread,
+    works_on_the_clock_alone,
     trains_under_every_budget,
     resumes_identically_from_a_kill_in_each_phase,
     two_processes_equal_one,
@@ -300,16 +246,12 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
 
 def compare_two_processes(labs: Sequence[Lab]) -> None:
     """`two_processes_equal_one` for several methods in one pair of processes, since starting a pair takes seconds."""
-    context = multiprocessing.get_context("spawn")
-    port = _free_port()
     jobs = [(lab.name, lab.build, lab.folder / "two") for lab in labs]
     with _double_precision():
         expected = [lab.weights(lab.config(), "double") for lab in labs]
     for lab in labs:
         lab.run(lab.config(), "two")  # links the tokenised text
-    pair = [context.Process(target=_one_of_two, args=(rank, port, jobs)) for rank in range(2)]
-    _run_together(pair)
-    assert all(process.exitcode == 0 for process in pair), f"exit codes {[process.exitcode for process in pair]}"
+    torch.multiprocessing.spawn(_train_as_one_of_two, (_free_port(), jobs), nprocs=2)  # type: ignore[no-untyped-call]
     for lab, weights in zip(labs, expected, strict=True):
         run = lab.run(lab.config(), "two")
         actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
@@ -317,30 +259,15 @@ def compare_two_processes(labs: Sequence[Lab]) -> None:
         _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes", cure)
 
 
-def _run_together(processes: Sequence[BaseProcess]) -> None:
-    """Start processes and wait for them; where one fails the others end too, which would wait for it."""
-    for process in processes:
-        process.start()
-    try:
-        while running := [process.sentinel for process in processes if process.is_alive()]:
-            if any(process.exitcode for process in processes):
-                break
-            connection.wait(running)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
-    _be_one_of_two(rank, port)
+def _train_as_one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
+    be_one_of_two(rank, port)
     with join() as world, _double_precision():
         for name, build, folder in jobs:
             config = Lab(name, build, folder).config()
             Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
 
 
-def _be_one_of_two(rank: int, port: int) -> None:
+def be_one_of_two(rank: int, port: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     torch.set_num_threads(1)
@@ -355,27 +282,12 @@ def _double_precision() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def _stages(lab: Lab) -> Iterator[StageInputs]:
-    """Each stage as a run would begin it, but that nothing is trained."""
-    config = lab.config()
-    for _, prepared in stages(config, lab.build, lab.run(config, "untrained").stream, ALONE):
-        yield prepared.inputs
-
-
-def _phases_of(lab: Lab) -> list[tuple[str, int]]:
-    """The name and steps of every phase of the undisturbed run, over all stages."""
+def _steps_of_phases(lab: Lab) -> list[int]:
+    """The steps of every phase of the undisturbed run, over all stages."""
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
-    lines = [records.read_stage(run.store.stage(key) / "records.jsonl") for key in run.keys]
-    done = [next(line for line in stage if isinstance(line, DoneLine)) for stage in lines]
-    return [(phase["name"], phase["steps"]) for line in done for phase in line.phases]
-
-
-def _cumulative(values: Iterator[int]) -> list[int]:
-    ends: list[int] = []
-    for value in values:
-        ends.append(value + (ends[-1] if ends else 0))
-    return ends
+    lines = [line for key in run.keys for line in records.read_stage(run.store.stage(key) / "records.jsonl")]
+    return [phase["steps"] for line in lines if isinstance(line, DoneLine) for phase in line.phases]
 
 
 def _assert_equal(expected: list[Weights], actual: list[Weights], what: str, cure: str = "") -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import statistics
 import sys
 import time
@@ -27,161 +26,43 @@ from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.models import LanguageModel
 from benchmark.models.devices import precision_of
 from benchmark.records import Hardware
-from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import Budget, RunConfig
-from benchmark.settings.units import Work
 from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
-from benchmark.training.optimization import LearningRate, Span, Spans
 from benchmark.training.processes import World, join
-from benchmark.training.progress import Silent
 from benchmark.training.run import stream_of
-from benchmark.training.stage import StageRun
 from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
 from benchmark.training.step import Stepper
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
 
-PARTS = ("batches", "forward", "backward", "method", "optimizer", "other", "loop")
-OUTSIDE = "outside"  # where the clock starts and pauses: once an evaluation, and of no step
-AHEAD = "ahead"  # the CPU time of making batches, most of it in a thread beside the step's
-
-
-class Stopwatch:
-    """Times functions that call each other: what one spends in another counts for that one alone."""
-
-    def __init__(self, synchronize: Callable[[], None]) -> None:
-        self.seconds = dict.fromkeys((*PARTS, OUTSIDE), 0.0)
-        self._synchronize, self._running = synchronize, ["loop"]
-
-    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any, **named: Any) -> Any:
-            self._switch()
-            self._running.append(part)
-            try:
-                return function(*given, **named)
-            finally:
-                self._switch()
-                self._running.pop()
-
-        return run
-
-    def start(self) -> None:
-        self._since = self._now()
-
-    def stop(self) -> None:
-        self._switch()
-
-    def _switch(self) -> None:
-        now = self._now()
-        self.seconds[self._running[-1]] += now - self._since
-        self._since = now
-
-    def _now(self) -> float:
-        self._synchronize()
-        return time.perf_counter()
-
-
-def shares(stepper: Stepper, steps: range) -> dict[str, float]:
-    """The share of each of PARTS in the time of these steps, as a stage takes them, 0 to 1; together 1. And AHEAD.
-
-    "batches" is the wait for them; on one core the thread that makes them ahead lengthens all parts, by AHEAD in all.
-    "forward" is the loss, teachers included; a loss that forms its own gradient (`models/linear_cross_entropy.py`)
-    does so there. "method" is what `adjust_gradients`, `after_step` and `observe` do beyond passes through the model,
-    "other" what is left of a step, "loop" what the loop does around it: clock, learning rate, a look at the loss.
-    """
-    inputs, learner, method, loader = stepper.inputs, stepper.learner, stepper.method, stepper.loader
-    watch = Stopwatch(inputs.world.synchronize)
-    places = [
-        ("other", stepper, "step"),
-        ("batches", loader, "get"),
-        ("backward", learner, "accumulate"),  # less the objective, which it calls
-        ("forward", learner, "objective"),
-        ("method", method, "adjust_gradients"),
-        ("method", method, "observe"),
-        ("method", method, "after_step"),
-        ("optimizer", stepper, "update"),
-    ]
-    ahead, compute = [], loader.compute
-
-    def computed(step: int) -> Any:
-        began = time.thread_time()
-        made = compute(step)
-        ahead.append(time.thread_time() - began)
-        return made
-
-    without_end = inputs.config.model_copy(update={"budget": Budget(unit="steps", amount=1e9)})
-    loop = StageRun(
-        replace(inputs, config=without_end),
-        Path(os.devnull),
-        record=lambda *given, **named: None,
-        asked_to_stop=lambda: False,
-        progress=Silent(),
-    )
-    places += [(OUTSIDE, loop.clock, name) for name in ("start", "pause")]
-    loop.position.step = steps.start
-    rate, span = LearningRate(schedule_of("constant", 0.0), 0.0), Span(0.0, len(steps))
-    with ExitStack() as patches:
-        for part, owner, name in places:
-            patches.enter_context(patch.object(owner, name, watch.timed(part, getattr(owner, name))))
-        patches.enter_context(patch.object(loader, "compute", computed))
-        watch.start()
-        loop.take_steps(stepper, Work(steps=1, tokens=loader.tokens), rate, Spans(span, span, span))
-        watch.stop()
-    whole = sum(watch.seconds[part] for part in PARTS)
-    return {part: watch.seconds[part] / whole for part in PARTS} | {AHEAD: sum(ahead) / whole}
-
-
 TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
 WARM_UP = 2  # steps
+PARTS = ("batches", "forward", "backward", "method", "optimizer", "other")
 
 
 @dataclass(frozen=True)
-class PhaseOfRun:
-    """The phase that a step belongs to."""
+class Cost:
+    """What a step of one phase costs. Tokens and FLOPs are those of all processes."""
 
     row: str
     stage: int
     domain: str
     phase: str
-
-
-@dataclass(frozen=True)
-class OverNaive:
-    """How many of Naive's steps in the same stage a step is worth."""
-
-    measured: float  # median over pairs
-    predicted: float  # by FLOPs
+    seconds: float
+    over_naive: float  # how many of Naive's steps in the same stage it is worth, median over pairs
+    predicted: float  # the same by FLOPs
+    tokens: int  # of text
+    flops: float
+    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
+    parts: dict[str, float]  # shares of the time, by part
 
     @property
     def off(self) -> float:
         """How much more it costs than predicted, as a share; NaN for a phase without matrix products."""
-        return self.measured / self.predicted - 1 if self.predicted else math.nan
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a step of one phase costs."""
-
-    at: PhaseOfRun
-    seconds: float
-    over_naive: OverNaive
-    tokens: int  # of text, over all processes
-    flops: float  # over all processes
-    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
-    parts: dict[str, float]  # of the time, by part, and AHEAD (see step_parts)
-
-
-def seconds_of(stepper: Stepper, step: int) -> float:
-    """How long a step takes at a learning rate of 0, the slowest process's time."""
-    world = stepper.inputs.world
-    world.synchronize()
-    began = time.perf_counter()
-    stepper.step(step)
-    world.synchronize()
-    return world.maximum(time.perf_counter() - began)[0]
+        return self.over_naive / self.predicted - 1 if self.predicted else math.nan
 
 
 def measure(
@@ -202,12 +83,12 @@ def measure(
     for config in configs:
         stream = stream_of(config, corpus_of(config))
         times = []
-        for key, one in stages(config, build, stream, world):
+        for key, prepared in stages(config, build, stream, world):
             if key not in known:
-                say(f"{config.row}, stage {one.inputs.stage.index + 1} of {len(config.domains)}")
-                known[key] = one.measure(pairs)
+                say(f"{config.row}, stage {prepared.inputs.stage.index + 1} of {len(config.domains)}")
+                known[key] = prepared.measure(pairs)
             shared, measured = known[key]
-            costs += [replace(cost, at=replace(cost.at, row=config.row)) for cost in shared]
+            costs += [replace(cost, row=config.row) for cost in shared]
             times.append(measured)
         rows.append(RowTimes(config.method, config.options, settings_of(config), tuple(times)))
     return costs, rows
@@ -228,26 +109,27 @@ class Prepared:
         costs = []
         for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
-            one = Stepper(inputs, phase, number)
-            flops, domain = one.flops(), stage.domains[stage.index]
-            turns = _in_turns(one, naive, product, pairs)
+            stepper = Stepper(inputs, phase, number)
+            flops = stepper.flops()
+            turns = _in_turns(stepper, naive, product, pairs)
             costs.append(
                 Cost(
-                    at=PhaseOfRun(inputs.config.row, stage.index, domain, phase.name),
+                    row=inputs.config.row,
+                    stage=stage.index,
+                    domain=stage.domains[stage.index],
+                    phase=phase.name,
                     seconds=statistics.median(turn.seconds for turn in turns),
-                    over_naive=OverNaive(
-                        measured=statistics.median(turn.seconds / turn.naive for turn in turns),
-                        predicted=flops / naive.flops(),
-                    ),
-                    tokens=one.loader.tokens,
+                    over_naive=statistics.median(turn.seconds / turn.naive for turn in turns),
+                    predicted=flops / naive.flops(),
+                    tokens=stepper.loader.tokens,
                     flops=flops,
                     of_peak=statistics.median(flops / turn.seconds / turn.peak for turn in turns),
-                    parts=shares(one, range(WARM_UP + pairs, WARM_UP + 2 * pairs)),
+                    parts=shares(stepper, range(WARM_UP + pairs, WARM_UP + 2 * pairs)),
                 )
             )
-            one.close()
+            stepper.close()
         naive.close()
-        return costs, StageTimes(self.set_up, {cost.at.phase: cost.seconds for cost in costs})
+        return costs, StageTimes(self.set_up, {cost.phase: cost.seconds for cost in costs})
 
 
 class MatrixProduct:
@@ -277,17 +159,82 @@ class Turn:
     peak: float  # FLOPs a second of a large matrix product
 
 
-def _in_turns(one: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[Turn]:
+def _in_turns(stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[Turn]:
     for step in range(WARM_UP):
-        seconds_of(one, step)
+        _seconds_of(stepper, step)
         product.flops_per_second()
-        before = seconds_of(naive, step)
+        before = _seconds_of(naive, step)
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        mine, peak, after = seconds_of(one, step), product.flops_per_second(), seconds_of(naive, step)
+        mine, peak, after = _seconds_of(stepper, step), product.flops_per_second(), _seconds_of(naive, step)
         turns.append(Turn(mine, (before + after) / 2, peak))
         before = after
     return turns
+
+
+def _seconds_of(stepper: Stepper, step: int) -> float:
+    """How long a step takes at a learning rate of 0, the slowest process's time."""
+    world = stepper.inputs.world
+    world.synchronize()
+    began = time.perf_counter()
+    stepper.step(step)
+    world.synchronize()
+    return world.maximum(time.perf_counter() - began)[0]
+
+
+def shares(stepper: Stepper, steps: range) -> dict[str, float]:
+    """The share of each of PARTS in the time of these steps, 0 to 1; together 1.
+
+    "batches" is the wait for them. "forward" is the loss, teachers included; a loss that forms its own gradient
+    (`models/linear_cross_entropy.py`) does so there. "method" is what `adjust_gradients`, `after_step` and `observe`
+    do beyond passes through the model, "other" what is left of a step.
+    """
+    learner, method = stepper.learner, stepper.method
+    watch = Stopwatch(stepper.inputs.world.synchronize)
+    places = [
+        ("other", stepper, "step"),
+        ("batches", stepper.loader, "get"),
+        ("backward", learner, "accumulate"),  # less the objective, which it calls
+        ("forward", learner, "objective"),
+        ("method", method, "adjust_gradients"),
+        ("method", method, "observe"),
+        ("method", method, "after_step"),
+        ("optimizer", stepper, "update"),
+    ]
+    with ExitStack() as patches:
+        for part, owner, name in places:
+            patches.enter_context(patch.object(owner, name, watch.timed(part, getattr(owner, name))))
+        for step in steps:
+            stepper.step(step)
+    whole = sum(watch.seconds.values())
+    return {part: seconds / whole for part, seconds in watch.seconds.items()}
+
+
+class Stopwatch:
+    """Times functions that call each other: what one spends in another counts for that one alone."""
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._synchronize, self._running, self._since = synchronize, list[str](), 0.0
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            self._switch()
+            self._running.append(part)
+            try:
+                return function(*given, **named)
+            finally:
+                self._switch()
+                self._running.pop()
+
+        return run
+
+    def _switch(self) -> None:
+        self._synchronize()
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
 
 
 def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
@@ -319,30 +266,26 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
 
 def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
-    width = max([len("row"), *(len(cost.at.row) for cost in costs)])
-    names = max([len("phase"), *(len(cost.at.phase) for cost in costs)])
+    width = max([len("row"), *(len(cost.row) for cost in costs)])
+    names = max([len("phase"), *(len(cost.phase) for cost in costs)])
     lines = [
         f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
-        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join((*PARTS, AHEAD))}"
+        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join(PARTS)}"
     ]
     for cost in costs:
-        at, over = cost.at, cost.over_naive
-        off = f"{over.off:+6.0%}" if over.predicted else f"{'-':>6}"
-        mark = "!" if over.off > TOLERANCE else " "
-        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in (*PARTS, AHEAD))
+        off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
+        mark = "!" if cost.off > TOLERANCE else " "
+        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in PARTS)
         lines.append(
-            f"{at.row:{width}}  {at.stage + 1:5}  {at.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
+            f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
             f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
-            f"{over.measured:8.2f}  {over.predicted:8.2f}  {off} {mark}  {parts}"
+            f"{cost.over_naive:8.2f}  {cost.predicted:8.2f}  {off} {mark}  {parts}"
         )
     lines.append(
         f"{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)"
     )
-    lines.append(
-        "of peak: of what a large matrix product reaches, in turns; batches ... loop: shares of the time; ahead: of "
-        "making batches meanwhile, as a share of it"
-    )
-    if any(cost.over_naive.off > TOLERANCE for cost in costs):
+    lines.append("of peak: of what a large matrix product reaches, in turns; batches ... other: shares of the time")
+    if any(cost.off > TOLERANCE for cost in costs):
         lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,13 +42,13 @@ class Lab:
         return self.build(self.name, options or {})
 
     def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
-        """A tiny run of the method: 8 rows a batch, or 20 where 8 cannot hold its share of memory."""
-        config = tiny_config(self.name, architecture, **training)
-        try:
-            check_memory_shares(config, self.new_method())
-        except ConfigError:
-            config = tiny_config(self.name, architecture, **{"batch_size": 20, **training})
-        return config
+        """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
+        for rows in (8, 20):
+            config = tiny_config(self.name, architecture, **{"batch_size": rows, **training})
+            with contextlib.suppress(ConfigError):
+                check_memory_shares(config, self.new_method())
+                return config
+        return tiny_config(self.name, architecture, **{"batch_size": 100, **training})
 
     def run(self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""

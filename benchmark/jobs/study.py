@@ -132,11 +132,14 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
 
 
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: Store) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `store`, and compare its weights.
+    """Train the stages of a run up to the one of `key` again below `store`, compare its weights, and audit its method.
 
-    Raises ResultsError where they are others, or where no run of the study has such a stage.
+    Raises ResultsError where they are others, where no run of the study has such a stage, or where the method works off
+    the clock.
     """
-    from benchmark.training.processes import join  # torch: not for a report alone
+    from benchmark.instruments.audit import works_on_the_clock_alone  # torch: not for a report alone
+    from benchmark.instruments.tiny_runs import Lab
+    from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
         recorded = unpack(folder, Path(scratch))
@@ -159,6 +162,14 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
                     "that the record names, or collect what it is now"
                 )
             yield f"stage {key} of {config.id}: the same weights, {expected}"
+            lab = Lab(
+                config.method, lambda name, _, options=config.options: build(name, options), Path(scratch) / "lab"
+            )
+            try:
+                works_on_the_clock_alone(lab)
+            except AssertionError as error:
+                raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
+            yield f"{config.method} works on the clock alone"
             return
     raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
 
