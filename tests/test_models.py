@@ -233,3 +233,20 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
     with pytest.raises(ConfigError, match="that this benchmark has written"):
         load(tmp_path / "foreign")
+
+
+@pytest.mark.parametrize("architecture", architecture_names())
+def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) -> None:
+    """Oracle: 1/sqrt(inputs); what is added to the residual stream has 1/sqrt(2 layers) of it.
+
+    transformers draws ModernBERT's weights from a normal distribution that is cut at two of them: 0.88 of it is left.
+    """
+    torch.manual_seed(0)
+    model = build(architecture, 2, 64, Vocabulary(500), sequence_length=64, head_size=16, scaled=True)
+    places = model.architecture.places(model.network)
+    expected = [(places.tables[0], 64**-0.5)]
+    for layer in places.layers:
+        expected += [(layer.attention.query, 64**-0.5), (layer.ffn.up, 64**-0.5)]
+        expected += [(layer.attention.output, 64**-0.5 / 2), (layer.ffn.down, 256**-0.5 / 2)]
+    for place, std in expected:
+        assert place.read().weight.std().item() == pytest.approx(std, rel=0.15)

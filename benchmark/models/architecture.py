@@ -156,6 +156,7 @@ class Shape:
     hidden_size: int
     heads: int
     dropout: float
+    scaled: bool = False  # see Architecture.build
 
     def common(self) -> dict[str, Any]:
         """The keys of a configuration that have the same names in every architecture."""
@@ -167,6 +168,7 @@ class Shape:
             "bos_token_id": BOS,
             "pad_token_id": PAD,
             "eos_token_id": EOS,
+            **({"initializer_range": self.hidden_size**-0.5} if self.scaled else {}),
         }
 
 
@@ -249,9 +251,18 @@ class Architecture:
         return self.families[self.model_types.index(model_type)]
 
     def build(self, shape: Shape) -> PreTrainedModel:
-        """A freshly initialised network; its weights are a function of torch's seed."""
+        """A freshly initialised network; its weights are a function of torch's seed.
+
+        transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled network's have
+        1/sqrt(inputs), which lets states be of the same size at any width (LeCun et al. 1998), and what is added to the
+        residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
+        """
         family: Any = self.families[0]
-        return family(self.configuration(shape))
+        network = family(self.configuration(shape))
+        for layer in self.places(network).layers if shape.scaled else ():
+            for place, inputs in ((layer.attention.output, shape.hidden_size), (layer.ffn.down, 4 * shape.hidden_size)):
+                nn.init.normal_(place.module.weight, std=(inputs * 2 * shape.layers) ** -0.5)
+        return network
 
     def layers(self, network: Any) -> Sequence[nn.Module]:
         """The transformer layers of a network, in order."""

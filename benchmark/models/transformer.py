@@ -252,13 +252,14 @@ def build(
     head_size: int = 64,
     dropout: float = 0.1,
     prompts: bool = False,
+    scaled: bool = False,
 ) -> LanguageModel:
     """A freshly initialised model; its weights are a function of torch's seed, which the caller sets.
 
     `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row. The feed-forward networks are
     4 D wide, there are D / head_size heads, the LM head is tied to the embedding. BERT is the RoBERTa-style model
     that reproduces the parameter counts of the paper (tab:arch); our GPT has learned positions (sequence_length * D
-    parameters), which the counts printed for the paper's GPT do not contain.
+    parameters), which the counts printed for the paper's GPT do not contain. `scaled`: see `Architecture.build`.
 
     Raises ConfigError for an unknown architecture and a hidden size that is not a multiple of the head size.
     """
@@ -268,7 +269,8 @@ def build(
             f"no {architecture} with {layers} layers of hidden size {hidden_size}: there must be a layer, and the "
             f"hidden size must be a multiple of the head size {head_size}"
         )
-    shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, hidden_size // head_size, dropout)
+    heads = hidden_size // head_size
+    shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, heads, dropout, scaled)
     return LanguageModel(record.build(shape), vocabulary, prompts)
 
 

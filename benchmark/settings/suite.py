@@ -196,6 +196,11 @@ class Model(Settings):
     ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
     head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
+    init: Literal["fixed", "scaled"] = Field(
+        "fixed",
+        description="standard deviation of a new model's weights: 0.02 as transformers', which suits 768 units, or "
+        "1/sqrt(inputs) and for what is added to the residual stream 1/sqrt(2 layers) of that",
+    )
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Model:
@@ -431,7 +436,7 @@ class RunConfig(Settings):
                 "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
                 "training": {"checkpoint_seconds"},
                 "budget": {"reference"},
-                "model": {"start", "revision", "grow"},
+                "model": {"start", "revision", "grow"} | ({"init"} if self.model.init == "fixed" else set()),
                 "start": {"folder"},
             }
         )

@@ -200,7 +200,7 @@ def _parts_of_row(
     same = {
         "format": FORMAT,
         "sequence_length": data.sequence_length,
-        "model": model.model_dump(mode="json", include=MADE_OF),
+        "model": model.model_dump(mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }
     return [

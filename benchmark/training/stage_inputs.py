@@ -46,6 +46,7 @@ def trainable_stage(
             config.data.sequence_length,
             head_size=model.head_size,
             dropout=model.dropout,
+            scaled=model.init == "scaled",
         )
 
     def memory_rows(rows: int) -> Tensor:

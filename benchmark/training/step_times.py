@@ -44,7 +44,7 @@ class RowTimes:
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """What the time of a step depends on besides method, options and machine, by dotted key."""
     relevant = {
-        "model": set(config.model.model_dump()),
+        "model": set(config.model.model_dump()) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
         "data": {"sequence_length", "memory_tokens"},
         "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile"},

@@ -29,7 +29,6 @@ from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"
-_INITIAL_STD = 0.02  # transformers' own for BERT and GPT, and that of the released code's columns
 
 Kind = Literal["linear", "adapter"]
 
@@ -97,6 +96,11 @@ class ProgressiveModel(LanguageModel):
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
         device = next(model.parameters()).device
         new = new_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
+        for module in new.modules():
+            if isinstance(module, nn.Linear):
+                # 0.02 is transformers' own for BERT and GPT, and that of the released code's columns
+                nn.init.normal_(module.weight, std=fresh.network.config.initializer_range)
+                nn.init.zeros_(module.bias)
         return cls([*columns, fresh.to(device).train(model.training)], [*laterals, new.to(device)], kind)
 
     @property
@@ -173,13 +177,8 @@ class ProgressiveModel(LanguageModel):
 
 
 def new_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
-    """Random laterals from `columns` earlier columns, one module a level."""
-    laterals = nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
-    for module in laterals.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=_INITIAL_STD)
-            nn.init.zeros_(module.bias)
-    return laterals
+    """Laterals from `columns` earlier columns, one module a level."""
+    return nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
 
 def for_each(which: Tensor, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
