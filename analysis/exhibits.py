@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Column, Table, mark_few_seeds
 from benchmark.store import RunRecords
 
-View = Literal["ours", "printed", "both"]
+View = Literal["ours", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +28,10 @@ class Exhibit:
     blocks: Mapping[str, str]
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
-    kind: ClassVar[Literal["table", "figure"]] = "table"
 
-    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+    def render(self, study: Study) -> dict[str, bytes]:
         """The content of each file, by its suffix."""
         raise NotImplementedError
-
-    def looks(self, study: Study) -> Exhibit:
-        """The exhibit less all that its figure does not show: where two of them are equal, so are their files."""
-        suites = self.suites(study)
-        headings = {suite: self.heading(study, suite) if len(suites) > 1 else "" for suite in suites}
-        return replace(self, caption="", label="", name="", printed=(), blocks=headings)
 
     def suites(self, study: Study) -> list[str]:
         """The study's suites that the exhibit shows: those of the paper, or all if none of them is one of these."""
@@ -55,32 +48,34 @@ class Exhibit:
         architecture = study.of(suite)[0].line.config["model"]["architecture"]
         return next((block for block in self.blocks if block.startswith(architecture[:3])), next(iter(self.blocks)))
 
-    def printed_rows(self, block: str) -> list[str]:
-        return list(dict.fromkeys(value.row for value in self.printed if value.block == block))
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableExhibit(Exhibit):
     """An exhibit that renders as LaTeX, CSV and Markdown."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        """The table of a study's runs; view "printed" shows the paper's numbers, "both" the two side by side."""
+        """The table of a study's runs; view "both" has the paper's numbers in brackets."""
         raise NotImplementedError
 
-    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
-        table = self.build(study, view)
-        return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
+    def render(self, study: Study) -> dict[str, bytes]:
+        return to_files(self.build(study))
 
     def table(
         self, columns: Sequence[Column], blocks: Sequence[Block], notes: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
-        """The finished table, its caption saying whose numbers it shows, and numbers of few seeds marked."""
-        sides = {"ours": "", "printed": " As printed in the paper.", "both": " In brackets: printed in the paper."}
-        if view != "printed":
-            blocks, seeds = mark_few_seeds(blocks)
-            notes = [*_over_seeds(blocks, seeds), *notes]
-        caption = self.caption + sides[view]
+        """The finished table, its caption saying what is in brackets, and numbers of few seeds marked."""
+        blocks, seeds = mark_few_seeds(blocks)
+        notes = [*_over_seeds(blocks, seeds), *notes]
+        caption = self.caption
+        if view == "both":
+            caption += " In brackets: printed in the paper."
+            notes += corrections(self.printed)
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(notes))
+
+
+def to_files(table: Table) -> dict[str, bytes]:
+    """A table in each format, by the suffix of its file."""
+    return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
 
 
 def _over_seeds(blocks: Sequence[Block], most: int) -> list[str]:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics, notes
-from analysis.curves import ends_of, units_apart
 from analysis.exhibits import TableExhibit, View
 from analysis.metrics import Floats
 from analysis.study import Curve, Study, of_text
@@ -39,8 +38,6 @@ class LifelongTable(TableExhibit):
     """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        if view == "printed":
-            return self.table(COLUMNS, [], [], view)
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
         probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
@@ -144,8 +141,6 @@ class RegretTable(TableExhibit):
     """
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        if view == "printed":
-            return self.table(MEANS, [], [], view)
         suites = self.suites(study)
         titles = max((study.stage_titles(suite) for suite in suites), key=len)
         columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
@@ -195,8 +190,6 @@ class ForgettingCostTable(TableExhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         costs = [Column(UNITS[unit].label.partition(" (")[0]) for unit in recorded()]
         columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
-        if view == "printed":
-            return self.table(columns, [], [], view)
         suites = self.suites(study)
         found = [Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in suites]
         blocks = [mark_best(block, columns, study.references) for block in found]
@@ -206,6 +199,21 @@ class ForgettingCostTable(TableExhibit):
         )
         below = [about, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view)
+
+
+def ends_of(study: Study, suite: str) -> pd.DataFrame:
+    """The last evaluation of each run of a suite that finished, where there is any AP+."""
+    last = len(study.of(suite)[0].domains) - 1
+    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
+    return ends[np.isfinite(ends["ap_plus"])]
+
+
+def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
+    """The units in which rows differ; the budget's own where they differ in no other."""
+    means = ends.groupby("row")[recorded()].mean()
+    apart = [unit for unit in recorded() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
+    own = study.of(suite)[0].line["config"]["budget"]["unit"]
+    return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
 
 
 def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
@@ -234,8 +242,6 @@ class UnitTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         columns = [Column(name, UNITS[unit].label, lower) for unit in recorded() for name, lower in _OF_UNIT]
-        if view == "printed":
-            return self.table(columns, [], [], view)
         suites, blocks, below, shown = self.suites(study), [], [], []
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from analysis import figures
 from analysis.exhibits import Exhibit, TableExhibit, View
+from analysis.figures import FigureExhibit
 from analysis.study import Study
 from analysis.tables import Table
 from benchmark.settings.base import ConfigError
@@ -89,9 +89,9 @@ class OpenSuite:
     def figure(self, name: str) -> Figure:
         """A figure of paper_tables/. Raises ConfigError for a name that is no figure."""
         exhibit = self.rooms.exhibit(name)
-        if isinstance(exhibit, TableExhibit):
+        if not isinstance(exhibit, FigureExhibit):
             raise ConfigError(f"{name} is a table: table({name!r}) makes it")
-        return figures.drawn(lambda: exhibit.render(self.study))
+        return exhibit.figure(self.study)
 
 
 def styled(table: Table) -> Styler:

@@ -7,7 +7,7 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
@@ -22,10 +22,10 @@ from markupsafe import Markup, escape
 from matplotlib.markers import MarkerStyle
 
 from analysis import notes, scorecard
-from analysis.exhibits import Exhibit, TableExhibit, View, growth
+from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.study import Study, end, hardware, header
-from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number, rounded
+from analysis.tables import Block, Cell, Column, Table, TableRow, number, rounded
 from benchmark.files import LEFT, read_bytes, sweep, whole_file
 from benchmark.records import EvaluationLine
 from benchmark.settings.units import UNITS, recorded
@@ -36,12 +36,8 @@ def page(
     study: Study,
     scorecard: Table | None,
     exhibits: Sequence[tuple[Exhibit, Table | bytes]],
-    same: Mapping[str, Sequence[str]],
 ) -> str:
-    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made.
-
-    `same`: of each figure the names of its files, as several exhibits may look the same.
-    """
+    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -64,7 +60,7 @@ def page(
             for exhibit, content in exhibits
             if isinstance(content, Table)
         ],
-        figures=[(exhibit, content, same[exhibit.name]) for exhibit, content in exhibits if isinstance(content, bytes)],
+        figures=[(exhibit, content) for exhibit, content in exhibits if isinstance(content, bytes)],
         audit=audit,
         made=_made(study),
         software=_software(study),
@@ -352,51 +348,36 @@ def _without(words: Sequence[str], options: Container[str]) -> list[str]:
 
 
 def render(
-    study: Study,
-    exhibits: Sequence[Exhibit],
-    paper: Mapping[str, Exhibit],
-    out: Path,
-    view: View = "ours",
+    study: Study, exhibits: Sequence[Exhibit], load: Callable[[str], Exhibit], out: Path, view: View = "ours"
 ) -> list[Path]:
     """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
 
-    `exhibits` are what is shown, `paper` all exhibits by name, whose printed numbers the scorecard needs. After tables
+    `exhibits` are what is shown; `load` gives others by name, whose printed numbers the scorecard needs. After tables
     and figures come the scorecard (verdicts on the paper's claims), if the study is held against the paper, and
-    index.html, which shows what looks the same once. Views other than "ours" are of tables only and files of their own,
-    NAME.both.tex. Several suites' runs in one call give tables with a block a suite. The same records give the same
-    bytes.
+    index.html. View "both" is of tables only and has files of its own, NAME.both.tex. Several suites' runs in one call
+    give tables with a block a suite. The same records give the same bytes.
     """
-    shown: dict[str, Table | bytes] = {}
+    shown: list[tuple[Exhibit, Table | bytes]] = []
     files: dict[str, bytes] = {}
-    drawn: list[tuple[Exhibit, Exhibit, dict[str, bytes]]] = []
-    same: dict[str, list[str]] = {}  # of each figure that is drawn, the names of all that look so
     for exhibit in exhibits:
-        if view != "ours" and not exhibit.printed:
+        if view == "both" and not exhibit.printed:
             continue  # the paper has nothing like it
         if isinstance(exhibit, TableExhibit):
-            shown[exhibit.name] = table = exhibit.build(study, view)
-            files |= _files(table, "" if view == "ours" else f".{view}")
+            table = exhibit.build(study, view)
+            shown.append((exhibit, table))
+            name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
+            files |= {f"{name}.{suffix}": content for suffix, content in to_files(table).items()}
         else:
-            looks = exhibit.looks(study)
-            first, figure = next(((one, old) for one, other, old in drawn if other == looks), (exhibit, None))
-            if figure is None:
-                figure = exhibit.render(study)
-                drawn.append((exhibit, looks, figure))
-                shown[exhibit.name] = figure["png"]
-            same.setdefault(first.name, []).append(exhibit.name)
+            figure = exhibit.render(study)
+            shown.append((exhibit, figure["png"]))
             files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
     if view == "ours" and study.runs:
-        verdicts = scorecard.scorecard(study, paper) if study.paper else None
-        files |= _files(verdicts, "") if verdicts else {}
-        files["index.html"] = page(
-            study, verdicts, [(exhibit, shown[exhibit.name]) for exhibit in exhibits if exhibit.name in shown], same
-        ).encode()
+        verdicts = scorecard.scorecard(study, load) if study.paper else None
+        if verdicts:
+            files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
+        files["index.html"] = page(study, verdicts, shown).encode()
     sweep(out, older=LEFT)
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)
     return [out / name for name in files]
-
-
-def _files(table: Table, middle: str) -> dict[str, bytes]:
-    return {f"{table.name}{middle}.{suffix}": text(table).encode() for suffix, text in FORMATS.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analysis import metrics, notes
-from analysis.exhibits import TableExhibit, View, corrections
+from analysis.exhibits import TableExhibit, View
 from analysis.study import Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
@@ -27,8 +27,6 @@ class PerplexityTable(TableExhibit):
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        if view == "printed":
-            return self._printed()
         suites = self.suites(study)
         columns = _columns(max((study.stage_titles(suite) for suite in suites), key=len))
         found = [self._block(study, suite, columns, view) for suite in suites]
@@ -56,17 +54,6 @@ class PerplexityTable(TableExhibit):
         ]
         beside = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
         return Block(self.heading(study, suite), (*rows, *beside), suite)
-
-    def _printed(self) -> Table:
-        columns = _columns(list(dict.fromkeys(value.column for value in self.printed)))
-        blocks = []
-        for block, heading in self.blocks.items():
-            values = self._values(block)
-            keys = [[(slug(row), *place) for place in _places(columns)] for row in self.printed_rows(block)]
-            cells = [tuple(Cell((values[key],)) if key in values else Cell() for key in line) for line in keys]
-            rows = [TableRow((label,), line) for label, line in zip(self.printed_rows(block), cells, strict=True)]
-            blocks.append(mark_best(Block(heading, tuple(rows)), columns))
-        return self.table(columns, blocks, corrections(self.printed), "printed")
 
     def _values(self, block: str) -> dict[tuple[str, int, str], float]:
         """What the paper prints in a block, by slug of the row, stage (from 0) and metric."""

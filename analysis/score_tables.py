@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import PrintedValue, TableExhibit, View, corrections
+from analysis.exhibits import TableExhibit, View
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.settings.names import BASELINE, slug
@@ -30,8 +30,6 @@ class ScoreTable(TableExhibit):
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        if view == "printed":
-            return self._printed()
         suites = self.suites(study)
         titles = {d.name: d.title for suite in suites for d in study.of(suite)[0].domains}
         columns = self.columns(list(titles.values()))
@@ -76,24 +74,6 @@ class ScoreTable(TableExhibit):
             rows.append(TableRow((label,), tuple(cells), competes=bool(row), row=own))
         return rows
 
-    def _printed(self) -> Table:
-        columns = self.columns([c for c in dict.fromkeys(v.column for v in self.printed) if c != AVERAGE])
-        blocks = []
-        for heading, label_of in self.printed_lines().items():
-            rows = []
-            for label, key in label_of.items():
-                found = {v.column: v for v in self.printed if (v.block, v.row, v.stage) == key}
-                rows.append(TableRow((label,), tuple(_as_printed(found[column.name]) for column in columns)))
-            blocks.append(mark_best(Block(heading, tuple(rows)), columns))
-        return self.table(columns, blocks, corrections(self.printed), "printed")
-
-    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
-        """Heading to label to (block, row, stage) of the printed numbers."""
-        return {
-            heading: {v.row: (v.block, v.row, v.stage) for v in self.printed if v.block == block}
-            for block, heading in self.blocks.items()
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTable(ScoreTable):
@@ -121,12 +101,6 @@ class PromptTable(ScoreTable):
         ]
         return [(self.heading(study, suite), lines)]
 
-    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
-        return {
-            heading: {f"ELLE, {PROMPTS[v.row]}": (v.block, v.row, v.stage) for v in self.printed}
-            for heading in self.blocks.values()
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageScoreTable(ScoreTable):
@@ -140,10 +114,6 @@ class StageScoreTable(ScoreTable):
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title) for title in [*titles, AVERAGE]]
-
-    def printed_lines(self) -> dict[str, dict[str, tuple[str, str, str]]]:
-        rows = dict.fromkeys(v.row for v in self.printed)
-        return {row: {f"M{v.stage}": (v.block, v.row, v.stage) for v in self.printed if v.row == row} for row in rows}
 
 
 def _by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
@@ -180,11 +150,6 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     return [
         (BASELINE + name, "", by_domain(lines, ["seed"]), "", "") for name, lines in found.groupby("name", sort=False)
     ]
-
-
-def _as_printed(value: PrintedValue) -> Cell:
-    assert value.number.value is not None, value
-    return Cell((value.number.value,), digits=len(value.number.text.partition(".")[2]))
 
 
 def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:

@@ -35,12 +35,12 @@ COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "
 DETAILS = ("Effect", "95% interval", "Seeds", "p, on its own", "Paper")
 
 
-def scorecard(study: Study, exhibits: Mapping[str, Exhibit]) -> Table:
+def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     """Verdicts on all claims about rows that the study has, a block a topic (and suite, where there are several).
 
-    `exhibits`: all of the paper's tables, by name.
+    `load` gives the paper's tables by name.
     """
-    papers = {suite: _papers(study, suite, exhibits) for suite in study.suites}
+    papers = {suite: _papers(study, suite, load) for suite in study.suites}
     ours = {suite: measured(study, suite) for suite in study.suites}
     compared = [
         (suite, (claim, found, compare(claim, papers[suite][claim.table])))
@@ -179,11 +179,12 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
     return [(text + over + ".").replace("-", "−")]
 
 
-def _papers(study: Study, suite: str, exhibits: Mapping[str, Exhibit]) -> dict[str, Measurements]:
+def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
     """The printed numbers to hold a suite against, by table: the budget suites have tables of their own."""
     found = {}
     for table in dict.fromkeys(claim.table for claim in CLAIMS):
-        budgets = exhibits[table.replace("main", "budgets")]
-        exhibit = budgets if suite in budgets.blocks and suite not in exhibits[table].blocks else exhibits[table]
+        exhibit, budgets = load(table), load(table.replace("main", "budgets"))
+        if suite in budgets.blocks and suite not in exhibit.blocks:
+            exhibit = budgets
         found[table] = as_printed(exhibit.printed, exhibit.printed_block(study, suite))
     return found

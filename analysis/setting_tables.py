@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, View, corrections
+from analysis.exhibits import TableExhibit, View
 from analysis.study import Study, end
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.settings.names import slug
@@ -65,8 +65,6 @@ class ArchitectureTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         columns = [Column(PROPERTIES[name][0]) for name in self.properties]
-        if view == "printed":
-            return self.table(columns, self._printed(), corrections(self.printed), view, "Model")
         blocks, suites = [], self.suites(study)
         for suite in suites:
             for block, row in self._chosen(study, suite).items():
@@ -104,17 +102,6 @@ class ArchitectureTable(TableExhibit):
             ]
             rows.append(TableRow((f"M{i + 1}",), tuple(cells), row=runs[0].row))
         return rows
-
-    def _printed(self) -> list[Block]:
-        blocks = []
-        for block, heading in self.blocks.items():
-            cells = {(v.row, v.column): v.number.text for v in self.printed if v.block == block}
-            rows = [
-                TableRow((row,), tuple(Cell(text=cells.get((row, name), "")) for name in self.properties))
-                for row in self.printed_rows(block)
-            ]
-            blocks.append(Block(heading, tuple(rows)))
-        return blocks
 
 
 def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
@@ -164,11 +151,6 @@ class HyperparameterTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         printed = {(v.row, v.column): v.number.printed for v in self.printed}
-        if view == "printed":
-            titles = list(dict.fromkeys(v.column for v in self.printed))
-            rows = [TableRow((name,), tuple(Cell(text=printed[name, title]) for title in titles)) for name in SETTINGS]
-            heading = next(iter(self.blocks.values()))
-            return self.table([Column(title) for title in titles], [Block(heading, tuple(rows))], [], view, "Setting")
         tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line.tasks]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [

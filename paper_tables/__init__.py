@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.util
+import itertools
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from analysis.exhibits import read_printed
 from benchmark.files import read_text
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
@@ -39,22 +41,42 @@ def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
 
 
-def catalogue() -> dict[str, Exhibit]:
-    """All exhibits by name."""
-    return {name: load(name) for name in names()}
+def load(name: str, study: Path | None = None) -> Exhibit:
+    """The exhibit of a table or figure, with the paper's numbers; `study` is a folder which may hold some of its own.
 
+    Raises ConfigError for a name that is none.
+    """
+    from analysis.exhibits import read_printed
 
-def load(name: str) -> Exhibit:
-    """The exhibit of a table or figure, with the paper's numbers. Raises ConfigError for a name that is none."""
-    exhibit: Exhibit = importlib.import_module(f"paper_tables.{_known(name)}").EXHIBIT
+    exhibit: Exhibit = _module(name, study).EXHIBIT
     return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
 
 
-def _known(name: str) -> str:
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), NEAREST, cutoff=0.0)
-        raise ConfigError(f"no table or figure {name!r}: choose from the files of {_FOLDER}, such as {', '.join(near)}")
-    return name
+def _module(name: str, study: Path | None) -> Any:
+    own = _known(name, study)
+    if not own:
+        return importlib.import_module(f"paper_tables.{name}")
+    spec = importlib.util.spec_from_file_location(name, own)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+def _known(name: str, study: Path | None) -> Path | None:
+    """The file of an exhibit that only a study has, None for one of the project. Raises ConfigError for others."""
+    if name in names():
+        return None
+    if study and name.isidentifier() and (study / f"{name}.py").is_file():
+        return study / f"{name}.py"
+    near = difflib.get_close_matches(name, names(), NEAREST, cutoff=0.0)
+    raise ConfigError(f"no table or figure {name!r}: choose from the files of {_FOLDER}, such as {', '.join(near)}")
+
+
+def study_folder(suite: Suite) -> Path | None:
+    """The folder of a suite's file, as the command line names it; None for a suite of the project."""
+    file = Path(shlex.split(suite.called)[0])
+    return file.parent if file.suffix == ".toml" else None
 
 
 @dataclass(frozen=True)
@@ -76,8 +98,10 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
 
     Raises ConfigError for a name that is neither a table nor a figure.
     """
-    needed = dict.fromkeys(READS_MODELS.get(_known(name), "") for name in suite.tables)
-    return tuple(ModelMeasure(name) for name in needed if name)
+    for name in suite.tables:
+        _known(name, study_folder(suite))
+    needed = dict.fromkeys(READS_MODELS[name] for name in suite.tables if name in READS_MODELS)
+    return tuple(map(ModelMeasure, needed))
 
 
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> None:
@@ -87,10 +111,9 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     """
     from analysis.page import render
 
-    tables = dict.fromkeys([*(table for suite, _ in suites for table in suite.tables)])
+    tables = {table: study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = study_of(suites, runs)
-    paper = catalogue() if study.paper else {}
-    written = render(study, [load(table) for table in tables], paper, out / study.name, view)
+    written = render(study, list(itertools.starmap(load, tables.items())), load, out / study.name, view)
     for path in written:
         if path.suffix == ".md":
             show(read_text(path))

@@ -6,21 +6,10 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: more threads sum in another order
 
-import matplotlib.figure
 import pytest
 
-from analysis import figures
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, missing, new_lab, write_texts
-
-
-@pytest.fixture
-def drawn(monkeypatch) -> list[matplotlib.figure.Figure]:
-    """Every figure that is drawn during the test."""
-    seen: list[matplotlib.figure.Figure] = []
-    to_files = figures.to_files
-    monkeypatch.setattr(figures, "to_files", lambda figure: seen.append(figure) or to_files(figure))
-    return seen
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,7 @@ def test_every_row_of_a_claim_is_in_a_suite_or_in_the_paper(monkeypatch):
 def test_scorecard_of_synthetic_runs(demo):
     """Oracle: how the records are made: PNN never forgets, 1 in 2000 gradients conflicts; ARS is
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each stage."""
-    table = scorecard(demo, EXHIBITS)
+    table = scorecard(demo, paper_tables.load)
     rows = {row.stub[0]: dict(zip(COLUMNS, row.cells, strict=True)) for block in table.blocks for row in block.rows}
     shown = {text: {name: cell.text for name, cell in cells.items()} for text, cells in rows.items()}
     titles = ["Pre-training", "Downstream", "Similarity of a stream's models"]
@@ -228,7 +228,7 @@ def test_scorecard_of_synthetic_runs(demo):
 
 def test_every_comparison_of_a_claim_can_be_opened(demo):
     """Oracle: the rows and stages of the claim; the effect is the mean log ratio of the runs' final AP."""
-    table = scorecard(demo, EXHIBITS)
+    table = scorecard(demo, paper_tables.load)
     (row,) = (row for block in table.blocks for row in block.rows if row.stub[0] == CLAIMS[0].text)
     lines = {line.stub[0]: [cell.text for cell in line.cells] for line in row.details.blocks[0].rows}
     others = [name for name in PAPER if name != "ELLE"]
@@ -248,7 +248,7 @@ def test_a_card_that_nothing_can_decide_says_so_in_one_line(tmp_path, seeds):
     """Oracle: 24 claims about the paper's methods, two ways each, need five seeds: 48 / 4**5 < 0.05 < 48 / 4**4. What
     they would be about can be opened all the same."""
     synthetic.write(tmp_path, "demo", seeds=seeds)
-    table = scorecard(Study("demo", load_runs(tmp_path, "demo")), EXHIBITS)
+    table = scorecard(Study("demo", load_runs(tmp_path, "demo")), paper_tables.load)
     ((row,),) = (block.rows for block in table.blocks)
     have = "one seed" if seeds == 1 else "4 seeds"
     assert row.stub[0] == f"None of 24 claims can be decided with {have}; together they need at least 5."
@@ -268,7 +268,7 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
         for seed in range(6)
     ]
     interval = scipy.stats.ttest_1samp(taus, 0.0).confidence_interval(0.95)
-    (note,) = (note for note in scorecard(demo, EXHIBITS).notes if "final AP" in note)
+    (note,) = (note for note in scorecard(demo, paper_tables.load).notes if "final AP" in note)
     expected = f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to {interval.high:.2f})"
     assert expected in note
 

@@ -103,15 +103,6 @@ def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
     assert f"{' or '.join(commands)} fills it in" in table
 
 
-def test_the_papers_numbers_can_be_shown_alone(place, capsys) -> None:
-    """Oracle: the paper's table 1, ELLE's BERT base after the last domain."""
-    arguments = ["report", str(place / "tiny.toml"), "--runs", str(place / "no"), "--out", str(place / "printed")]
-    assert run_all.main([*arguments, "--view", "printed"]) == 0
-    table = (place / "printed" / "tiny" / "main_pretraining.printed.md").read_text()
-    row = next(line for line in table.splitlines() if line.startswith("| ELLE |"))
-    assert row.split("|")[-3].strip(" *") == "4.06"
-
-
 def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
     """Oracle: the suite's order, however its rows came to be trained."""
     suite = str(place / "tiny.toml")

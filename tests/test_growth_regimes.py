@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,13 @@ from scipy import stats
 
 import methods
 import paper_tables
-from analysis import figures
-from analysis.regimes_figure import MapCell, MapPoint, cells, fit, predicted
 from analysis.study import Study
 from benchmark.store import RunRecords
-from tests.support.drawn_texts import faults
 
+STUDY = Path(__file__).parents[1] / "results" / "when_growing_pays"
+EXHIBIT: Any = paper_tables.load("growth_regimes", STUDY)
+regimes: Any = sys.modules["growth_regimes"]
+cells, fit, predicted, MapPoint = regimes.cells, regimes.fit, regimes.predicted, regimes.MapPoint
 CONTENDERS = ("er", "elle", "er_large")
 PARAMETERS = {16: 1000, 32: 4000, 64: 16_000}
 
@@ -76,26 +79,15 @@ def test_elle_is_compared_with_the_er_of_its_budget_and_both_of_its_final_sizes(
     np.testing.assert_allclose([cell.log_ratio for cell in found], expected)
 
 
-def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said(monkeypatch):
+def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said():
     """Oracle: the CSV file has the one place that can be drawn, and the figure's text the number of the others."""
-    said = []
-    monkeypatch.setattr(figures, "finish", lambda grid, text="": said.append(text) or {})
     known = [run("er", 20.0), run("elle", 10.0)]
     unknown = [run("er", 20.0, unit="steps"), run("elle", 10.0, unit="steps")]
-    files = paper_tables.load("growth_regimes").render(Study("s", known + unknown))
+    files = EXHIBIT.render(Study("s", known + unknown))
     assert [line["cell"] for line in csv.DictReader(io.StringIO(files["csv"].decode()))] == ["elle 0"]
-    assert said[0].endswith("left out: 1.")
-    assert paper_tables.load("growth_regimes").render(Study("s", unknown))["csv"].count(b"\n") == 1
-
-
-def test_no_texts_of_a_dense_map_overlap():
-    """Oracle: the boxes that matplotlib's renderer draws, with cells on top of each other and of a point elsewhere."""
-    budgets = [0.008, 0.0081, 0.009, 0.02, 0.021, 0.05]
-    runs = [run("er", 20.0 * (1 + budget), budget=budget) for budget in budgets]
-    runs += [run("elle", 10.0, budget=budget, last=last) for budget in budgets for last in (32, 64)]
-    figure = figures.drawn(lambda: paper_tables.load("growth_regimes").render(Study("s", runs)))
-    count, outside, overlapping = faults(figure)
-    assert count > 30 and not outside and not overlapping
+    said = EXHIBIT.figure(Study("s", known + unknown)).legends[0].get_title().get_text()
+    assert said.endswith("left out: 1.")
+    assert EXHIBIT.render(Study("s", unknown))["csv"].count(b"\n") == 1
 
 
 def test_no_text_lies_on_the_border():
@@ -103,7 +95,7 @@ def test_no_text_lies_on_the_border():
     aps = {(1.0, 32): 24.0, (1.0, 64): 28.0, (4.0, 32): 12.0, (4.0, 64): 19.0}
     runs = [run("er", 20.0, budget=budget) for budget in (1.0, 4.0)]
     runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
-    figure = figures.drawn(lambda: paper_tables.load("growth_regimes").render(Study("s", runs)))
+    figure = EXHIBIT.figure(Study("s", runs))
     figure.canvas.draw()
     left = figure.axes[0]
     [line] = left.get_lines()
@@ -116,14 +108,13 @@ def test_no_text_lies_on_the_border():
 
 def test_methods_have_their_titles():
     """Oracle: the methods' own; and the legend of a map, in which rows say their cell, has those that it shows."""
-    exhibit: Any = paper_tables.load("growth_regimes")
-    assert exhibit.contenders == {name: methods.find(name).title for name in exhibit.contenders}
+    assert EXHIBIT.contenders == {name: methods.find(name).title for name in EXHIBIT.contenders}
     runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64), run("scratch", 15.0, last=64)]
     runs[2].line.title = "ELLE, x4"
-    figure = figures.drawn(lambda: exhibit.render(Study("s", runs)))
+    figure = EXHIBIT.figure(Study("s", runs))
     said = [text.get_text() for text in figure.legends[0].get_texts()]
     assert said == ["ER", "ELLE", "From scratch, all text at once, is lower"]
-    assert "Not all ways have run in 2 of 2 cells." in " ".join(figure.texts[-1].get_text().split())
+    assert "Not all ways have run in 2 of 2 cells." in " ".join(figure.legends[0].get_title().get_text().split())
 
 
 def test_of_two_rows_of_a_method_the_first_one_counts():
@@ -158,7 +149,7 @@ def test_who_has_all_text_at_once_is_named_and_is_not_the_best_of_the_stream():
         runs = [run("er", 20.0), run("elle", 10.0), run("er_large", 12.0), run("scratch", ap)]
         (cell,) = cells(Study("s", runs), [*CONTENDERS, "scratch"])
         assert cell.ranked == ("elle", "er_large", "er") and cell.lower == lower
-        files = paper_tables.load("growth_regimes").render(Study("s", runs))
+        files = EXHIBIT.render(Study("s", runs))
         [line] = csv.DictReader(io.StringIO(files["csv"].decode()))
         assert line["lower_with_all_text_at_once"] == lower and line["ap_scratch"] == f"{ap:.2f}"
         assert (line["best"], line["second_best"], line["told_apart"]) == ("elle", "er_large", "no")
@@ -196,8 +187,8 @@ def test_the_figures_file_of_cells_predicts_each_by_the_others():
     runs = [run("er", 20.0, budget=budget) for budget in (1.0, 4.0)]
     runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
     study = Study("s", runs)
-    files = paper_tables.load("growth_regimes").render(study)
-    found: list[MapCell] = cells(study, CONTENDERS)
+    files = EXHIBIT.render(study)
+    found = cells(study, CONTENDERS)
     lines = list(csv.DictReader(io.StringIO(files["csv"].decode())))
     for line, cell in zip(lines, found, strict=True):
         guess = predicted(fit([other for other in found if other is not cell]), cell)
@@ -208,5 +199,5 @@ def test_the_figures_file_of_cells_predicts_each_by_the_others():
 
 def test_without_a_finished_pair_the_figure_says_so():
     """Oracle: a study of ELLE alone has no cell."""
-    files = paper_tables.load("growth_regimes").render(Study("s", [run("elle", 10.0)]))
+    files = EXHIBIT.render(Study("s", [run("elle", 10.0)]))
     assert len(files["csv"].splitlines()) == 1

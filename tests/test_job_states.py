@@ -318,12 +318,6 @@ def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
     assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
     assert run_all.main(["track", "demo", "--to", "trackio", "--out", "x"]) == 2
     assert "TRACKIO_DIR: leave it out" in capsys.readouterr().err
-    for option in ("--methods=er", "--seeds=5"):
-        assert lab.call("report", "--view", "printed", option) == 2
-        assert f"{option.partition('=')[0]}: the paper's numbers are of no runs" in capsys.readouterr().err
-    assert lab.call("report", "--view", "printed", "--set", "tables=['architectures']", "--set", "budget.amount=3") == 2
-    assert "--set budget.amount: the paper's numbers are of no runs" in capsys.readouterr().err
-    assert lab.call("report", "--view", "printed", "--set", "tables=['architectures']") == 0
     for unit, code in (("steps", 2), ("seconds", 0)):
         assert lab.call("run", "--dry-run", "--share-machine", "--set", f"budget.unit={unit}") == code
     assert "--share-machine: runs wait for each other under a budget of wall time" in capsys.readouterr().err

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import paper_tables
 from analysis.study import Study, header
 from benchmark.records import EvaluationLine, Titled
 from benchmark.store import load_runs
@@ -19,7 +18,7 @@ def study(tmp_path) -> Study:
     return Study("demo", load_runs(tmp_path / "runs", "demo"))
 
 
-def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
+def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing stage is blank."""
     for run in study.runs:
         run.line.probes = [Titled("wiki", "Wiki")]
@@ -29,11 +28,9 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
                     line.perplexity = {**line.perplexity, "wiki": 7.0 + run.seed}
         if run.row == "MAS":
             run.stages[4] = []
-    paper_tables.load("stage_domain_matrix").render(study)
-    texts: dict[Any, list[str]] = {}
-    for text in drawn[0].axes[0].texts:
-        texts.setdefault(text.get_gid(), []).append(text.get_text())
-    titles = texts.pop(None)
+    figure = synthetic.load("stage_domain_matrix").figure(study)
+    panels = {axis.get_title(): axis for axis in figure.axes if axis.get_title()}
+    texts = {row: [text.get_text() for text in axis.texts] for row, axis in panels.items()}
     assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
     er = [
         [line for line in stage if isinstance(line, EvaluationLine)][-1]
@@ -47,16 +44,18 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study, drawn):
         for name in ("wb", "ns", "rev", "bio", "cs", "wiki")
     ]
     assert texts["ER"] == [f"{value:.3g}" for value in expected]
-    assert titles[-6:] == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
+    titles = [label.get_text() for label in panels["ER"].get_xticklabels()]
+    assert titles == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
     assert len(texts["MAS"]) == 4 * 6
 
 
-def test_the_matrix_over_the_oracles(tmp_path, drawn):
+def test_the_matrix_over_the_oracles(tmp_path):
     """Oracle: the perplexities of the last evaluations over the oracle's when it had ended that domain, by seed."""
     synthetic.write(tmp_path, "demo", rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
     study = Study("demo", load_runs(tmp_path, "demo"))
-    paper_tables.load("oracle_matrix").render(study)
-    shown = [text.get_text() for text in drawn[0].axes[0].texts if text.get_gid() == "ER"]
+    figure = synthetic.load("oracle_matrix").figure(study)
+    [axis] = [axis for axis in figure.axes if axis.get_title() == "ER"]
+    shown = [text.get_text() for text in axis.texts]
     matrices = {
         (run.row, run.seed): np.array([[m.perplexity for m in stage.values()] for stage in run.matrix], float)
         for run in study.runs

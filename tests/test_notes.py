@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import figures
 from analysis.notes import contended, unequal_budgets, unequal_texts, without_memory
 from analysis.study import Study, header
 from benchmark.records import Titled
@@ -135,8 +133,7 @@ def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
     said = []
     for i, changed in enumerate([{}, {row: {"ns": "other"}}]):
         exhibit, found = synthetic.load(name), with_texts(tmp_path / str(i), changed)
-        texts = figures.drawn(partial(exhibit.render, found)).texts
-        said.append(" ".join(" ".join(text.get_text() for text in texts).split()))
+        said.append(" ".join(exhibit.figure(found).legends[0].get_title().get_text().split()))
     assert [differ(f"Ns: {row}") in text for text in said] == [False, True]
 
 
@@ -145,8 +142,7 @@ def test_figures_say_nothing_of_rows_that_they_do_not_show(name, tmp_path):
     """Oracle: by hand: another row's text is another; the curves are asked for one row, the pictures are of ELLE."""
     exhibit, found = synthetic.load(name), with_texts(tmp_path, {"ER": {"ns": "other"}})
     exhibit = replace(exhibit, rows=("naive",)) if name == "trend_main" else exhibit
-    texts = figures.drawn(lambda: exhibit.render(found)).texts
-    assert "Texts differ" not in " ".join(" ".join(text.get_text() for text in texts).split())
+    assert "Texts differ" not in " ".join(exhibit.figure(found).legends[0].get_title().get_text().split())
 
 
 @pytest.mark.parametrize(("unigram", "expected"), [(100.0 + 1e-12, []), (101.0, [differ("WB: ER")])])

@@ -140,7 +140,7 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})])
     suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
     study = Study("demo", load_runs(tmp_path / "runs", "demo"), title=suite.title, paper=suite.paper)
-    render(study, [synthetic.load("main_pretraining")], paper_tables.catalogue(), tmp_path / "out")
+    render(study, [synthetic.load("main_pretraining")], paper_tables.load, tmp_path / "out")
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "<h1>Tales &amp; &lt;saga&gt;</h1>" in text
     shown = ("scorecard" in text.lower(), "the paper prints" in text, (tmp_path / "out" / "scorecard.md").exists())

@@ -13,12 +13,12 @@ def test_notes_say_how_options_were_chosen(tmp_path):
     synthetic.write(tmp_path, "demo", seeds=1, rows=[("ER", "er", {}), ("MAS", "mas", {})])
     runs = load_runs(tmp_path, "demo")
     assert tuned(runs) == []
-    assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.catalogue()).notes
+    assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.load).notes
     way = {"configurations": 5, "spent": 60.0, "unit": "seconds"}
     assert way == Tuned(**way).model_dump()
     for run in runs:
         run.line.config["tuned"] = way
     [note] = tuned(runs)
     assert note == "Options are tuned: the best of 5 configurations, whose search comes on top of the budget."
-    notes = scorecard(Study("demo", runs), paper_tables.catalogue()).notes
+    notes = scorecard(Study("demo", runs), paper_tables.load).notes
     assert note in notes and not any("not tuned" in text for text in notes)

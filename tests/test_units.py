@@ -51,7 +51,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
         "ER, seed 0: 80 rows" in told and "2 of 2 runs, 160 rows. Stages that they share are trained once: 120" in told
     )
     call("--parallel", "1", "--set", 'tables=["trend_main", "units"]')
-    assert {axis.get_xlabel() for axis in drawn[0].axes} == {"Training rows (linear)"}
+    assert {axis.get_xlabel() for axis in drawn[0].axes} == {"Training rows, linear"}
     [table] = (tmp_path / "report").glob("*/tiny/units.md")
     assert "Training rows" in table.read_text()
     for run in load_runs(tmp_path / "runs", "tiny"):

@@ -135,8 +135,10 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     sub.set_defaults(seeds=None)  # the text of all of them is the same
     sub = add("report", "render tables and figures from the records that exist", [common, rendering])
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
-    views = ("ours", "printed", "both")
-    sub.add_argument("--view", choices=views, default="ours", help="tables with our numbers, the paper's, or both")
+    views = ("ours", "both")
+    sub.add_argument(
+        "--view", choices=views, default="ours", help="tables with our numbers, or with the paper's beside them"
+    )
     sub = add("status", "the state of each run", [one, common])
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     sub = add("cancel", "end the jobs of the suite or of some runs; what is trained stays", [one, common])

@@ -102,7 +102,7 @@ def study(runs: Path, **options: Any) -> Study:
 def report(suite: str, runs: Sequence[RunRecords], tables: Sequence[str], out: Path) -> list[Path]:
     """Render these tables and figures, the scorecard and the page, as `run_all.py report` does."""
     study = Study(suite, runs, paper=True)
-    return render(study, [paper_tables.load(name) for name in tables], paper_tables.catalogue(), out)
+    return render(study, [paper_tables.load(name) for name in tables], paper_tables.load, out)
 
 
 @dataclass(frozen=True)

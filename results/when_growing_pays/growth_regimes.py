@@ -1,4 +1,4 @@
-"""The map of regimes: by budget and size, when growing beats replay, and which of several ways is best."""
+"""Beyond the paper: as a function of budget and size, when does growing beat replay, and when starting large?"""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import matplotlib.colors
 import numpy as np
+import seaborn
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from analysis import figures, inference
-from analysis.exhibits import Exhibit, View
-from analysis.figures import of_method
+from analysis import inference
+from analysis.figures import FigureExhibit, about_texts, finish, panels, say
 from analysis.metrics import Floats
-from analysis.notes import below
 from analysis.study import Study, end, header
 from benchmark.store import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
 GROWN, FIXED = "elle", "er"
 PANEL = 3.5, 2.6  # inches
+MARKERS = "os^Dv"
 TEXT = 6.5  # points of what stands at a place
 
 
@@ -55,7 +55,7 @@ class MapCell(MapPoint):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegimesFigure(Exhibit):
+class RegimesFigure(FigureExhibit):
     """A cell for each budget and final size that ELLE and ER were both run with; `points` were run elsewhere.
 
     `contenders` are methods and their titles; of a method with several rows in a cell the first one counts. Those that
@@ -66,28 +66,25 @@ class RegimesFigure(Exhibit):
 
     contenders: Mapping[str, str]
     points: tuple[MapPoint, ...] = ()
-    kind: ClassVar[Literal["table", "figure"]] = "figure"
 
-    def render(self, study: Study, view: View = "ours") -> dict[str, bytes]:
+    def render(self, study: Study) -> dict[str, bytes]:
+        return {**super().render(study), "csv": _csv(_with_flops(cells(study, [*self.contenders])), [*self.contenders])}
+
+    def draw(self, study: Study) -> Figure:
         every = cells(study, [*self.contenders])
-        found = [cell for cell in every if math.isfinite(cell.relative_size)]
-        with figures.style():
-            grid = figures.panels(1, 2, *PANEL)
-            left, right = grid.flat
-            for axis in (left, right):
-                axis.set_xlabel("Tokens a parameter of the first model (log)")
-            left.set_ylabel("Final size / compute-optimal size (log)")
-            right.tick_params(labelleft=False)  # the same as the left one's
-            if not found:
-                missing = "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet"
-                left.text(0.5, 0.5, missing, ha="center", transform=left.transAxes)
-                files = figures.finish(grid)
-            else:
-                self._draw_ratios(left, found)
-                self._draw_best(right, found)
-                rows = [run.row for run in study.runs if run.line.method in self.contenders]
-                files = figures.finish(grid, below(study, study.suites, self._about(found, len(every)), rows=rows))
-        return {**files, "csv": _csv(found, [*self.contenders])}
+        found = _with_flops(every)
+        figure, [[left, right]] = panels(1, 2, PANEL[0] + 0.8, PANEL[1] + 0.6)
+        for axis in (left, right):
+            axis.set_xlabel("Tokens a parameter of the first model (log)")
+        left.set_ylabel("Final size / compute-optimal size (log)")
+        right.tick_params(labelleft=False)  # the same as the left one's
+        if not found:
+            say(left, "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet")
+            return finish(figure)
+        self._draw_ratios(left, found)
+        self._draw_best(right, found)
+        rows = [run.row for run in study.runs if run.line.method in self.contenders]
+        return finish(figure, self._about(found, len(every)), about_texts(study, study.suites, rows))
 
     def _about(self, found: Sequence[MapCell], every: int) -> str:
         fewer = sum(len(cell.ap) < len(self.contenders) for cell in found)
@@ -133,8 +130,8 @@ class RegimesFigure(Exhibit):
 
     def _draw_best(self, axis: Axes, found: Sequence[MapCell]) -> None:
         _limits(axis, [*found, *self.points])
-        for method, title in self.contenders.items():
-            colour, marker = (of_method(method)[key] for key in ("color", "marker"))
+        colours = seaborn.color_palette("colorblind").as_hex()
+        for (method, title), colour, marker in zip(self.contenders.items(), colours, MARKERS, strict=False):
             best = [cell for cell in found if cell.best == method]
             lower = [cell for cell in found if cell.lower == method]
             _scatter(axis, [cell for cell in best if cell.told_apart], colour, colour, marker, 90)
@@ -144,6 +141,10 @@ class RegimesFigure(Exhibit):
                 _scatter(axis, [], colour, colour, marker, 90, title)
             if lower:
                 _scatter(axis, [], "none", colour, "o", 140, f"{title}, all text at once, is lower")
+
+
+def _with_flops(every: Sequence[MapCell]) -> list[MapCell]:
+    return [cell for cell in every if math.isfinite(cell.relative_size)]
 
 
 def _scatter(
@@ -285,7 +286,7 @@ def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str], line: 
     to_panel = axis.transScale + axis.transLimits
     points = to_panel.transform([(place.tokens_per_parameter, place.relative_size) for place in places]) * PANEL
     marker = np.full(2, 0.13)  # half its side, inches
-    halves = [np.array([figures.text_width(text, TEXT), 1.2 * TEXT / 72]) / 2 for text in texts]
+    halves = [np.array([0.055 * len(text), 1.2 * TEXT / 72]) / 2 for text in texts]
     taken: list[tuple[Floats, Floats]] = [(point, marker) for point in points]
     taken += [(point, np.full(2, 0.02)) for point in (to_panel.transform(line) * PANEL if len(line) else ())]
     spots = []
@@ -320,3 +321,24 @@ def _csv(found: Sequence[MapCell], contenders: Sequence[str]) -> bytes:
 
 def _yes(so: bool) -> str:
     return "yes" if so else "no"
+
+
+EXHIBIT = RegimesFigure(
+    label="fig:growth_regimes",
+    caption="When growing pays: final AP of ELLE beside ER's, and the best of five ways, by budget and final size.",
+    blocks={},
+    contenders={
+        "er": "ER",
+        "elle": "ELLE",
+        "elle_exact": "ELLE (exact)",
+        "er_large": "ER (final size)",
+        "scratch": "From scratch",
+    },
+    points=(
+        # table:table1, BERT: 4.06 and 6.39 after CS. tab:arch: 62,500 steps of 2,048 x 512 tokens at 30.3 million
+        # parameters, then 25,000 at each of 51.5, 82.2, 102 and 125 million: 6.9e19 FLOPs at six a parameter and token
+        MapPoint("paper", 2163.0, 0.17, math.log(4.06 / 6.39)),
+        # README, "Two commands": after its fifth domain, one seed, on 2026-11-25 on two cores with AVX-512
+        MapPoint("demo", 260.0, 0.58, math.log(37.48 / 50.76)),
+    ),
+)
