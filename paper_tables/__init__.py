@@ -74,9 +74,11 @@ def _known(name: str, study: Path | None) -> Path | None:
 
 
 def study_folder(suite: Suite) -> Path | None:
-    """The folder of a suite's file, as the command line names it; None for a suite of the project."""
+    """The folder of a suite's file, as it is called from here or from the project; None if it has none."""
     file = Path(shlex.split(suite.called)[0])
-    return file.parent if file.suffix == ".toml" else None
+    if file.suffix != ".toml":
+        return None
+    return next((folder for folder in (file.parent, _FOLDER.parent / file.parent) if folder.is_dir()), None)
 
 
 @dataclass(frozen=True)
