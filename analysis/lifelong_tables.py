@@ -212,7 +212,7 @@ def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     """The units in which rows differ; the budget's own where they differ in no other."""
     means = ends.groupby("row")[recorded()].mean()
     apart = [unit for unit in recorded() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
-    own = study.of(suite)[0].line["config"]["budget"]["unit"]
+    own = study.of(suite)[0].line.config["budget"]["unit"]
     return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
 
 

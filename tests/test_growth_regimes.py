@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,7 +18,9 @@ from scipy import stats
 import methods
 import paper_tables
 from analysis.study import Study
+from benchmark.records import LineOfStage, RunLine, Titled
 from benchmark.store import RunRecords
+from tests.support.stage_lines import DONE, STAGE, evaluation
 
 STUDY = Path(__file__).parents[1] / "results" / "when_growing_pays"
 EXHIBIT: Any = paper_tables.load("growth_regimes", STUDY)
@@ -34,31 +37,31 @@ def run(
     unit than theirs."""
     ladder = [{"layers": 1, "hidden_size": 16}, {"layers": 1, "hidden_size": last}]
     config = {"budget": {"unit": unit, "amount": budget}, "model": {"architecture": "gpt", "ladder": ladder}}
-    line = {
-        "id": f"{method}-{row}-{budget}-{last}-{seed}",
-        **{"suite": "s", "row": f"{method} {row}", "row_index": row, "title": method.upper(), "method": method},
-        **{
-            "options": {},
-            "seed": seed,
-            "config": config,
-            "domains": [{"name": "a"}, {"name": "b"}],
-            "probes": [],
-            "unigram": {},
-        },
-    }
+    line = RunLine(
+        id=f"{method}-{row}-{budget}-{last}-{seed}",
+        suite="s",
+        row=f"{method} {row}",
+        row_index=row,
+        title=method.upper(),
+        method=method,
+        options={},
+        seed=seed,
+        config=config,
+        domains=[Titled("a", "A"), Titled("b", "B")],
+    )
     stages = []
     for index in range(2):
         size = ladder[index]["hidden_size"] if method == "elle" else 16
         spent = {"tokens": budget * 5000.0, "seconds": 1.0, "steps": 10.0}
         spent |= {"flops": budget * 1e6} if unit == "flops" else {}
-        start = {"kind": "stage", "parameters": PARAMETERS[size], "budget": {"unit": unit, "amount": budget}}
-        start |= {"domain": "ab"[index], "trainable": 0, "layers": 1, "hidden_size": size}
         share = 2.0 * index if method == "scratch" else 1.0
-        start |= {"phases": [{"name": "adapt", "share": share, "memory": 0.0, "trains": True}]}
-        measured = {"a": ap / 2, "b": ap * 2}  # of which ap is the geometric mean
-        evaluation = {"kind": "evaluation", "phase": "adapt", "fraction": 1.0, "charged": spent, "perplexity": measured}
-        stages.append([start, evaluation, {"kind": "done", "charged": spent}])
-    return RunRecords(line=line, stages=stages)  # type: ignore[arg-type]
+        phases = [{"name": "adapt", "share": share, "memory": 0.0, "trains": True}]
+        head = {"parameters": PARAMETERS[size], "budget": {"unit": unit, "amount": budget}, "phases": phases}
+        measured = {"a": max(1.0, ap / 2), "b": ap * ap / max(1.0, ap / 2)}  # of which ap is the geometric mean
+        text = {"perplexity": measured, "bits_per_byte": {"a": 1.0, "b": 1.0}, "fraction": 1.0, "charged": spent}
+        lines = [STAGE | head, evaluation("adapt", 10, ap) | text, DONE | {"charged": spent}]
+        stages.append(msgspec.convert(lines, list[LineOfStage]))
+    return RunRecords(line=line, stages=stages)
 
 
 def test_a_cell_lies_where_its_tokens_parameters_and_flops_put_it():

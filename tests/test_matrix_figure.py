@@ -26,6 +26,7 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
             for line in stage:
                 if isinstance(line, EvaluationLine):
                     line.perplexity = {**line.perplexity, "wiki": 7.0 + run.seed}
+                    line.bits_per_byte = {**line.bits_per_byte, "wiki": 1.0}
         if run.row == "MAS":
             run.stages[4] = []
     figure = synthetic.load("stage_domain_matrix").figure(study)
