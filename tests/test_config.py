@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import methods
-from benchmark.settings import suite_keys
 from benchmark.settings.base import ConfigError, Settings
 from benchmark.settings.load import expand, load_suite, parse_set, report_folder
 from benchmark.settings.names import SUITES, suite_names
@@ -34,6 +33,7 @@ from benchmark.settings.suite import (
 )
 from benchmark.settings.tasks import Docstrings, Finetuning, HubTask, Task
 from benchmark.training.keys import stage_keys
+from tests.tools import suite_keys
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -379,7 +379,7 @@ def test_mistakes_answer_without_a_traceback() -> None:
 def test_the_page_of_suite_keys_is_current() -> None:
     """Oracle: the settings' own descriptions; every key has one, or rendering fails."""
     page = (ROOT / "docs" / "suite_keys.md").read_text(encoding="utf-8")
-    assert page == suite_keys.render(), "run `python -m benchmark.settings.suite_keys > docs/suite_keys.md`"
+    assert page == suite_keys.render(), "run `python -m tests.tools.suite_keys > docs/suite_keys.md`"
 
 
 def test_the_page_names_every_key() -> None:

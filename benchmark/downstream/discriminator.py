@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmark.files import DamagedFile, seal, unseal, write_json
+from benchmark.files import seal, unseal, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.base import ConfigError
@@ -64,18 +64,7 @@ def read(folder: Path) -> Discriminator:
             f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
             "that have prompts"
         )
-    try:
-        found = Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
-        shape = np.array(found.weights, float).shape
-        if shape[0] != len(found.domains) or np.array(found.bias, float).shape != shape[:1]:
-            raise ValueError(f"weights of shape {shape} for {len(found.domains)} domains")
-    except DamagedFile:
-        raise  # it names file and cure
-    except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise ConfigError(
-            f"{folder / FILE} is damaged ({error}): delete it, and score the suite's tasks again"
-        ) from None
-    return found
+    return Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
 
 
 def create(folder: Path, stream: Stream, seen: int) -> Discriminator:

@@ -19,7 +19,6 @@ from benchmark.errors import UserError
 Called = TypeVar("Called", bound="OnCommandLine")
 T = TypeVar("T")
 ROWS = 1000  # whose answers are kept at a time
-LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 
 
 class ConfigError(UserError):
@@ -61,32 +60,30 @@ def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
 
 def validation_message(error: ValidationError, place: str, model: type) -> str:
     """One line: of each problem where it is, what, the choices."""
-    problems = [(_path(problem), problem) for problem in error.errors()]
-    inner = [path for path, _ in problems]
-    lines: dict[str, list[str]] = {}
+    told: dict[str, list[str]] = {}
     got: dict[str, str] = {}
-    for path, problem in problems:
-        if any(other[: len(path)] == path and len(other) > len(path) for other in inner):
-            continue  # what is wrong is inside it
-        where = ".".join(path)
+    for problem in error.errors():
+        path = _path(problem)
+        where = f"{'.'.join(path):.80}"
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             choices = _fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(path[-1], choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            lines[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
+            told[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
         elif problem["type"] == "missing":
-            lines[where] = ["missing"]
+            told[where] = ["missing"]
         else:
-            told = problem["msg"].removeprefix("Value error, ")
-            if where in lines:  # another type that it could have had
-                told = told.removeprefix("Input should be ")
-            lines.setdefault(where, []).append(told)
-            got[where] = "" if isinstance(problem["input"], dict) else f" (got {_shortened(problem['input'])})"
-    told_of = [
-        f"{_shortened(where, str)}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
-        for where, what in lines.items()
+            what = problem["msg"].removeprefix("Value error, ")
+            if where in told:  # another type that it could have had
+                what = what.removeprefix("Input should be ")
+            told.setdefault(where, []).append(what)
+            got[where] = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r:.80})"
+    parts = [
+        f"{where}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
+        for where, what in told.items()
+        if not any(inside.startswith(f"{where}.") for inside in told)  # then what is wrong is inside it
     ]
-    return f"{place}: " + "; and ".join(told_of)
+    return f"{place}: " + "; and ".join(parts)
 
 
 def _path(problem: ErrorDetails) -> tuple[str, ...]:
@@ -95,11 +92,6 @@ def _path(problem: ErrorDetails) -> tuple[str, ...]:
     types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
     last = len(parts) - (problem["type"] == "extra_forbidden")  # that is the user's own word
     return tuple(part for i, part in enumerate(parts) if i >= last or not types.fullmatch(part))
-
-
-def _shortened(value: Any, write: Any = repr) -> str:
-    text: str = write(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:

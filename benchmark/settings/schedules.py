@@ -63,17 +63,11 @@ class Schedule:
             raise UserError(f"a schedule's pieces end at {ends[1:]} of the whole: let these rise, the last one be 1")
         if self.over not in get_args(Extent):
             raise UserError(f"a schedule over {self.over!r}: choose from {', '.join(get_args(Extent))}")
-        level: float | None = self.begin
         for piece in self.pieces:
             if piece.curve not in get_args(PieceCurve):
                 raise UserError(f"a piece's curve is {piece.curve!r}: choose from {', '.join(get_args(PieceCurve))}")
             if (piece.end is None) != (piece.curve == "inverse_sqrt"):
                 raise UserError(f"{piece}: all curves but inverse_sqrt have an end: give one, a share of the peak rate")
-            if piece.end is not None and (piece.end < 0 or not math.isfinite(piece.end)):
-                raise UserError(f"{piece}: its end is a share of the peak rate: give 0 or more")
-            if piece.curve == "exponential" and not (level != 0 and piece.end):
-                raise UserError(f"{piece}: an exponential neither begins nor ends at 0: choose a small number")
-            level = piece.end
 
     def at(self, spent: float) -> float:
         """The share of the peak rate when the share `spent` of the whole is spent."""
