@@ -53,7 +53,7 @@ slurm-demo: $(VENV)/installed-test
 
 slurm-chaos: $(VENV)/installed-test
 	$(RUN) -m tests.tools.slurm_chaos
-	$(RUN) -m tests.tools.slurm_chaos --runs 24 --runs-per-job 6 --largest-array 0 --no-locks
+	$(RUN) -m tests.tools.slurm_chaos --runs 24 --runs-per-job 6 --largest-array 0
 
 chaos: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills

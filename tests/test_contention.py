@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmark.instruments.tiny_runs import ALONE, Lab
 from benchmark.jobs.local import work
 from benchmark.jobs.plan import LaunchOptions
 from benchmark.jobs.slots import slots_for
-from benchmark.locks import Lock
+from benchmark.locks import Lease
 from benchmark.records import CoreShare, DoneLine
 from benchmark.settings.suite import Budget
 from benchmark.store import Store, crowded
@@ -144,8 +143,8 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
 def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without a word."""
     said: list[str] = []
-    with Lock(tmp_path / "lock"):
-        mine = Lock(tmp_path / "lock")
+    with Lease(tmp_path / "lock"):
+        mine = Lease(tmp_path / "lock")
         assert not ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
         assert said == ["waits"] and not mine.is_held
     assert ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
@@ -165,25 +164,21 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
         store=Store(tmp_path),
         build=lambda name, options: methods.build("none"),
     )
-    lock = Lock(tmp_path / "lock")
+    lock = Lease(tmp_path / "lock")
     assert work._train(plan, slots_for([config], 1), lock) == [config]
     assert lock.is_held == bool(taken)
     lock.release()
 
 
-def test_anybody_may_take_the_lock(tmp_path, monkeypatch) -> None:
-    """Oracle: the mode of the file: whoever makes it, with whatever umask, all may open it. What cannot be opened is
-    said with the cure."""
-    monkeypatch.setattr(contention, "LOCK", tmp_path / "machine.lock")
-    umask = os.umask(0o077)
-    try:
-        with contention.machine_lock():
-            assert stat.S_IMODE(contention.LOCK.stat().st_mode) == 0o666
-    finally:
-        os.umask(umask)
-    monkeypatch.setattr(contention, "LOCK", tmp_path)
-    with pytest.raises(UserError, match=rf"{tmp_path}, which cannot be opened .*chmod 666.*--share-machine"):
-        work._take(contention.machine_lock(), ALONE, lambda: False)
+def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> None:
+    """Oracle: the cure in the message."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=rf"{tmp_path / 'lock'}, which cannot be .*--share-machine"):
+        work._take(Lease(tmp_path / "lock"), ALONE, lambda: False)
 
 
 def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:

@@ -30,7 +30,6 @@ from benchmark.files import CHECKSUMS, only_files, unseal
 from benchmark.instruments.checkpoints import open_folder
 from benchmark.jobs.slurm import process, snapshot
 from benchmark.jobs.slurm.private import check_private, make_private
-from benchmark.locks import Lease
 from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
@@ -152,9 +151,6 @@ def test_a_model_of_what_is_no_file_is_not_opened(
     "read",
     [
         *(checkpoint.load, lambda path: unseal(path, "cure"), step_times.machine_of),
-        lambda path: Lease(path).try_acquire(),
-        lambda path: Lease(path.with_suffix("")).try_acquire(),
-        lambda path: Lease(path.with_suffix("")).owner(),
         only_files,
     ],
 )

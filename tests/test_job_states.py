@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 import methods
 import run_all
@@ -198,13 +199,13 @@ def test_a_wait_for_another_suites_stage_is_told(lab: Lab, monkeypatch, capsys) 
     write_job(lab, "Naive", STARTED)
     stage = Store(lab.runs).stage(lab.states()["Naive"].trained.keys[0])
     stage.mkdir(parents=True)
-    owner = dataclasses.asdict(dataclasses.replace(me(), kernel="of n2", host="n2", pid=12, user="ann", job="c/9_1"))
+    owner = msgspec.to_builtins(structs.replace(me(), kernel="of n2", host="n2", pid=12, user="ann", job="9_1"))
     (stage / "lock.1").write_text(json.dumps(owner))
     capsys.readouterr()
     assert lab.call("status") == 0
     told = "waits for its next stage, which process 12 of ann on n2, job 9_1 trains; `scancel 9_1` ends that"
     assert told in capsys.readouterr().out
-    (stage / "lock.1").write_text(json.dumps({**owner, "job": "c/7"}))
+    (stage / "lock.1").write_text(json.dumps({**owner, "job": "7"}))
     assert lab.call("status") == 0 and "waits for" not in capsys.readouterr().out
 
 

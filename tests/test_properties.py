@@ -29,7 +29,6 @@ from benchmark.training.random_numbers import shuffled
 from benchmark.training.stage_inputs import Loader
 from benchmark.training.stream import Stream
 from tests.support.random_corpus import tiny_corpus
-from tests.support.record_lines import read_lines
 from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -104,7 +103,7 @@ def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
         path = Path(folder, "records.jsonl")
         path.write_bytes(content[:place] + damage + content[place + len(damage) :])
         try:
-            read_lines(path, records.STAGE)
+            records.read(path, records.STAGE)
         except records.RecordsError as error:
             assert str(path) in str(error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -262,7 +261,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
         lines = len(read_lines(path)) if path.exists() else 0
         last = max(int(lease.suffix[1:]) for lease in stage.glob("lock.*"))
         if lines and not known:
-            text = json.dumps(dataclasses.asdict(me()) | {"kernel": "of another machine"})
+            text = json.dumps(structs.asdict(me()) | {"kernel": "of another machine"})
             (stage / f"lock.{last + 1}").write_text(text)
             known.append(lines)
         elif "another" in (stage / f"lock.{last}").read_text() and waits():

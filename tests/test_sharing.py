@@ -123,19 +123,6 @@ def test_a_model_of_another_user_is_not_called_damaged(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))
 
 
-def test_who_may_only_read_sees_who_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the lease, which is held, then not."""
-
-    def refuse(lock: Lease) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(lock.path))
-
-    lease = Lease(tmp_path / "lock")
-    with lease:
-        monkeypatch.setattr(Lease, "_locked", refuse)
-        assert Lease(tmp_path / "lock").is_taken()
-    assert not Lease(tmp_path / "lock").is_taken()
-
-
 def test_code_and_pickles_never_lie_where_others_write(lab: Lab, tmp_path: Path, monkeypatch) -> None:
     """Oracle: the modes of all that jobs load, and of the folders on the way there, as `ls -l` says them; records
     are for the group to go on with."""

@@ -179,9 +179,9 @@ class Survey:
         """Who has the next stage of a run, such as a job of another suite, and what ends that."""
         stage = trained.keys[trained.stages : trained.stages + 1]
         owner = Lease(self.store.stage(stage[0]) / "lock").owner() if stage else None
-        if not owner or (job and owner.job_id == job.id) or owner.is_dead():
+        if not owner or (job and owner.job == job.id) or owner.is_dead():
             return ""
-        ends = f"`scancel {owner.job_id}`" if owner.job else f"`kill {owner.pid}` there"
+        ends = f"`scancel {owner.job}`" if owner.job else f"`kill {owner.pid}` there"
         if not job:  # it may be the run's own process, which has just begun
             return f"its next stage is trained by {owner}; {ends} ends that"
         return f"waits for its next stage, which {owner} trains; {ends} ends that"

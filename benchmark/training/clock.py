@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmark.locks import Lock
+from benchmark.locks import Lease
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
@@ -213,6 +213,6 @@ def _held_back() -> float:
     return 0.0
 
 
-def machine_lock() -> Lock:
+def machine_lock() -> Lease:
     """What a run holds that must not share this machine with others, whoever starts them."""
-    return Lock(LOCK, mode=0o666)
+    return Lease(LOCK)

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from benchmark.files import read_bytes, read_text
-from benchmark.locks import PAUSES, Lock
+from benchmark.locks import PAUSES, Lease
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.records import Hardware, Provenance
 
@@ -99,7 +99,7 @@ class World:
             dist.all_gather_object(said, value)
         return said
 
-    def acquire(self, lock: Lock, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> bool:
+    def acquire(self, lock: Lease, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> bool:
         """The first process takes the lock; all talk meanwhile, or their connection would time out.
 
         Returns whether it is taken: not if one of them is asked to stop before. If it cannot be had at once, the first

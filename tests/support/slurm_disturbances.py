@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.job_files import Job
@@ -19,29 +13,6 @@ from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, processes_of, scontrol, silent, wait_until
 
 SILENCE = 3.0  # seconds
-
-NO_LOCKS = """
-
-def _fail(*_: object) -> None:
-    raise OSError(errno.ENOLCK, "No locks available")
-
-
-fcntl.flock = _fail
-"""
-
-
-@contextlib.contextmanager
-def without_locks(code: Path) -> Iterator[None]:
-    """This process, and this copy of the code, find that the file system has no `flock`."""
-    lease = code / "benchmark" / "locks.py"
-    lease.write_text(lease.read_text() + NO_LOCKS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fcntl, "flock", fail)
-        yield
-
-
-def fail(*_: object) -> None:
-    raise OSError(errno.ENOLCK, "No locks available")
 
 
 class Disturbances:

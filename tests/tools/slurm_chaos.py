@@ -1,6 +1,6 @@
 """Short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
 
-    python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--no-locks] [--seed S]
+    python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--seed S]
 
 Who submits is killed twice on its way, then two submit at once, and the cluster takes few jobs at a time: `run` is
 called again and again. What prepares is stopped in the middle of a text. Jobs are told that their time is over, killed,
@@ -39,7 +39,7 @@ from benchmark.jobs.slurm.commands import Queued
 from benchmark.jobs.slurm.job_files import Job
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_disturbances import SILENCE, Disturbances, without_locks
+from tests.support.slurm_disturbances import SILENCE, Disturbances
 from tests.support.slurm_lab import (
     STEPS,
     WORDS,
@@ -243,7 +243,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=36)
     parser.add_argument("--runs-per-job", type=int, default=1)
     parser.add_argument("--largest-array", type=int, default=10)
-    parser.add_argument("--no-locks", action="store_true")
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     given = parser.parse_args()
     print(f"chaos number {given.seed}")
@@ -258,7 +257,7 @@ def main() -> None:
         ):
             subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)
         code = copy_code(folder / "code")
-        with submitting(code), without_locks(code) if given.no_locks else contextlib.nullcontext():
+        with submitting(code):
             chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)
             chaos.run()
             chaos.verify()

@@ -25,7 +25,7 @@ from benchmark.jobs.slots import Slot, slots_for
 from benchmark.jobs.states import FAILED, UNKNOWN
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.jobs.training_graph import Segment
-from benchmark.locks import Lock
+from benchmark.locks import Lease
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
@@ -92,7 +92,7 @@ def _beginning(plan: Plan) -> str:
     )
 
 
-def _train(plan: Plan, slots: Sequence[Slot], machine: Lock) -> list[RunConfig]:
+def _train(plan: Plan, slots: Sequence[Slot], machine: Lease) -> list[RunConfig]:
     """Train what is wanted, with the machine's lock if that needs it. Returns the runs that failed."""
     runs, wanted = plan.store.root, [state.config for state in plan.wanted]
     timed = any(UNITS[config.budget.unit].is_wall_time for config in wanted)
@@ -125,7 +125,7 @@ def train_in(slots: Sequence[Slot], segments: Sequence[Segment], build: Build, r
     return failed
 
 
-def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lock | None = None) -> list[RunConfig]:
+def train_here(configs: Iterable[RunConfig], build: Build, runs: Path, alone: Lease | None = None) -> list[RunConfig]:
     """Train runs one after the other: under a wall-time budget they would slow each other. Returns those that failed.
 
     `alone` is a lock to take first, and to keep. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
@@ -157,7 +157,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _take(machine: Lock, world: World, asked_to_stop: Callable[[], bool]) -> None:
+def _take(machine: Lease, world: World, asked_to_stop: Callable[[], bool]) -> None:
     """Wait for the machine's lock. Raises KeyboardInterrupt when asked to stop, UserError if the lock cannot be had."""
     waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
     try:
@@ -165,7 +165,7 @@ def _take(machine: Lock, world: World, asked_to_stop: Callable[[], bool]) -> Non
     except OSError as error:
         raise UserError(
             f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "
-            f"opened ({error.strerror}): let its owner `chmod 666` or remove it, or give --share-machine"
+            f"made ({error.strerror}): let its owner remove it, or give --share-machine"
         ) from None
     if not taken:
         raise KeyboardInterrupt

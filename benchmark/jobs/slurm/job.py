@@ -28,6 +28,7 @@ from benchmark.jobs.slurm.bundle import TrainBundle
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
+from benchmark.locks import JOB
 from benchmark.models.devices import accelerators
 from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import ROOT, Stopped, join, node
@@ -62,7 +63,8 @@ class SlurmJob:
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
             torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
-        file = self.folder / f"{submitit.JobEnvironment().job_id}.jsonl"
+        os.environ[JOB] = submitit.JobEnvironment().job_id  # who has a lease names it
+        file = self.folder / f"{os.environ[JOB]}.jsonl"
         work = self.payload
         if isinstance(work, TrainBundle):
             work = dataclasses.replace(work, file=file)
