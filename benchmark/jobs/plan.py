@@ -26,7 +26,7 @@ from benchmark.jobs.training_graph import Segment, training_graph
 from benchmark.settings.base import digest, of_a_row
 from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.store import Store
-from benchmark.training.keys import Ask, ask, ask_once_a_row, stage_keys
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, once
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
@@ -136,8 +136,8 @@ class Plan:
     @cached_property
     def keys(self) -> dict[str, list[str]]:
         """A key of each stage of each run by the run's id; they agree where stages are shared."""
-        build, ask = once(self.build), ask_once_a_row()
-        return {config.id: plan_keys(config, build, ask) for config in self.configs}
+        build = once(self.build)
+        return {config.id: plan_keys(config, build) for config in self.configs}
 
     def _trainers(self, known: Sequence[JobState]) -> dict[str, str]:
         """The key of the job that will train a stage, by the stage's: one of the plan, or one under way."""
@@ -290,10 +290,10 @@ def to_train(states: Iterable[RunState], retry_failed: bool) -> list[RunState]:
     return [state for state in states if state.state in wanted or (again and state.short_of_memory)]
 
 
-def plan_keys(config: RunConfig, build: Build, ask: Ask = ask) -> list[str]:
+def plan_keys(config: RunConfig, build: Build) -> list[str]:
     """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
     texts = _planned_texts(config.domains, config.tokenizer, config.data)
-    return stage_keys(config, build(config.method, config.options), texts, ask)
+    return stage_keys(config, build(config.method, config.options), texts)
 
 
 @of_a_row

@@ -21,7 +21,7 @@ from benchmark.records import EndedLine, FailedLine, LineOfRun, RunLine, last, o
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
-from benchmark.training.keys import ask_once_a_row, check_memory_shares, stage_keys
+from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.method import Build, once
 
 PAUSE = 30.0  # seconds between two questions to executors
@@ -52,8 +52,8 @@ class Survey:
         self._scores: Known = {}
         self._begun: set[str] = set()
         self._begun_stages: set[str] = set()
-        self._method, self._ask_method = both = once(build), ask_once_a_row()
-        keys = lambda config: plan_keys(config, *both)  # noqa: E731 - without `self`, which would be in a cycle
+        self._method = method = once(build)
+        keys = lambda config: plan_keys(config, method)  # noqa: E731 - without `self`, which would be in a cycle
         self._wants = Wants(suite, configs, keys, rest) if rest else None
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
@@ -118,7 +118,7 @@ class Survey:
         recorded = told.stages if told else []
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
-            keys = stage_keys(config, self._method(config.method, config.options), corpus.texts, self._ask_method)
+            keys = stage_keys(config, self._method(config.method, config.options), corpus.texts)
         names = tuple(domain.name for domain in config.domains)
         stages = [self._stage(key, names[: index + 1]) for index, key in enumerate(keys)]
         done = sum(1 for _ in takewhile(lambda stage: stage.done, stages))

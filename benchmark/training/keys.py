@@ -7,15 +7,13 @@ made of keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, NoReturn
 
-from benchmark.settings.base import ConfigError, digest_of_encoded, encoded, of_a_row
+from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.schedules import Schedule
-from benchmark.settings.suite import Budget, Data, Domain, Model, RunConfig, Start, Training, per_stage
+from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
@@ -28,40 +26,25 @@ EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each
 
 def stage_of(config: RunConfig, index: int) -> Stage:
     """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
-    of_row = _planned_stages(config.domains, config.model, config.training, config.budget)
-    return replace(of_row[index], seed=_seed(config.seed, index))
+    names = tuple(domain.name for domain in config.domains[: index + 1])
+    amounts = [per_stage(config.budget.amount, i) for i in range(len(config.domains))]
+    return Stage(
+        domains=names,
+        ladder=config.model.ladder[: index + 1],
+        spent=sum(amounts[:index]),
+        budget=amounts[index],
+        unit=config.budget.unit,
+        learning_rate=per_stage(config.training.learning_rate, index),
+        seed=int(random_bits(config.seed, index, 5000)) >> 1,
+        build=_refuse,
+        memory_rows=_refuse,
+        previous=_refuse,
+        outlook=Outlook(stages=len(amounts), size=config.model.ladder[-1], budget=sum(amounts)),
+    )
 
 
-@of_a_row
-def _planned_stages(domains: Sequence[Domain], model: Model, training: Training, budget: Budget) -> list[Stage]:
-    """The stages of a row's runs, but for their seeds."""
-    names = tuple(domain.name for domain in domains)
-    amounts = [per_stage(budget.amount, i) for i in range(len(names))]
-
-    def refuse(*_: object) -> NoReturn:
-        raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
-
-    return [
-        Stage(
-            domains=names[: index + 1],
-            ladder=model.ladder[: index + 1],
-            spent=sum(amounts[:index]),
-            budget=amount,
-            unit=budget.unit,
-            learning_rate=per_stage(training.learning_rate, index),
-            seed=0,
-            build=refuse,
-            memory_rows=refuse,
-            previous=refuse,
-            outlook=Outlook(stages=len(names), size=model.ladder[-1], budget=sum(amounts)),
-        )
-        for index, amount in enumerate(amounts)
-    ]
-
-
-@cache
-def _seed(run: int, stage: int) -> int:
-    return int(random_bits(run, stage, 5000)) >> 1
+def _refuse(*_: object) -> NoReturn:
+    raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
 
 
 def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
@@ -102,123 +85,70 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
         raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a key is made of that the method of a planned stage says."""
-
-    parts: dict[str, str]  # encoded
-    keeps: bool  # goes on with the optimizer of the stage before
-
-
-Ask = Callable[[RunConfig, LifelongMethod], Sequence[Asked]]
-
-
-def ask(config: RunConfig, method: LifelongMethod) -> list[Asked]:
-    """What the method of a run says of each of its stages."""
-    return [_asked(method, stage_of(config, index), config.data) for index in range(len(config.domains))]
-
-
-def ask_once_a_row() -> Ask:
-    """The same for many runs: one answer for all seeds of a row, unless the method looks at a stage's seed.
-
-    The answers live as long as what is returned: methods that train grow large.
-    """
-
-    @of_a_row
-    def of_all_seeds(method: LifelongMethod, data: Data, *of_row: Any) -> list[Asked]:
-        stages = list(map(copy, _planned_stages(*of_row)))
-        for stage in stages:
-            del vars(stage)["seed"]
-        return [_asked(method, stage, data) for stage in stages]
-
-    def of_run(config: RunConfig, method: LifelongMethod) -> list[Asked]:
-        try:
-            return of_all_seeds(method, config.data, config.domains, config.model, config.training, config.budget)
-        except AttributeError:  # there is no seed
-            return ask(config, method)
-
-    return of_run
-
-
-def _asked(method: LifelongMethod, stage: Stage, data: Data) -> Asked:
-    signature, phases = method.signature(stage), list(method.phases(stage))
-    if signature and method.version > 1:
-        signature = {**signature, "version": method.version}
-    uses_memory, keeps = method.uses_memory(stage), keeps_optimizer(phases)
-    parts = {
-        "signature": signature,
-        "memory_tokens": data.memory_tokens if uses_memory else None,
-        **({"memory_seed": "run"} if data.memory_seed == "run" and uses_memory else {}),
-        **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
-        **({"keeps": "optimizer"} if keeps else {}),
-    }
-    return Asked(encoded(parts), keeps)
-
-
-def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str], ask: Ask = ask) -> list[str]:
+def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
     `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
     """
     keys: list[str] = []
-    of_row = _parts_of_row(
-        config.domains,
-        config.places,
-        config.data,
-        config.model,
-        config.start,
-        config.training,
-        config.budget,
-        texts,
-    )
-    seed, kept = encoded({"seed": config.seed}), False
-    for index, (parts, asked) in enumerate(zip(of_row, ask(config, method), strict=False)):
-        if index and asked.keeps and not kept:
+    kept = False
+    for index, parts in enumerate(_of_settings(config, texts)):
+        stage = stage_of(config, index)
+        phases = list(method.phases(stage))
+        keeps = keeps_optimizer(phases)
+        if index and keeps and not kept:
             raise ConfigError(
                 f"row {config.row!r}: stage {index} carries the optimizer on, but stage {index - 1} keeps none: let "
                 'the first phase of every stage have optimizer="carry"'
             )
-        kept, times = asked.keeps, stage_times(config, index)
-        spent = [config.budget.unit, per_stage(config.budget.amount, index), asdict(times)] if times else None
-        own = {"previous": keys[-1] if keys else None, **({"budget": spent} if spent else {})}
-        keys.append(digest_of_encoded({**parts, **asked.parts, **seed, **encoded(own)}))
+        kept = keeps
+        asked = _of_method(config, method, stage, phases)
+        keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
     return keys
 
 
-@of_a_row
-def _parts_of_row(
-    domains: Sequence[Domain],
-    places: Sequence[int],
-    data: Data,
-    model: Model,
-    start: Start | None,
-    training: Training,
-    budget: Budget,
-    texts: Sequence[str],
-) -> list[dict[str, str]]:
-    """What keys of a row's stages are made of that neither its seed nor its method decides, encoded; one a stage."""
+def _of_method(config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]) -> dict[str, Any]:
+    """What a key is made of that the method says of a planned stage."""
+    signature, uses_memory = method.signature(stage), method.uses_memory(stage)
+    if signature and method.version > 1:
+        signature = {**signature, "version": method.version}
+    return {
+        "signature": signature,
+        "memory_tokens": config.data.memory_tokens if uses_memory else None,
+        **({"memory_seed": "run"} if config.data.memory_seed == "run" and uses_memory else {}),
+        **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
+        **({"keeps": "optimizer"} if keeps_optimizer(phases) else {}),
+    }
+
+
+def _of_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """What keys are made of that the method does not decide; one a stage."""
+    budget, training, model = config.budget, config.training, config.model
     same = {
         "format": FORMAT,
-        "sequence_length": data.sequence_length,
+        "sequence_length": config.data.sequence_length,
         "model": model.model_dump(mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }
-    return [
-        encoded(
+    parts = []
+    for index, text in enumerate(texts):
+        spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
+        if times := stage_times(config, index):
+            spent.append(asdict(times))
+        parts.append(
             {
                 **same,
-                "domain": domains[index].name,
-                **({"place": places[index]} if places else {}),
+                "domain": config.domains[index].name,
+                **({"place": config.places[index]} if config.places else {}),
                 "text": text,
-                **({"start": start.key} if start and not index else {}),
+                **({"start": config.start.key} if config.start and not index else {}),
                 "ladder": [str(size) for size in model.ladder[: index + 1]],
                 "learning_rate": per_stage(training.learning_rate, index),
                 "warmup": per_stage(training.warmup, index),
-                "budget": [budget.unit, per_stage(budget.amount, index)],
+                "budget": spent,
             }
         )
-        for index, text in enumerate(texts)
-    ]
+    return parts
 
 
 def _knows_the_stream(phases: Sequence[Phase]) -> bool:

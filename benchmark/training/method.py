@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from benchmark.settings.base import ConfigError, of_a_row
+from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, ScheduleName
 from benchmark.settings.suite import Size
 
@@ -212,7 +212,7 @@ def once(build: Build) -> Build:
             built[key] = build(name, options)
         return built[key]
 
-    return of_a_row(known)
+    return known
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:
