@@ -86,7 +86,7 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
     after = of(model)
     heads = width // 16
-    originals = [h for h in range(layers * heads) if not growth["layer_is_copy"][h // heads]]
+    originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]
     assert len(originals) == 2 * heads
     torch.testing.assert_close(after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5)
     assert not torch.allclose(after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1)

@@ -31,7 +31,7 @@ def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path:
     (small / "chat_template.jinja").write_text("{{ messages }}")
     found = grow_checkpoint(small, layers=3, hidden_size=24, out=large)
     grown = AutoModelForCausalLM.from_pretrained(large)
-    assert found.growth["case"] == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
+    assert found.growth.case == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
     assert (large / "chat_template.jinja").read_text() == "{{ messages }}"
     for name in ("temperature", "top_p", "do_sample", "eos_token_id"):
         assert getattr(grown.generation_config, name) == getattr(model.generation_config, name)

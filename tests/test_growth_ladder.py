@@ -41,8 +41,8 @@ def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None
     model, copied = first, list[int]()
     for layers, width in LADDER[family]:
         model, record = grow(model, layers, width, copied=copied)
-        copied = record["copied"]
-        assert record["case"] == "exact" and model.config.hidden_size == width
+        copied = record.copied
+        assert record.case == "exact" and model.config.hidden_size == width
         with exact_norms():
             torch.testing.assert_close(logits(model), logits(first), rtol=0, atol=1e-10)
         assert perplexity(model) / perplexity(first) == pytest.approx(1, abs=5e-5)
@@ -74,7 +74,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
                 ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
         if step == 0:
             written = moved(found.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
-            for is_copy, layer in zip(record["layer_is_copy"], found.layers, strict=True):
+            for is_copy, layer in zip(record.layer_is_copy, found.layers, strict=True):
                 output, down = (gradient(place) for place in (layer.attention.output, layer.ffn.down))
                 assert output.any() and down.any()
                 written |= output.any(1) | down.any(1)
@@ -102,6 +102,6 @@ def test_grouped_heads_keep_their_ratio(family: str) -> None:
     """Oracle: the record: a new group of query heads is a whole group of the old network, in order."""
     new, record = grow(network(family, width=32), 3, 56)
     assert heads(new.config).ratio == 2 and new.config.num_attention_heads == 14 and new.config.num_key_value_heads == 7
-    for sources in record["head_sources"]:
+    for sources in record.head_sources:
         pairs = list(zip(sources[::2], sources[1::2], strict=True))
         assert all(first % 2 == 0 and second == first + 1 for first, second in pairs)

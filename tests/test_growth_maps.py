@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 import pytest
@@ -67,9 +66,9 @@ def test_fpi_keeps_the_function_where_all_units_have_equally_many_copies(family:
     old = network(family)
     for width in (32, 48):
         new, record = grow(old, 2, width, mode="fpi")
-        assert record["case"] == "exact"
+        assert record.case == "exact"
         assert difference(old, new) < 1e-9
-    assert grow(old, 2, 20, mode="fpi")[1]["case"] == "approximate"
+    assert grow(old, 2, 20, mode="fpi")[1].case == "approximate"
 
 
 @pytest.mark.parametrize("mode", ["fpi", "exact"])
@@ -78,19 +77,19 @@ def test_heads_are_copied_whole(family: str, mode: Any) -> None:
     """Oracle: the record. Summed over the copies of hidden units, a new head's q/k/v are those of its source."""
     old = network(family)
     new, record = grow(old, 3, 24, mode=mode, seed=4)
-    assert [len(heads) for heads in record["head_sources"]] == [6, 6, 6]
-    assert all(heads[:4] == [0, 1, 2, 3] for heads in record["head_sources"])
-    assert len({tuple(heads) for heads in record["head_sources"]}) > 1  # each layer has its own map
+    assert [len(heads) for heads in record.head_sources] == [6, 6, 6]
+    assert all(heads[:4] == [0, 1, 2, 3] for heads in record.head_sources)
+    assert len({tuple(heads) for heads in record.head_sources}) > 1  # each layer has its own map
     before, after = places(old), places(new)
     origin = hidden_origin(old, new) if mode == "fpi" else torch.arange(16)
-    for layer, source in enumerate(record["layer_sources"]):
-        if record["layer_is_copy"][layer] or record["layer_is_copy"][layer + 1 : layer + 2] == [True]:
+    for layer, source in enumerate(record.layer_sources):
+        if record.layer_is_copy[layer] or record.layer_is_copy[layer + 1 : layer + 2] == [True]:
             continue  # exact growth of a post-LN network moves gains into these
         for name in ("query", "key", "value"):
             small = getattr(before.layers[source].attention, name).read().weight
             wide = getattr(after.layers[layer].attention, name).read().weight[:, : len(origin)]
             summed = torch.zeros(24, 16, dtype=wide.dtype).index_add(1, origin, wide)
-            for head, old_head in enumerate(record["head_sources"][layer]):
+            for head, old_head in enumerate(record.head_sources[layer]):
                 rows, old_rows = slice(4 * head, 4 * head + 4), slice(4 * old_head, 4 * old_head + 4)
                 torch.testing.assert_close(summed[rows], small[old_rows])
 
@@ -117,7 +116,7 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
     old = network(family)
     plain, _ = grow(old, 2, 20, mode="fpi")
     noisy, record = grow(old, 2, 20, mode="fpi", noise=0.5, noise_scale=noise_scale)
-    assert "noise" in record["note"]
+    assert "noise" in record.note
     split = torch.bincount(hidden_origin(old, plain))[hidden_origin(old, plain)] > 1
     assert split.sum() == 8
     before, quiet, loud = places(old), places(plain), places(noisy)
@@ -145,36 +144,36 @@ def test_no_layer_is_copied_again_before_all_were() -> None:
     copied: list[int] = []
     for layers in (8, 10, 11, 12, 13, 16):
         model, record = grow(model, layers, 4, copied=copied, seed=layers)
-        assert [
-            s for s, is_copy in zip(record["layer_sources"], record["layer_is_copy"], strict=True) if not is_copy
-        ] == [*range(len(used))]
-        for position, is_copy in enumerate(record["layer_is_copy"]):
+        assert [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if not is_copy] == [
+            *range(len(used))
+        ]
+        for position, is_copy in enumerate(record.layer_is_copy):
             if is_copy:
-                source = record["layer_sources"][position]
-                assert record["layer_sources"][position - 1] == source  # directly after it
+                source = record.layer_sources[position]
+                assert record.layer_sources[position - 1] == source  # directly after it
                 if all(used):
                     used = [False] * len(used)
                 assert not used[source]
-        copies = [s for s, is_copy in zip(record["layer_sources"], record["layer_is_copy"], strict=True) if is_copy]
+        copies = [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if is_copy]
         assert len(copies) == len(set(copies))
-        used = [used[source] or source in copies for source in record["layer_sources"]]
-        copied = json.loads(json.dumps(record))["copied"]  # as a checkpoint keeps it
+        used = [used[source] or source in copies for source in record.layer_sources]
+        copied = list(record.copied)
         assert copied == [layer for layer, flag in enumerate(used) if flag]
 
 
 def test_history_starts_over_within_a_growth() -> None:
     """Oracle: counting. 2 + 5 copies of 3 layers: all once, then two of them again, which alone stay in the history."""
     _, record = grow(network("gpt2", layers=3, width=4), 8, 4)
-    counts = [record["layer_sources"].count(source) for source in range(3)]
+    counts = [record.layer_sources.count(source) for source in range(3)]
     assert sorted(counts) == [2, 3, 3]
-    assert {record["layer_sources"][layer] for layer in record["copied"]} == {s for s in range(3) if counts[s] == 3}
+    assert {record.layer_sources[layer] for layer in record.copied} == {s for s in range(3) if counts[s] == 3}
 
 
 @pytest.mark.parametrize("choice, source", [("first", 0), ("last", 2)])
 def test_first_and_last_layers(choice: Any, source: int) -> None:
     """Oracle: the paper's two variants of depth expansion, whatever was copied before."""
     _, record = grow(network("gpt2", layers=3, width=4), 5, 4, copy=choice, copied=[source])
-    assert record["layer_sources"] == sorted([0, 1, 2, source, source])
+    assert record.layer_sources == sorted([0, 1, 2, source, source])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -183,10 +182,10 @@ def test_fpi_depth_is_a_plain_copy(family: str) -> None:
     ModernBERT's first has no norm, which its copy must have."""
     old = network(family)
     new, record = grow(old, 3, 16, mode="fpi", copied=[0])
-    assert record["case"] == "approximate"
+    assert record.case == "approximate"
     by_hand = copy.deepcopy(old)
     architecture = architectures.of(old.config.model_type)
     stack = architecture.layers(by_hand)
-    layers = torch.nn.ModuleList(copy.deepcopy(stack[source]) for source in record["layer_sources"])
+    layers = torch.nn.ModuleList(copy.deepcopy(stack[source]) for source in record.layer_sources)
     by_hand.base_model.set_submodule(architecture.stack, layers)
     assert difference(by_hand, new) < 1e-9

@@ -36,7 +36,7 @@ def test_stacking_repeats_the_stack(architecture: str) -> None:
     """Oracle: layer i of the grown model is layer i mod 2 of the old one, weight for weight; the rest is unchanged."""
     old = network(architecture, 2)
     grown, record = grow(old, 5, 32, mode="fpi", copy="stack")
-    assert record["layer_sources"] == [0, 1, 0, 1, 0] and record["layer_is_copy"] == [False, False, True, True, True]
+    assert record.layer_sources == [0, 1, 0, 1, 0] and record.layer_is_copy == [False, False, True, True, True]
     before, after = read(old), read(grown)
     for number, layer in enumerate(after.layers):
         for new, source in zip(parts_of(layer), parts_of(before.layers[number % 2]), strict=True):
@@ -56,7 +56,7 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
             part.write(weights)
     aki, record = grow(old, 3, 48, mode="aki", seed=5)
     own, upper = (read(grow(each, 3, 48, mode="fpi", seed=5)[0]) for each in (old, moved))
-    assert record["case"] == "approximate" and "above" in record["note"]
+    assert record.case == "approximate" and "above" in record.note
     grown = read(aki)
     for number, layer in enumerate(grown.layers):
         for name in LINEARS:

@@ -121,7 +121,7 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
     old = [p.clone() for p in model.architecture.layers(model.network)[1].parameters()]
     assert method.start_stage(model, small).layers == 2 and method.growth is None
     grown = method.start_stage(model, replace(small, spent=2.0))
-    assert grown.layers == 8 and method.growth["layer_sources"] == [0, 1] * 4
+    assert method.growth and grown.layers == 8 and method.growth.layer_sources == [0, 1] * 4
     for upper in grown.architecture.layers(grown.network)[1::2]:
         assert all(torch.equal(a, b) for a, b in zip(upper.parameters(), old, strict=True))
     assert method.start_stage(grown, replace(small, spent=5.0)).layers == 8

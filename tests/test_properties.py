@@ -216,6 +216,6 @@ def test_a_network_grows_and_keeps_its_function_or_is_refused(
             return
         new, record = grow(old, *target)
         assert (new.config.num_hidden_layers, new.config.hidden_size) == target
-        if record["case"] == "exact":
+        if record.case == "exact":
             assert difference(old, new) < 1e-9
-        assert record["case"] == "exact" or family in ("bert", "roberta-prelayernorm")
+        assert record.case == "exact" or family in ("bert", "roberta-prelayernorm")

@@ -95,9 +95,6 @@ class Affine:
     bias: Tensor
 
 
-Recipe = Callable[[], Affine]  # weights that are made when they are asked for, so that not all are there at once
-
-
 @dataclass(frozen=True)
 class Place:
     """Where an Affine stands in a network.

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import architectures
-from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, Recipe, parts_of
+from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, parts_of
 from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord
@@ -192,15 +192,14 @@ def places(network: PreTrainedModel) -> Network[Place]:
     return found
 
 
-def placed(layers: Iterable[Layer[Recipe]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
+def placed(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
     """The weights of layers, one after the other, and where they belong."""
     for layer, into in zip(layers, new, strict=True):
         norm = into.attention.norm
         if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
             yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
             into.attention.norm = None
-        for place, recipe in zip(parts_of(into), parts_of(layer), strict=True):
-            yield place, recipe()
+        yield from zip(parts_of(into), parts_of(layer), strict=True)
 
 
 def epsilon(network: PreTrainedModel) -> float:

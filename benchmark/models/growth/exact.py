@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.architecture import Affine, Layer, Place, Recipe
+from benchmark.models.architecture import Affine, Layer, Place
 from benchmark.models.growth.width import Heads, LayerPlan, Width, columns
 
 Activation = Callable[[Tensor], Tensor]
@@ -187,7 +187,7 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
     return Affine(weight.detach(), bias.detach()), scale.item() / eta
 
 
-def silenced(layers: Iterable[Layer[Recipe]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Recipe]]:
+def silenced(layers: Iterable[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Affine]]:
     """The layers of a plan, the copies among them made to add nothing to the residual stream.
 
     A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is normalised already to
@@ -195,11 +195,13 @@ def silenced(layers: Iterable[Layer[Recipe]], plan: LayerPlan, post_norm: bool) 
     gain and bias, and its second one has those of the layer before. What reads a LayerNorm that lost its gain and bias
     takes them into its weights.
     """
-    before: Recipe | None = None  # the last LayerNorm of the layer before, as if no copy came after it
+    before: Affine | None = None  # the last LayerNorm of the layer before, as if no copy came after it
     for layer, is_copy, copy_follows in zip(layers, plan.is_copy, [*plan.is_copy[1:], False], strict=True):
         attention, ffn = layer.attention, layer.ffn
         if is_copy:
-            attention.output, ffn.down = _zero(attention.output), _zero(ffn.down)
+            for linear in (attention.output, ffn.down):
+                linear.weight.zero_()
+                linear.bias.zero_()
         if is_copy and post_norm and before and attention.norm:
             attention.query = _absorb(before, attention.query)
             attention.key = _absorb(before, attention.key)
@@ -212,28 +214,12 @@ def silenced(layers: Iterable[Layer[Recipe]], plan: LayerPlan, post_norm: bool) 
         yield layer
 
 
-def _identity(norm: Recipe) -> Recipe:
-    def identity() -> Affine:
-        whole = norm()
-        return Affine(torch.ones_like(whole.weight), torch.zeros_like(whole.bias))
-
-    return identity
+def _identity(norm: Affine) -> Affine:
+    return Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
 
 
-def _absorb(norm: Recipe, linear: Recipe) -> Recipe:
-    def absorbed() -> Affine:
-        gain, map_ = norm(), linear()
-        return Affine(map_.weight * gain.weight, map_.bias + map_.weight @ gain.bias)
-
-    return absorbed
-
-
-def _zero(linear: Recipe) -> Recipe:
-    def zero() -> Affine:
-        whole = linear()  # it draws what it would draw, whatever becomes of it
-        return Affine(torch.zeros_like(whole.weight), torch.zeros_like(whole.bias))
-
-    return zero
+def _absorb(norm: Affine, linear: Affine) -> Affine:
+    return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
 
 
 class Padding(Width):
@@ -251,13 +237,13 @@ class Padding(Width):
         self.eta = (old / new) ** 0.5
         self.variance = self.eta**2
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         wide, heads = super().layer(layer)
         attention = wide.attention
-        if attention.query_norm is not None:
-            attention.query = _scaled(attention.query, self.eta)
-        if attention.key_norm is not None:
-            attention.key = _scaled(attention.key, self.eta)
+        normed = [(attention.query, attention.query_norm), (attention.key, attention.key_norm)]
+        for linear in (linear for linear, norm in normed if norm is not None):
+            linear.weight *= self.eta
+            linear.bias *= self.eta
         return wide, heads
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
@@ -283,14 +269,6 @@ class Padding(Width):
         """Weights (out, T) for weights (out, S), of the same size on the new units."""
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
         return torch.cat([weight, extra * weight.std()], 1)
-
-
-def _scaled(linear: Recipe, factor: float) -> Recipe:
-    def scaled() -> Affine:
-        whole = linear()
-        return Affine(factor * whole.weight, factor * whole.bias)
-
-    return scaled
 
 
 def _padded(tensor: Tensor, *shape: int) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.models.architecture import Affine, Attention, FeedForward, Layer, Network, Place, Recipe
+from benchmark.models.architecture import Affine, Attention, FeedForward, Layer, Network, Place
 
 NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]
@@ -126,14 +126,14 @@ class Width:
         self.generator = generator
         self.head_sources: list[list[int]] = []
 
-    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Recipe]]:
-        """The wide layers, each to be used up before the next is asked for: both draw from the same generator."""
+    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
+        """The wide layers, made when they are asked for: not all are in memory at once."""
         for source in sources:
             wide, heads = self.layer(layers[source])
             self.head_sources.append(heads)
             yield wide
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         """The wide layer, and the old head of each of its heads."""
         attention, ffn = layer.attention, layer.ffn
         inner, size = ffn.up.shape[0], self.heads.size
@@ -142,30 +142,21 @@ class Width:
         query, key = blocks(heads, size), blocks(groups, size)
         units = expansion(inner, inner * self.new // self.old, self.generator)
 
-        def norm(place: Place) -> Recipe:
-            return lambda: self.norm(place.read())
-
-        def reading(place: Place, outputs: Tensor) -> Recipe:
-            return lambda: self.reading(place.read(), outputs)
-
-        def writing(place: Place, inputs: Tensor) -> Recipe:
-            return lambda: self.writing(place.read(), inputs)
-
-        wide = Layer[Recipe](
+        wide = Layer(
             attention=Attention(
-                norm=norm(attention.norm) if attention.norm else None,
-                query=reading(attention.query, query),
-                key=reading(attention.key, key),
-                value=reading(attention.value, key),
-                output=writing(attention.output, query),
-                query_norm=attention.query_norm.read if attention.query_norm else None,
-                key_norm=attention.key_norm.read if attention.key_norm else None,
+                norm=self.norm(attention.norm.read()) if attention.norm else None,
+                query=self.reading(attention.query.read(), query),
+                key=self.reading(attention.key.read(), key),
+                value=self.reading(attention.value.read(), key),
+                output=self.writing(attention.output.read(), query),
+                query_norm=attention.query_norm.read() if attention.query_norm else None,
+                key_norm=attention.key_norm.read() if attention.key_norm else None,
             ),
             ffn=FeedForward(
-                norm=norm(ffn.norm),
-                up=reading(ffn.up, units),
-                down=writing(ffn.down, units),
-                gate=reading(ffn.gate, units) if ffn.gate else None,
+                norm=self.norm(ffn.norm.read()),
+                up=self.reading(ffn.up.read(), units),
+                down=self.writing(ffn.down.read(), units),
+                gate=self.reading(ffn.gate.read(), units) if ffn.gate else None,
             ),
         )
         return wide, heads.tolist()
@@ -285,34 +276,26 @@ class Aki(Fpi):
     neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
     """
 
-    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Recipe]]:
+    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
         self._above = {id(layer): above for layer, above in pairwise(layers)}
         return super().layers(layers, sources)
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Recipe], list[int]]:
+    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         maps = self.generator.get_state()
         wide, heads = super().layer(layer)
         above = self._above.get(id(layer))
         if above is not None:
             self.generator.set_state(maps)
             upper, _ = super().layer(above)
-            for half, names in (("attention", ("query", "key", "value", "output")), ("ffn", ("up", "down", "gate"))):
-                small, own, other = (getattr(each, half) for each in (layer, wide, upper))
-                for name in names:
-                    if getattr(small, name) is not None:
-                        old = getattr(small, name).shape[0]
-                        setattr(own, name, _joined(getattr(own, name), getattr(other, name), old))
+            for part in ("attention", "ffn"):
+                for name, small in vars(getattr(layer, part)).items():
+                    if small is not None and "norm" not in name:
+                        own, other = (getattr(getattr(each, part), name) for each in (wide, upper))
+                        setattr(getattr(wide, part), name, _joined(own, other, small.shape[0]))
         return wide, heads
 
 
-def _joined(own: Recipe, upper: Recipe, old: int) -> Recipe:
+def _joined(own: Affine, upper: Affine, old: int) -> Affine:
     """The first `old` outputs of one linear map, the others of another."""
-
-    def join(one: Tensor, other: Tensor) -> Tensor:
-        return torch.cat([one[:old], other[old:]])
-
-    def joined() -> Affine:
-        first, rest = own(), upper()
-        return Affine(join(first.weight, rest.weight), join(first.bias, rest.bias))
-
-    return joined
+    weight = torch.cat([own.weight[:old], upper.weight[old:]])
+    return Affine(weight, torch.cat([own.bias[:old], upper.bias[old:]]))
