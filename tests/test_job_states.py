@@ -317,8 +317,6 @@ def test_what_a_command_does_not_use_is_refused(lab: Lab, capsys) -> None:
         with pytest.raises(SystemExit, match="2"):
             run_all.main(words)
     assert run_all.main(["verify", str(lab.folder), "--runs", "elsewhere"]) == 2
-    assert run_all.main(["track", "demo", "--to", "trackio", "--out", "x"]) == 2
-    assert "TRACKIO_DIR: leave it out" in capsys.readouterr().err
     for unit, code in (("steps", 2), ("seconds", 0)):
         assert lab.call("run", "--dry-run", "--share-machine", "--set", f"budget.unit={unit}") == code
     assert "--share-machine: runs wait for each other under a budget of wall time" in capsys.readouterr().err

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
 
 import methods
-from benchmark.instruments import checkpoints as exporting
 from benchmark.instruments.checkpoints import export_model
 from benchmark.instruments.tiny_runs import Lab
-from benchmark.settings.base import ConfigError
 from benchmark.store import Store, load_runs
 from benchmark.training.run import Run
 
@@ -94,41 +92,3 @@ def test_a_model_without_records_has_a_card_too(run: Run, tmp_path: Path) -> Non
     export_model(tmp_path / "moved", tmp_path / "out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert "No records" in card.text and card.data.license == "unknown"
-
-
-class Hub:
-    """A stand-in for the Hub, which keeps what it was told."""
-
-    told: ClassVar[list[tuple[str, dict[str, Any]]]] = []
-    refuses = False
-
-    def create_repo(self, name: str, **options: Any) -> Any:
-        self.told.append((name, options))
-        return type("Url", (str,), {"repo_id": f"me/{name}"})(f"https://hub/me/{name}")
-
-    def upload_folder(self, **options: Any) -> None:
-        if self.refuses:
-            raise OSError("no network")
-        self.told.append(
-            (options["repo_id"], {"files": sorted(p.name for p in Path(options["folder_path"]).iterdir())})
-        )
-
-
-def test_it_is_sent_to_the_hub(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: what the stand-in was told: a private repository, then the whole folder; without a token nothing."""
-    stage = run.store.stage(run.keys[0])
-    monkeypatch.setattr(exporting, "HfApi", Hub)
-    for token, name, message in ((None, "mine", "no token"), ("t", "two words/x", "two words")):
-        monkeypatch.setattr(exporting, "get_token", lambda token=token: token)
-        with pytest.raises(ConfigError, match=message):
-            export_model(stage, tmp_path / "out", push=name)
-        assert not (tmp_path / "out").exists()
-    done = export_model(stage, tmp_path / "out", push="mine")
-    assert done.url == "https://hub/me/mine"
-    files = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
-    assert Hub.told == [("mine", {"private": True, "exist_ok": True}), ("me/mine", {"files": files})]
-    monkeypatch.setattr(Hub, "refuses", True)
-    with pytest.raises(ConfigError, match="is written, but --push mine failed: no network"):
-        export_model(stage, tmp_path / "again", push="mine")
-    assert (tmp_path / "again" / "config.json").exists()

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -323,7 +324,7 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     slow = cost("A-GEM", 1, "adapt", 0.04, 2.4, 2.0)
     fast = cost("PNN", 4, "adapt", 1.5, 1.8, 2.0)
     merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
-    machine = ALONE.hardware() | {"cpu": "Example CPU", "threads": 2}
+    machine = msgspec.structs.replace(ALONE.hardware(), cpu="Example CPU", threads=2)
     text = table([slow, fast, merge], "bf16", machine).splitlines()
     shares = ["1%", "40%", "50%", "2%", "5%", "2%"]
     of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]

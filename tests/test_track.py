@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,24 +13,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.instruments.track import TensorBoard, TrackerError, open_tracker, points, track
+from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from run_all import main
 from tests.support import synthetic
-
-Reader = Callable[[Path], list[tuple[int, dict[str, float]]]]
 
 
 def sent(folder: Path, name: str) -> list[tuple[int, float]]:
     """Steps and values of a scalar of a run, from all its event files."""
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     return [(one.step, one.value) for one in found.Scalars(name)]
-
-
-def of_trackio(out: Path) -> list[tuple[int, dict[str, float]]]:
-    """Steps and values of the run, from trackio's data base."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    return [(line["step"], line) for line in SQLiteStorage.get_logs("demo", "0-0")]
 
 
 def of_wandb(out: Path) -> list[tuple[int, dict[str, float]]]:
@@ -54,26 +45,24 @@ def of_wandb(out: Path) -> list[tuple[int, dict[str, float]]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "read"), [("trackio", of_trackio), ("wandb", of_wandb)])
-def test_services_have_what_records_have_and_go_on(name: str, read: Reader, tmp_path, monkeypatch) -> None:
-    """Their own libraries, offline. A run that has stopped in its third stage, and then ended."""
+def test_wandb_has_what_records_have_and_goes_on(tmp_path, monkeypatch) -> None:
+    """Its own library, offline. A run that has stopped in its third stage, and then ended."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # before trackio is imported
-    pytest.importorskip(name, reason=f"{name} is not installed; it is of the test extra")
+    pytest.importorskip("wandb", reason="wandb is not installed; it is of the test extra")
     runs, out = tmp_path / "runs", tmp_path / "out"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
-    said = [*track("demo", runs, name, out), *track("demo", runs, name, out)]
+    said = [*track("demo", runs, "wandb", out), *track("demo", runs, "wandb", out)]
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    said += track("demo", runs, name, out)
-    shows = {"trackio": "`trackio show --project demo`", "wandb": f"`wandb sync {out}/wandb/offline-run-"}[name]
-    assert len(said) == 2 and all(line.startswith(f"0-0: 10 evaluations sent to {name}; {shows}") for line in said)
+    said += track("demo", runs, "wandb", out)
+    shows = f"`wandb sync {out}/wandb/offline-run-"
+    assert len(said) == 2 and all(line.startswith(f"0-0: 10 evaluations sent to wandb; {shows}") for line in said)
     (run,) = load_runs(runs, "demo")
-    lines = [line for stage in run.stages for line in stage if line["kind"] == "evaluation"]
-    found = read(out)
+    lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
+    found = of_wandb(out)
     assert [step for step, _ in found] == [100 * stage + quarter for stage in range(5) for quarter in (25, 50, 75, 100)]
-    assert [values["perplexity/ns"] for _, values in found] == pytest.approx([one["perplexity"]["ns"] for one in lines])
-    assert [values["recorded at"] for _, values in found] == [one["time"] for one in lines]
+    assert [values["perplexity/ns"] for _, values in found] == pytest.approx([one.perplexity["ns"] for one in lines])
+    assert [values["recorded at"] for _, values in found] == [one.time for one in lines]
 
 
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
@@ -87,13 +76,13 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
     assert list(track("demo", runs, "tensorboard", out)) == [said]
     (run,) = load_runs(runs, "demo")
-    lines = [line for stage in run.stages for line in stage if line["kind"] == "evaluation"]
-    expected = [line["perplexity"]["ns"] for line in lines]
+    lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
+    expected = [line.perplexity["ns"] for line in lines]
     found = sent(out / "demo" / "0-0", "perplexity/ns")
     assert [value for _, value in found] == pytest.approx(expected)
     assert [step for step, _ in found] == [100 * stage + quarter for stage in range(5) for quarter in (25, 50, 75, 100)]
     assert [value for _, value in sent(out / "demo" / "0-0", "AP")][:4] == pytest.approx(
-        [line["perplexity"]["wb"] for line in lines[:4]]
+        [line.perplexity["wb"] for line in lines[:4]]
     )
 
 
@@ -133,16 +122,8 @@ def test_a_killed_call_sends_again_what_was_not_noted(tmp_path) -> None:
 def test_the_command_says_what_it_did(tmp_path, capsys, monkeypatch) -> None:
     """Oracle: the numbers of evaluations; a package that is missing is one message."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=1, scores=False, similarities=False)
-    arguments = [
-        "track",
-        "demo",
-        "--to",
-        "tensorboard",
-        "--runs",
-        str(tmp_path / "runs"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    places = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    arguments = ["track", "demo", "--to", "tensorboard", *places]
     assert main(arguments) == 0 and "0-0: 20 evaluations" in capsys.readouterr().out
     assert main(arguments) == 0 and "nothing new" in capsys.readouterr().out
     (run,) = load_runs(tmp_path / "runs", "demo")

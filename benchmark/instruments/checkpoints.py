@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from msgspec import structs
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -173,51 +170,32 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
 NONE = "none"  # no prompt
 
 
-@dataclass(frozen=True)
-class ExportedModel:
-    """What was written: `domain` is whose prompt or adapters it has, `url` where it was sent to; None for none."""
-
-    domain: str | None
-    url: str | None
-
-
-def export_model(stage: Path, out: Path, prompt: str | None = None, push: str | None = None) -> ExportedModel:
+def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
     """Write the model of a stage, its tokenizer and its card to the new folder `out`.
 
-    Args:
-        stage: a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
-            stands for its last stage.
-        prompt: the domain whose prompt begins each text, or whose LoRA adapters are added into the weights; by default
-            the last, as in `evaluate`. "none" is no prompt.
-        push: the name of a repository of the Hub that the folder is sent to; a new one is private.
+    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
+    stands for its last stage. `prompt` is the domain whose prompt begins each text, or whose LoRA adapters are added
+    into the weights; by default the last, as in `evaluate`. "none" is no prompt.
 
-    Raises ConfigError, and then nothing is written; if the Hub alone refuses, the folder stays.
+    Returns that domain, None for none. Raises ConfigError, and then nothing is written.
     """
     if out.exists():
         raise ConfigError(f"{out} exists already: name a new folder")
-    if push is not None:
-        _check_repository(push)
     folder = _model_folder(stage)
-    if kind_name(folder) == "progressive":
+    if (kind := kind_name(folder)) in ("progressive", "experts"):
         raise ConfigError(
-            f"cannot export {stage}: it has columns (PNN), and transformers has no such model: export that of another "
-            f"method, or {folder / 'column_0'}, the network of its first domain"
-        )
-    if kind_name(folder) == "experts":
-        raise ConfigError(
-            f"cannot export {stage}: it has experts (Lifelong-MoE), and transformers has no such model: export that of "
-            "another method"
+            f"cannot export {stage}: transformers has no model of the kind {kind!r}: export that of another method"
         )
     model = load_verified(folder)
     domain = _domain(model, stage, prompt)
-    card = model_card((push or out.name).rpartition("/")[2], ModelHistory.of(folder.absolute().parent), model, domain)
+    card = model_card(out.name, ModelHistory.of(folder.absolute().parent), model, domain)
     network, saved = plain_model(model, saved_tokenizer.read(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
         card.save(beside / "README.md")
         write_checksums(beside)
-    return ExportedModel(domain, _send(out, push) if push else None)
+    return domain
 
 
 def _model_folder(stage: Path) -> Path:
@@ -227,25 +205,6 @@ def _model_folder(stage: Path) -> Path:
             raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
         stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])
     return stage / "model" if (stage / "model").is_dir() else stage
-
-
-def _check_repository(name: str) -> None:
-    if get_token() is None:
-        raise ConfigError(f"--push {name}: no token of the Hub here; log in with `hf auth login`, or set HF_TOKEN")
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ConfigError(f"--push {name}: {error}") from None
-
-
-def _send(folder: Path, name: str) -> str:
-    hub = HfApi()
-    try:
-        repository = hub.create_repo(name, private=True, exist_ok=True)
-        hub.upload_folder(repo_id=repository.repo_id, folder_path=folder)
-    except (HfHubHTTPError, OSError) as error:
-        raise ConfigError(f"{folder} is written, but --push {name} failed: {error}; try `hf upload`") from None
-    return str(repository)
 
 
 def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
@@ -263,14 +222,7 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-OF_THE_SIZE = (
-    "*.safetensors",
-    "*.bin",
-    "*.index.json",
-    "config.json",
-    discriminator.FILE,
-    CHECKSUMS,
-)  # no other file is
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE, CHECKSUMS)  # no other is
 
 
 PARTS = {

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmark.errors import UserError
-
 
 def evaluate(options: argparse.Namespace) -> int:
     """Print the perplexity of a checkpoint on a text."""
@@ -39,11 +37,9 @@ def track(options: argparse.Namespace) -> int:
     from benchmark.instruments import track as tracking
     from benchmark.settings.load import load_suite
 
-    if options.to == "trackio" and options.out:
-        raise UserError("--out: trackio keeps its files elsewhere, see TRACKIO_DIR: leave it out")
     send = tracking.follow if options.watch else tracking.track
     new = False
-    for line in send(load_suite(options.suite).name, options.runs, options.to, options.out or Path("tracked")):
+    for line in send(load_suite(options.suite).name, options.runs, options.to, options.out):
         new = True
         print(line, flush=True)
     if not new:
@@ -63,12 +59,10 @@ def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
     from benchmark.instruments.checkpoints import export_model
 
-    done = export_model(Path(options.stage), options.out, options.prompt, options.push)
-    reads = f"reads texts as those of {done.domain}" if done.domain else "reads all texts alike"
+    domain = export_model(Path(options.stage), options.out, options.prompt)
+    reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
     print(f"next: `python run_all.py evaluate {options.out} --text FILE` measures it; transformers loads it")
-    if done.url:
-        print(f"sent to {done.url}")
     return 0
 
 

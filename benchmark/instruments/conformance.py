@@ -251,7 +251,7 @@ def compare_two_processes(labs: Sequence[Lab]) -> None:
         expected = [lab.weights(lab.config(), "double") for lab in labs]
     for lab in labs:
         lab.run(lab.config(), "two")  # links the tokenised text
-    torch.multiprocessing.spawn(_train_as_one_of_two, (_free_port(), jobs), nprocs=2)  # type: ignore[no-untyped-call]
+    torch.multiprocessing.spawn(_train_as_one_of_two, (_free_port(), jobs), nprocs=2)  # type: ignore
     for lab, weights in zip(labs, expected, strict=True):
         run = lab.run(lab.config(), "two")
         actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]

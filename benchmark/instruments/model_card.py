@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -19,8 +19,7 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class TrainedStage:
+class TrainedStage(NamedTuple):
     """What the records of a finished stage say."""
 
     begin: StageLine
@@ -79,22 +78,9 @@ def model_card(name: str, history: ModelHistory, model: LanguageModel, domain: s
         license_name=license_name,
         eval_results=results or None,
     )
-    facts: dict[str, Any] = {
-        "name": name,
-        "model": model,
-        "runs": history.runs,
-        "stages": history.stages,
-        "texts": texts,
-    }
-    facts |= {
-        "measured": measured,
-        "domain": domain,
-        "alike": alike,
-        "adapted": adapted,
-        "titles": titles,
-        "start": start,
-        "cell": _cell,
-    }
+    facts: dict[str, Any] = {"name": name, "model": model, "runs": history.runs, "stages": history.stages}
+    facts |= {"measured": measured, "domain": domain, "alike": alike, "adapted": adapted, "titles": titles}
+    facts |= {"start": start, "texts": texts, "cell": _cell}
     return cast(ModelCard, ModelCard.from_template(about, template_path=str(TEMPLATE), **facts))
 
 

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from benchmark.errors import UserError
 from benchmark.files import naming, read_bytes, write_json
@@ -56,59 +56,40 @@ class TensorBoard:
         return f"`tensorboard --logdir {shlex.quote(str(self._folder))}` shows them"
 
 
-class Service:
-    """A run of trackio or Weights & Biases, which are called alike; their own settings say where it goes.
+class WeightsAndBiases:
+    """A run of the service, or with `WANDB_MODE=offline` files in `out` that are sent later.
 
-    What they would measure of this process says nothing of the run: it is switched off.
+    What it would measure of this process says nothing of the run: it is switched off.
     """
-
-    def __init__(self, module: Any, suite: str, run: RunRecords, **more: Any) -> None:
-        self._module = module
-        config = {"row": run.row, "method": run.line.method, "seed": run.seed, "options": run.line.options}
-        self._opened = module.init(project=suite, name=run.id, config=config, resume="allow", **more)
-
-    def log(self, values: Mapping[str, float], step: int, when: float) -> None:
-        self._module.log({**values, "recorded at": when}, step=step)  # `time` is trackio's own
-
-    def close(self) -> str:
-        self._module.finish()
-        return self._shown()
-
-    def _shown(self) -> str:
-        raise NotImplementedError
-
-
-class Trackio(Service):
-    """A local data base, below `TRACKIO_DIR` if that is set, or a Space of the Hub."""
-
-    def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
-        import trackio
-
-        super().__init__(trackio, suite, run, auto_log_cpu=False, auto_log_gpu=False)
-
-    def _shown(self) -> str:
-        return f"`trackio show --project {shlex.quote(self._opened.project)}` shows them"
-
-
-class WeightsAndBiases(Service):
-    """A run of the service, or with `WANDB_MODE=offline` files in `out` that are sent later."""
 
     def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
         import wandb
 
+        self._wandb = wandb
+        config = {"row": run.row, "method": run.line.method, "seed": run.seed, "options": run.line.options}
         own = {"x_disable_stats": True, "x_save_requirements": False, "disable_git": True, "console": "off"}
-        settings = wandb.Settings(silent=True, **own)
-        super().__init__(wandb, suite, run, id=run.id, dir=str(out), settings=settings)
+        self._run = wandb.init(
+            project=suite,
+            name=run.id,
+            id=run.id,
+            config=config,
+            resume="allow",
+            dir=str(out),
+            settings=wandb.Settings(silent=True, **own),
+        )
 
-    def _shown(self) -> str:
-        if self._opened.offline:
-            return f"`wandb sync {shlex.quote(self._opened.settings.sync_dir)}` sends them on"
-        return f"{self._opened.url} shows them"
+    def log(self, values: Mapping[str, float], step: int, when: float) -> None:
+        self._wandb.log({**values, "recorded at": when}, step=step)
+
+    def close(self) -> str:
+        self._wandb.finish()
+        if self._run.offline:
+            return f"`wandb sync {shlex.quote(self._run.settings.sync_dir)}` sends them on"
+        return f"{self._run.url} shows them"
 
 
 KINDS: Mapping[str, Callable[[str, RunRecords, Path], Tracker]] = {
     "tensorboard": TensorBoard,
-    "trackio": Trackio,
     "wandb": WeightsAndBiases,
 }
 

@@ -162,16 +162,17 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
                     "that the record names, or collect what it is now"
                 )
             yield f"stage {key} of {config.id}: the same weights, {expected}"
-            lab = Lab(
-                config.method, lambda name, _, options=config.options: build(name, options), Path(scratch) / "lab"
-            )
             try:
-                works_on_the_clock_alone(lab)
+                works_on_the_clock_alone(Lab(config.method, _with_options(build, config), Path(scratch) / "lab"))
             except AssertionError as error:
                 raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
             yield f"{config.method} works on the clock alone"
             return
     raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
+
+
+def _with_options(build: Build, config: RunConfig) -> Build:
+    return lambda name, options: build(name, config.options)
 
 
 # What `verify` asks of records before it looks at their report

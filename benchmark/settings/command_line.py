@@ -160,9 +160,9 @@ def _add_set(parser: argparse.ArgumentParser, help: str) -> None:
 def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
     sub.add_argument("suite", nargs="?", default="demo", help=suites)
-    sub.add_argument("--to", choices=("tensorboard", "trackio", "wandb"), required=True, help="its package is needed")
+    sub.add_argument("--to", choices=("tensorboard", "wandb"), required=True, help="its package is needed")
     sub.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    sub.add_argument("--out", type=path, help="files of tensorboard and wandb (default: tracked)")
+    sub.add_argument("--out", type=path, default=Path("tracked"), help="the tracker's files (default: tracked)")
     sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
     sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")
@@ -197,7 +197,6 @@ def _commands_of_methods_and_models(add: Add) -> None:
         metavar="DOMAIN",
         help="whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt",
     )
-    sub.add_argument("--push", type=given, metavar="NAME", help="also send it to the Hub; a new repository is private")
     sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
     sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")
     sub.add_argument("--layers", type=at_least(1, 10_000), required=True)
