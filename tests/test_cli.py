@@ -21,6 +21,7 @@ from transformers import (
 )
 
 import run_all
+from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.command_line import command_line
 from benchmark.store import load_runs
 from tests.support import tiny_suite
@@ -145,7 +146,7 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
     code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
     assert code == 0
     run = next(run for run in load_runs(place / "runs", "tiny") if run.seed == 7)
-    assert next(line for line in run.stages[0] if line["kind"] == "done")["charged"]["steps"] == 4
+    assert next(line for line in run.stages[0] if isinstance(line, DoneLine)).charged["steps"] == 4
 
 
 def test_grow_a_foreign_checkpoint(tmp_path, capsys) -> None:
@@ -186,9 +187,9 @@ def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
     one, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
     for a, b in zip(one.stages, two.stages, strict=True):
         for x, y in zip(a, b, strict=True):
-            assert x["kind"] == y["kind"]
-            if x["kind"] == "evaluation" and y["kind"] == "evaluation":
-                assert x["perplexity"] == pytest.approx(y["perplexity"], rel=1e-5)
+            assert type(x) is type(y)
+            if isinstance(x, EvaluationLine) and isinstance(y, EvaluationLine):
+                assert x.perplexity == pytest.approx(y.perplexity, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from unittest.mock import patch
 
 import torch
 
-from benchmark import locks
+from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums, write_json
 from benchmark.models import build, load, weights_hash
 from benchmark.settings.suite import Data, Domain, Tokenizer
 from benchmark.training import checkpoint
 from tests.support.faulty_disk import Scenario
-from tests.support.record_lines import append_line, read_stage_lines
+from tests.support.record_lines import read_stage_lines
 from tests.support.stage_lines import STAGE
 
 PIECES = ("red green", "blue cyan", "one two")
@@ -43,13 +43,13 @@ def is_prefix(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
 
 
 def begin_records(folder: Path) -> None:
-    append_line(folder / "records.jsonl", STAGE)
+    records.append(folder / "records.jsonl", STAGE)
 
 
 def append_records(folder: Path) -> None:
     for step in (1, 2):
         line = {"kind": "metrics", "phase": "adapt", "step": step, "values": {"x": step / 3}}
-        append_line(folder / "records.jsonl", line)
+        records.append(folder / "records.jsonl", line)
 
 
 def read_records(folder: Path) -> Any:
