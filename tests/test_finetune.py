@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
-from safetensors.torch import load_file
 from torch import nn
 
 from benchmark.downstream import finetune
@@ -133,16 +132,18 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
 
-    def weights(name: str, seed: int) -> dict[str, torch.Tensor]:
-        score(checkpoint, task, data, "right", seed, SETTINGS, save_to=tmp_path / name)
-        return load_file(tmp_path / name / "model.safetensors")
+    rows = rows_of(checkpoint, task, data, prompt_domains(checkpoint, task, data, "right", 0))
+
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        trainer, *_ = finetune._fitted(checkpoint, task, data, rows, seed, SETTINGS)
+        return trainer.model.state_dict()
 
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    first = weights("first", 0)
+    first = weights(0)
     assert torch.equal(torch.rand(2), expected)
-    again, other = weights("again", 0), weights("other", 1)
+    again, other = weights(0), weights(1)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["classifier.out_proj.weight"], other["classifier.out_proj.weight"])
 
@@ -159,7 +160,7 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
     asked = {columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)}
-    few = score(checkpoint, task, data, "right", 0, asked[40], tmp_path / "few")
+    few = score(checkpoint, task, data, "right", 0, asked[40])
     plain = Trainer._logits
 
     def short(self, rows, part):
@@ -168,9 +169,7 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
         return plain(self, rows, part)
 
     monkeypatch.setattr(Trainer, "_logits", short)
-    found = score(checkpoint, task, data, "right", 0, asked[160], tmp_path / "short")
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("few", "short")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    found = score(checkpoint, task, data, "right", 0, asked[160])
     assert found == structs.replace(few, forward_tokens=40, seconds=found.seconds) and few.forward_tokens is None
     assert [record.args[1] for record in caplog.records] == [80, 40]
 

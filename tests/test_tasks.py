@@ -115,14 +115,16 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
     ("split", "rows", "message"),
     [
         ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has 'x', 'y': correct it"),
-        ("dev", [row("i", "Y")], r"dev\.jsonl:1: unknown label 'Y'"),
         ("dev", [], "dev is empty"),
         ("train", [*GOOD, row("i", "z")], r"train\.jsonl:5: the only example of the class 'z'"),
         ("train", GOOD[:2], "all of train has the label 'x'"),
-        ("train", [*GOOD, row(" ", "x")], r"train\.jsonl:5: 'text' must be a text that is not empty, not ' '"),
-        ("test", [row(None, "x")], r"test\.jsonl:1: 'text' must be a text"),
+        (
+            "train",
+            [*GOOD, row(" ", "x")],
+            r"train\.jsonl:5: 'text' must be a text that is whole and not empty, not ' '",
+        ),
         ("test", [row("a", ["x"])], r"test\.jsonl:1: 'label' must be a string or an integer"),
-        ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: a 'text_pair', but"),
+        ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: either all rows have a 'text_pair'"),
         ("test", [{"text": "a"}], r"test\.jsonl:1: no field 'label'; there are text"),
         ("test", [*GOOD, "{"], r"test\.jsonl:5: not JSON"),
         ("test", ["[1]"], r"test\.jsonl:1: a list, not an object"),
@@ -138,7 +140,7 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
 def test_a_pair_that_is_missing_in_one_row_is_refused(tmp_path):
     """Oracle: the row without it."""
     paired = [row(t["text"], t["label"], text_pair="p") for t in GOOD]
-    with pytest.raises(DataError, match=r"dev\.jsonl:2: 'text_pair' must be a text"):
+    with pytest.raises(DataError, match=r"dev\.jsonl:2: either all rows have a 'text_pair'"):
         load(task_of(tmp_path, paired, [paired[0], GOOD[1]], paired), tmp_path)
 
 
@@ -149,10 +151,10 @@ def test_broken_files_are_named(tmp_path):
         load(task.model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
     whole = Path(write(tmp_path / "cut.jsonl.gz", GOOD * 100)).read_bytes()
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"cut\.jsonl\.gz:\d+: truncated or damaged"):
+    with pytest.raises(DataError, match=r"cut\.jsonl\.gz: truncated or damaged"):
         load(task.model_copy(update={"dev": str(tmp_path / "cut.jsonl.gz")}), tmp_path)
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD[0]).encode() + b"\n\xe9\n")
-    with pytest.raises(DataError, match=r"latin\.jsonl:2: not UTF-8"):
+    with pytest.raises(DataError, match=r"latin\.jsonl:2: byte 0xe9 is not UTF-8"):
         load(task.model_copy(update={"dev": str(tmp_path / "latin.jsonl")}), tmp_path)
     with pytest.raises(ConfigError, match="no domain 'd'; there are other"):
         examples.load(task, [Domain(name="other", packages=("stdlib",))], tmp_path)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from benchmark.data import corpus, text_files
 from benchmark.data.documents import DataError, Document, naming_source
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
-from benchmark.files import expanded, seal, unique, unseal, write_json
+from benchmark.files import expanded, seal, unseal, write_json
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, HubTask, Split, Task
@@ -55,40 +54,22 @@ def _kept(
     return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
 
 
-def check_first_lines(tasks: Sequence[Task]) -> None:
-    """Read the first lines of tasks' files, as a dry run does. Raises DataError as `read_file` does."""
-    for task in tasks:
-        for path in filter(None, (getattr(task, split) for split in SPLITS)):
-            read_file(task.name, expanded(path), most=1)
-
-
-def read_file(task: str, path: Path, most: int | None = None) -> list[RawExample]:
+def read_file(task: str, path: Path) -> list[RawExample]:
     """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
 
-    `most`: so many lines alone. Raises DataError with file and line for what is no such line, and for a file that is
-    missing or damaged.
+    Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
     """
-    found = []
+    if not path.is_file():
+        raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     try:
-        for number, line in enumerate(islice(text_files.lines(path), most), start=1):
-            if line.strip():
-                found.append(_parse(f"{path}:{number}", line))
-    except FileNotFoundError:
-        raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path") from None
-    except OSError as error:
-        raise DataError(f"task {task!r}: {path}: {error.strerror}: correct the path") from None
+        numbered = enumerate(text_files.lines(path), start=1)
+        return [_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
-    return found
 
 
-def _parse(place: str, line: bytes) -> RawExample:
-    try:
-        row = json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 ({error.reason}): convert the file") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error}): each line must be one object with text and label") from None
+def _example(place: str, line: bytes) -> RawExample:
+    row = text_files.parsed(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     for field in ("text", "label"):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +19,15 @@ import torch.nn.functional as F
 from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 
 from benchmark import records
 from benchmark.downstream import discriminator
-from benchmark.downstream.classifier import ColumnClassifier, Rows, SavedModel, prompt_domains, rows_of
+from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.errors import UserError
-from benchmark.files import whole_folder
 from benchmark.locks import Lease
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
 from benchmark.records import ScoreLine, UnscoredLine, of_kind
-from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.training.processes import Stopped
@@ -161,13 +157,11 @@ def score(
     prompt: Prompt,
     seed: int,
     settings: Finetuning,
-    save_to: Path | None = None,
 ) -> ScoreLine:
-    """Fine-tune once and score.
+    """Fine-tune once and score. Everything random is a function of the seed.
 
-    `save_to`: also write the fine-tuned model and its tokenizer there, for AutoModelForSequenceClassification; its
-    input is that of `rows_of`. Everything random is a function of the seed. Where memory does not hold the columns of a
-    forward pass, it begins anew with half as many. Raises DataError, ConfigError, NotScored.
+    Where memory does not hold the columns of a forward pass, it begins anew with half as many. Raises DataError,
+    ConfigError, NotScored.
     """
     began = time.monotonic()
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
@@ -190,8 +184,6 @@ def score(
         _log.warning(
             "task %r: memory does not hold a forward pass: half as many columns, %d", task.name, settings.forward_tokens
         )
-    if save_to is not None:
-        _save(checkpoint, trainer.model, save_to)
     result = ScoreLine(
         task=task.name,
         task_key=data.key,
@@ -305,19 +297,6 @@ def score_all(
             progress(found, len(cells) - number)
     if lost:
         raise lost[0]
-
-
-def _save(checkpoint: SavedModel, model: nn.Module, folder: Path) -> None:
-    if isinstance(model, ColumnClassifier):
-        raise ConfigError(
-            "a model of several columns is no plain Hugging Face model: it cannot be saved fine-tuned"
-            "; leave save_to out"
-        )
-    plain: Any = model
-    saved: Any = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True, trust_remote_code=False)
-    with whole_folder(folder) as beside:
-        plain.save_pretrained(beside)
-        saved.save_pretrained(beside)
 
 
 @contextmanager

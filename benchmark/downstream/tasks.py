@@ -84,50 +84,40 @@ def check(task: str, raw: dict[Split, Sequence[RawExample]]) -> TaskData:
     labels = tuple(sorted(counts))
     if len(labels) < 2:
         raise DataError(f"task {task!r}: all of train has the label {labels[0]!r:.80}; there must be two classes")
-    for row in raw["train"]:
-        if counts[_label(row)] == 1:
-            raise DataError(
-                f"task {task!r}, {row.place}: the only example of the class {_label(row)!r:.80} in train; add "
-                "examples, or leave the class out"
-            )
     number = {label: index for index, label in enumerate(labels)}
     splits: dict[str, tuple[Example, ...]] = {}
     for split in SPLITS:
         for row in raw[split]:
-            if _label(row) not in number:
+            label = _label(row)
+            if counts[label] == 0:
+                known = ", ".join(f"{name!r:.80}" for name in labels[:SHOWN])
                 raise DataError(
-                    f"task {task!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {_some(labels)}: "
-                    "correct it, or leave the row out"
+                    f"task {task!r}, {row.place}: unknown label {label!r:.80}; train has {known}"
+                    f"{', ...' * (len(labels) > SHOWN)}: correct it, or leave the row out"
+                )
+            if counts[label] == 1:
+                raise DataError(
+                    f"task {task!r}, {row.place}: the only example of the class {label!r:.80} in train; add some, or "
+                    "leave the class out"
                 )
         splits[split] = tuple(Example(r.text, r.text_pair, number[_label(r)], r.place) for r in raw[split])
     return TaskData(labels, **splits)
 
 
 def _check_row(task: str, row: RawExample, paired: bool) -> None:
-    for field, value in (("text", row.text), ("text_pair", row.text_pair)):
-        if field == "text_pair" and value is None and not paired:
-            continue
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(
-                f"task {task!r}, {row.place}: {field!r} must be a text that is not empty, not {value!r:.80}"
-            )
-        if _is_torn(value):
-            raise DataError(f"task {task!r}, {row.place}: {field!r} holds half of a surrogate pair: repair the text")
-    if row.text_pair is not None and not paired:
-        raise DataError(f"task {task!r}, {row.place}: a 'text_pair', but the first row of train has none")
+    place = f"task {task!r}, {row.place}"
+    if (row.text_pair is not None) != paired:
+        raise DataError(f"{place}: either all rows have a 'text_pair', or none")
+    for field, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
+        if not isinstance(value, str) or not value.strip() or _is_torn(value):
+            raise DataError(f"{place}: {field!r} must be a text that is whole and not empty, not {value!r:.80}")
     if not isinstance(row.label, (str, int)) or _is_torn(str(row.label)):
-        raise DataError(f"task {task!r}, {row.place}: 'label' must be a string or an integer, not {row.label!r:.80}")
+        raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
 
 def _is_torn(text: str) -> bool:
     """Whether half of a surrogate pair stands in it, which no tokenizer reads."""
     return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _some(labels: Sequence[str]) -> str:
-    """The first labels, each on a line whatever it holds."""
-    shown = ", ".join(f"{label!r:.80}" for label in labels[:SHOWN])
-    return shown + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
 
 
 def _label(row: RawExample) -> str:

@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmark.downstream.examples import check_first_lines
 from benchmark.jobs import executors
 from benchmark.jobs.dry_run import describe
 from benchmark.jobs.plan import LaunchOptions, Now, Plan, Tables
@@ -34,7 +33,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     executor = executors.find(options.executor)(survey.suite, survey.store)
     if options.dry_run:
         _load_starts(plan)
-        check_first_lines(survey.suite.tasks)
         print(describe(plan, executor))
         return 0
     if plan.left_out:
