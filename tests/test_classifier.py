@@ -117,7 +117,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
     rows = rows_of(checkpoint, TASK, data, domains)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
     result = score(checkpoint, TASK.model_copy(update={"max_epochs": 1}), data, "picked", 0, SETTINGS)
-    assert result["picked_right"] == np.mean([domain == 1 for domain in domains["test"]])
+    assert result.picked_right == np.mean([domain == 1 for domain in domains["test"]])
 
 
 def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp_path):
@@ -212,4 +212,4 @@ def test_columns_and_adapters_are_fine_tuned_with_those_of_the_tasks_domain(tmp_
             expected = model.hidden(ids, torch.tensor([index]))
             torch.testing.assert_close(encoder(ids, torch.ones_like(ids)), expected, atol=1e-5, rtol=1e-5)
     result = score(checkpoint, TASK, data, "none", 0, SETTINGS)
-    assert result["test"] > 0.95
+    assert result.test > 0.95

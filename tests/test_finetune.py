@@ -118,7 +118,7 @@ def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
     """Oracle: the rule that made the labels."""
     result = score(SavedModel(folders[kind]), TASK, data_of(pair=pair), "right", 0, SETTINGS)
     assert result.test > 0.95
-    assert result["dev"] == max(result["dev_by_epoch"]) > 0.95
+    assert result.dev == max(result.dev_by_epoch) > 0.95
 
 
 def test_labels_of_a_coin_are_not_learned(folders):
@@ -231,8 +231,8 @@ def test_rows_that_leak_are_counted_in_the_score(folders):
     data = data_of(40, 20)
     leaky = TaskData(data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
     result = score(SavedModel(folders["gpt"]), TASK, leaky, "right", 0, SETTINGS)
-    assert result["leaks"] >= 10
-    assert 0 <= result["test_without_leaks"] <= 1
+    assert result.leaks >= 10
+    assert 0 <= result.test_without_leaks <= 1
 
 
 # Grids

@@ -227,7 +227,7 @@ def test_baselines_need_no_model(tmp_path):
     train, test = separable(200, 0), separable(60, 1)
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
     majority, words = baselines(task_of(tmp_path, metric="macro_f1"), data)
-    assert (majority["name"], words["name"]) == ("majority", "bag of words")
+    assert (majority.name, words.name) == ("majority", "bag of words")
     assert majority.test == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
     assert words.test == 1.0
     noise = load(task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path)
