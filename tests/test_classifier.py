@@ -101,12 +101,6 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
 
 
-def test_a_domain_still_to_come_is_read_with_the_newest_prompt(folders):
-    """Oracle: the rule of evaluation (`LanguageModel.with_prompts`)."""
-    task = TASK.model_copy(update={"domain": "later"})
-    assert prompt_domains(SavedModel(folders["gpt"]), task, data_of(4, 2), "right", 0)["test"] == [2, 2]
-
-
 def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monkeypatch):
     """Oracle: a discriminator that picks by the first token of the text."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(6, 4)

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from benchmark.data.tokenizer import BOS, MASK, Vocabulary, train_bpe
-from benchmark.data.tokens import Corpus, prepare
+from benchmark.data.tokens import Corpus
 from benchmark.downstream import discriminator
 from benchmark.downstream.discriminator import create, fit, likeliest, mean_embeddings, pick, vote
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Data, Domain
-from benchmark.settings.suite import Tokenizer as TokenizerConfig
+from benchmark.settings.suite import Data
 from benchmark.training.learner import cross_entropy
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
@@ -54,12 +53,6 @@ def test_the_classifier_is_scikit_learns_without_its_scaling(classes):
     ours = fit(model, texts, domains)
     assert ours.domains == list(range(classes))
     np.testing.assert_array_equal(ours.pick(embeddings), theirs.predict(embeddings))
-
-
-def test_texts_of_one_domain_are_no_task():
-    """Oracle: the message."""
-    with pytest.raises(ConfigError, match="two domains"):
-        fit(tiny(), [[4], [5]], np.zeros(2, dtype=np.int64))
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
@@ -138,13 +131,3 @@ def test_both_rules_tell_domains_of_other_words_apart(tmp_path):
     model, stream = trained(replace(whole, domains=tuple(domains)), DATA, 16, 150)
     model.save(tmp_path / "model", bpe)
     assert min(create(tmp_path / "model", stream, seen=3).accuracy.values()) > 0.95
-
-
-def test_the_classifier_beats_chance_by_far_on_documentation(tmp_path):
-    """Oracle: a guess is right for a third of the texts; with a model trained for a moment it must be over half."""
-    data = Data(sequence_length=66, valid_share=0.2)
-    domains = [Domain(name=name, packages=(name,)) for name in PACKAGES]
-    corpus = prepare(domains, TokenizerConfig(vocabulary=1024, sample_bytes=200_000), data, tmp_path / "data")
-    model, stream = trained(corpus, data, 64, 30)
-    model.save(tmp_path / "model", corpus.tokenizer)
-    assert create(tmp_path / "model", stream, seen=3).accuracy["classifier"] > 0.55

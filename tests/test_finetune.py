@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,9 +17,8 @@ from torch import nn
 
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, missing, score, score_all
+from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, score, score_all
 from benchmark.downstream.tasks import TaskData
-from benchmark.records import ScoreLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import Finetuning
 from benchmark.training.processes import Stopped
@@ -121,12 +119,6 @@ def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
     assert result.dev == max(result.dev_by_epoch) > 0.95
 
 
-def test_labels_of_a_coin_are_not_learned(folders):
-    """Oracle: the binomial distribution: within 3.3 sigma of chance (99.9%) for 200 rows."""
-    result = score(SavedModel(folders["gpt"]), TASK, data_of(test=200, coin=True), "right", 0, SETTINGS)
-    assert abs(result.test - 0.5) < 3.3 * (0.25 / 200) ** 0.5
-
-
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go on undisturbed."""
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
@@ -219,13 +211,6 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_another_error_of_fine_tuning_is_no_lack_of_memory(folders, monkeypatch):
-    """Oracle: the error itself, at once."""
-    monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes")))
-    with pytest.raises(RuntimeError, match="shapes"):
-        score(SavedModel(folders["gpt"]), TASK, data_of(8, 8), "right", 0, SETTINGS)
-
-
 def test_rows_that_leak_are_counted_in_the_score(folders):
     """Oracle: ten rows of test copied from train."""
     data = data_of(40, 20)
@@ -275,19 +260,6 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
     assert len({cell[0] for cell in values(killed)}) == 8
     grid(folders["gpt"], killed, lambda record, count: left.append(count))
     assert len(left) == 5
-
-
-def test_a_score_is_a_record_that_the_reader_takes(folders, tmp_path, monkeypatch):
-    """Oracle: the fields of `benchmark.records`, and that the same cell for another stage is another score."""
-    texts = dict.fromkeys(("task", "task_key", "domain", "metric", "stage_key"), "x")
-    numbers = {"seed": 0, "dev": 0.0, "test": 0.0, "seconds": 1.0}
-    line = msgspec.convert({"kind": "score", "prompt": "none", **texts, **numbers}, ScoreLine)
-    monkeypatch.setattr(finetune, "score", lambda *cell: line)
-    data, path = data_of(4, 4), tmp_path / "a.jsonl"
-    score_all("a", folders["gpt"], [(TASK, data)], SETTINGS, path)
-    (first, second) = read_lines(path)
-    assert (first["stage_key"], second["stage_key"]) == ("a", "a")
-    assert len(missing("b", [(TASK, data)], ["right"], SETTINGS, path)) == 2
 
 
 def test_prompts_cannot_be_picked_without_a_discriminator_and_that_shows_at_once(folders, tmp_path):

@@ -19,11 +19,9 @@ from submitit.slurm.slurm import _make_sbatch_string
 import methods
 import paper_tables
 import run_all
-from benchmark.downstream import examples, tasks
-from benchmark.errors import UserError, told
+from benchmark.errors import UserError
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Domain, Suite
-from benchmark.settings.tasks import Task
+from benchmark.settings.suite import Suite
 from benchmark.store import Store, read_heartbeat
 from tests.support import synthetic, tiny_suite
 
@@ -243,23 +241,6 @@ def _toml(value: Any) -> str:
     return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
-def test_labels_of_a_task_reach_no_record_and_break_no_line(tmp_path) -> None:
-    """Oracle: the bytes of what is recorded of a task's examples hold no class; an error has it on one line."""
-    labels = [f"{HOSTILE}\n{name}" for name in ("yes", "no")]
-    lines = "".join(json.dumps({"text": f"{label} {i}", "label": label}) + "\n" for label in labels for i in range(3))
-    for split in SPLITS:
-        (tmp_path / f"{split}.jsonl").write_text(lines)
-    task = Task(name="t", domain="a", **{split: str(tmp_path / f"{split}.jsonl") for split in SPLITS})
-    data = examples.load(task, [Domain(name="a", packages=("json",))], tmp_path)
-    assert data.labels == tuple(sorted(labels))
-    tasks.record_baselines([(task, data)], tmp_path / "baselines.jsonl")
-    assert HOSTILE[:5] not in (tmp_path / "baselines.jsonl").read_text()
-    (tmp_path / "test.jsonl").write_text(lines.replace("yes", "maybe"))
-    with pytest.raises(UserError) as refused:
-        examples.load(task, [Domain(name="a", packages=("json",))], tmp_path)
-    assert "\n" not in str(refused.value) and repr(labels[0]) in str(refused.value)
-
-
 def test_no_text_is_code_in_a_batch_script(accepted, tmp_path) -> None:
     """Oracle: the shell's own rules: the text is one word, or a part of one, of a line; the lines are as many."""
     file, where = accepted
@@ -296,9 +277,3 @@ def test_an_error_is_one_short_line_that_steers_nothing(place, tmp_path, capsys)
     said = capsys.readouterr().err.partition("error: ")[2].removesuffix("\n")
     assert said.isprintable() and said.startswith(("task", str(tmp_path)))
     assert len(said) < 2_100 and not said.endswith("...")
-
-
-def test_what_the_system_says_of_a_hostile_name_is_one_line() -> None:
-    """Oracle: `str.isprintable`; of two names the new one is told, as before."""
-    said = told(OSError(28, "No space left on device", "old", None, f"new\n{CONTROLS}"))
-    assert said.isprintable() and said.startswith("new ") and said.endswith(": No space left on device")

@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark import records
-from benchmark.data import documents, text_files
 from benchmark.models.growth import grow
 from benchmark.models.growth.width import counts, expansion, plan_layers
 from benchmark.settings.base import ConfigError
-from benchmark.settings.load import load_suite, parse_seeds, parse_set
+from benchmark.settings.load import load_suite, parse_set
 from benchmark.settings.suite import Data
 from benchmark.training.method import Phase, Source
 from benchmark.training.processes import World
@@ -58,39 +57,6 @@ def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
         load_suite("demo", dict([parse_set(f"{key}={json.dumps(value)}")]))
     except ConfigError as error:
         assert len(str(error)) < 3000
-
-
-@few
-@given(st.text(st.sampled_from("0123456789,- .x"), max_size=12))
-def test_seeds_are_different_numbers_or_refused(text: str) -> None:
-    """Oracle: Python's own `int` of each part."""
-    try:
-        seeds = parse_seeds(text)
-    except ConfigError:
-        return
-    assert list(seeds) == [int(part) for part in text.split(",") if text] and len(set(seeds)) == len(seeds)
-
-
-@few
-@given(st.binary(max_size=200), st.integers(1, 7))
-def test_lines_are_those_between_line_ends(content: bytes, chunk: int) -> None:
-    """Oracle: `bytes.split`."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        path = Path(folder, "a.jsonl")
-        path.write_bytes(content)
-        patch.setattr(text_files, "CHUNK", chunk)
-        parts = content.split(b"\n")
-        assert list(text_files.lines(path)) == (parts if parts[-1] else parts[:-1])
-
-
-@few
-@given(st.text(st.sampled_from("a \n"), max_size=60), st.integers(1, 9))
-def test_documents_are_cut_and_nothing_is_lost(text: str, longest: int) -> None:
-    """Oracle: the text itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "LONGEST_DOCUMENT", longest)
-        pieces = documents.cut(text)
-    assert "".join(pieces) == text and all(len(piece) <= longest for piece in pieces)
 
 
 @few

@@ -29,12 +29,6 @@ def test_pieces_follow_each_other(spent: float, level: float) -> None:
     assert Schedule(RISE_HOLD_FALL).at(spent) == pytest.approx(level)
 
 
-def test_a_fall_may_follow_an_inverse_square_root() -> None:
-    """Oracle: sqrt(0.1 / 0.4) is a half, from where the line to 0 begins."""
-    schedule = Schedule((Piece(0.1, 1.0), Piece(0.4, None, "inverse_sqrt"), Piece(1.0, 0.0)))
-    assert [schedule.at(0.4), schedule.at(0.7)] == pytest.approx([0.5, 0.25])
-
-
 def test_every_name_has_a_schedule() -> None:
     """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is finite throughout."""
     assert set(SCHEDULES) == set(get_args(ScheduleName))

@@ -82,14 +82,6 @@ def test_every_cell_of_the_grid_has_a_score(folder):
     }
 
 
-def test_a_second_run_scores_nothing(folder, monkeypatch):
-    """Oracle: the records, and that no fine-tuning is asked for."""
-    before = scores(folder)
-    monkeypatch.setattr("benchmark.downstream.scoring.score_stage", lambda *_: pytest.fail("scored again"))
-    assert run_all.main(["run", *arguments(folder)]) == 0
-    assert scores(folder) == before
-
-
 def test_a_lost_score_is_computed_again_the_same(folder, capsys):
     """Oracle: the score that was there; only that cell is computed. The grid above has 28; a model is a line."""
     path = max((folder / "runs" / "scores").glob("*[!s].jsonl"), key=lambda path: len(path.read_text()))
@@ -211,25 +203,6 @@ def test_evaluate_finds_the_domain_of_a_text(folder, capsys, name, domain):
     found = json.loads(capsys.readouterr().out)
     assert found["domain"] == domain
     assert found["picked_for"] > 0.99
-
-
-def test_a_checkpoint_without_discriminator_says_so(folder, capsys):
-    """Oracle: the message."""
-    models = [path.parent for path in (folder / "runs" / "stages").glob("*/model/config.json")]
-    plain = next(path for path in models if not (path / "domain_discriminator.json").exists())
-    assert run_all.main(["evaluate", str(plain), "--text", str(folder / "a.jsonl"), "--domain", "auto"]) == 2
-    assert "has no domain_discriminator.json" in capsys.readouterr().err
-
-
-def test_prepare_reads_the_tasks_too(folder, capsys):
-    """Oracle: the files' numbers of lines; one that is missing is named, with its task."""
-    command = ["prepare", str(folder / "scored.toml"), "--runs", str(folder / "prepared")]
-    assert run_all.main(command) == 0
-    assert "last_b: 80 training, 40 dev and 180 test examples of 4 classes\n" in capsys.readouterr().out
-    text = (folder / "scored.toml").read_text()
-    (folder / "without.toml").write_text(text.replace("b_dev.jsonl", "nowhere.jsonl"))
-    assert run_all.main(["prepare", str(folder / "without.toml"), "--runs", str(folder / "prepared")]) == 2
-    assert f"task 'last_b': no file {folder}/nowhere.jsonl" in capsys.readouterr().err
 
 
 def test_a_signal_ends_the_processes_that_fine_tune(folder):

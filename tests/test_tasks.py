@@ -23,9 +23,6 @@ from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from tests.support.record_lines import read_lines
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tasks"
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="the real tasks are not on this machine")
-
 
 def write(path: Path, rows: list) -> str:
     text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
@@ -137,13 +134,6 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
         load(task, tmp_path)
 
 
-def test_a_pair_that_is_missing_in_one_row_is_refused(tmp_path):
-    """Oracle: the row without it."""
-    paired = [row(t["text"], t["label"], text_pair="p") for t in GOOD]
-    with pytest.raises(DataError, match=r"dev\.jsonl:2: either all rows have a 'text_pair'"):
-        load(task_of(tmp_path, paired, [paired[0], GOOD[1]], paired), tmp_path)
-
-
 def test_broken_files_are_named(tmp_path):
     """Oracle: a missing file, a truncated gzip, bytes that are not UTF-8, a domain that is not there."""
     task = task_of(tmp_path)
@@ -198,17 +188,6 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
     assert without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
     assert without_leaks("accuracy", clean, [0]) is None
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("name", "rows", "leaks"), [("acl_arc", 139, 52), ("chemprot", 3469, 4), ("hyperpartisan", 65, 0)]
-)
-def test_leaks_of_real_tasks_are_those_counted_when_the_data_was_cut(tmp_path, name, rows, leaks):
-    """Oracle: the counts in the README of the data."""
-    files = {split: str(SHARED / name / f"{split}.jsonl.gz") for split in ("train", "dev", "test")}
-    data = load(Task(name=name, domain="d", **files), tmp_path)
-    assert (len(data.test), sum(data.leaked)) == (rows, leaks)
 
 
 def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
@@ -321,14 +300,6 @@ def test_too_little_documentation_is_refused_with_what_there_is():
         examples.balanced("toy", Docstrings(classes=5), ["lib"], made_up({"alpha": 40, "beta": 30}))
     with pytest.raises(DataError, match=r"lib\.beta [0-9]+"):
         examples.balanced("toy", Docstrings(classes=2), ["lib"], made_up({"alpha": 40, "beta": 2}))
-
-
-def test_the_share_held_out_is_a_function_of_the_text_alone():
-    """Oracle: a share of uniform hashes (4 sigma); a larger share holds out the same documents and more."""
-    texts = [str(number) for number in range(2000)]
-    fifth = {text for text in texts if examples.held_out(text, 0.2)}
-    assert abs(len(fifth) - 400) < 4 * (2000 * 0.2 * 0.8) ** 0.5
-    assert fifth < {text for text in texts if examples.held_out(text, 0.3)}
 
 
 @pytest.fixture

@@ -128,16 +128,6 @@ def test_16_bits_where_the_vocabulary_allows(tmp_path, extra: int, dtype: type) 
     assert set(decoded(corpus, train)) <= set(sentences(2, words=["other", "text"]))
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_the_last_vocabulary_that_fits_16_bits(tmp_path, size: int, dtype: type) -> None:
-    """Oracle: 2^16 ids fit 16 bits, one more does not."""
-    plain = load_bpe(gpt2_files(tmp_path / "plain")).get_vocab_size()
-    folder = gpt2_files(tmp_path / "bpe", extra=size - plain)
-    corpus = prepare(two_domains(tmp_path), Tokenizer(folder=str(folder)), DATA, tmp_path / "data")
-    assert corpus.text_vocabulary == size
-    assert corpus.domains[0].train.dtype == dtype
-
-
 def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
     """Oracle: other processes, with other hash seeds, get the same content."""
     texts = sentences(6) + ODD
