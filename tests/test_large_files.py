@@ -49,7 +49,6 @@ def says(error: BaseException, path: Path, size: int, largest: int) -> bool:
 ONE_FILE: list[Callable[[Path], object]] = [
     *(read_bytes, read_text, step_times.machine_of, track._sent),
     *(lambda path: load_suite(str(path)), lambda path: unseal(path, "cure")),
-    lambda path: step_times._rows(path, 0),
 ]
 
 

@@ -8,8 +8,9 @@ made of keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, NoReturn
+
+from msgspec import structs
 
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.schedules import Schedule
@@ -134,7 +135,7 @@ def _of_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]
     for index, text in enumerate(texts):
         spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
         if times := stage_times(config, index):
-            spent.append(asdict(times))
+            spent.append(structs.asdict(times))
         parts.append(
             {
                 **same,

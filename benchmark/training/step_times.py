@@ -6,39 +6,41 @@ the table: JSON, with what was measured (`machine`) and one entry a row of the s
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import structs
 
-from benchmark.files import Refused, read_text, write_json
+from benchmark.files import read_text, write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
-@dataclass(frozen=True)
-class StageTimes:
+
+class StageTimes(msgspec.Struct, frozen=True):
     """Seconds of what a method does before its first step, and of a step of each of its phases."""
 
-    set_up: float
-    phases: dict[str, float]
+    set_up: Seconds
+    phases: dict[str, Seconds]
 
 
-@dataclass(frozen=True)
-class RowTimes:
+class RowTimes(msgspec.Struct, frozen=True):
     """`settings` are those that the time of a step depends on."""
 
     method: str
     options: dict[str, Any]
     settings: dict[str, Any]
     stages: tuple[StageTimes, ...]
+
+
+class Table(msgspec.Struct, frozen=True):
+    machine: Hardware
+    rows: tuple[RowTimes, ...]
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
-    write_json(path, {"machine": structs.asdict(machine), "rows": [asdict(row) for row in rows]}, indent=1)
+    write_json(path, {"machine": structs.asdict(machine), "rows": msgspec.to_builtins(rows)}, indent=1)
 
 
 def table_of(config: RunConfig) -> Path | None:
@@ -63,19 +65,19 @@ def table_of(config: RunConfig) -> Path | None:
 
 
 def machine_of(path: Path) -> Hardware:
-    """What a table was measured on. Raises ConfigError for one that does not say."""
-    machine = json.loads(read_text(path)).get("machine") or {}
-    if not {"device", "cpu"} <= machine.keys():
-        raise ConfigError(
-            f"{path} does not say what machine it was measured on: measure it again with `run_all.py speed`"
-        )
-    return msgspec.convert(machine, Hardware)
+    """What a table was measured on. Raises ConfigError where it is none."""
+    return _read(path, path.stat().st_mtime_ns).machine
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, changed: int) -> list[RowTimes]:
-    """The rows of a table, which was last changed then: thousands of runs ask for the same."""
-    return [_row(row) for row in json.loads(read_text(path))["rows"]]
+def _read(path: Path, changed: int) -> Table:
+    """A table, which was last changed then: many runs ask for the same."""
+    try:
+        return msgspec.json.decode(read_text(path), type=Table)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"budget.reference: {path} is no table of step times ({error}): measure it with `run_all.py speed`"
+        ) from None
 
 
 def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
@@ -86,13 +88,9 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
     if (path := table_of(config)) is None:
         return None
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
-    try:
-        rows = _rows(path, path.stat().st_mtime_ns)
-    except Refused:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        told = f"{type(error).__name__}: {error}"[:200]
-        raise ConfigError(f"budget.reference: {path} is no table of step times ({told}); {cure}") from None
+    if not path.exists():
+        raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
+    rows = _read(path, path.stat().st_mtime_ns).rows
     same = [row for row in rows if row.method == config.method and row.options == config.options]
     if not same:
         raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
@@ -105,12 +103,3 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
         f"{key} = {measured.get(key)} (here {value})" for key, value in settings.items() if measured.get(key) != value
     ] or [f"{len(same[0].stages)} stages (here {len(config.domains)})"]
     raise ConfigError(f"{path} has step times of {config.method} for other settings: {', '.join(other)[:300]}; {cure}")
-
-
-def _row(row: Mapping[str, Any]) -> RowTimes:
-    """An entry of a table. Raises ValueError, LookupError or TypeError for one that is none."""
-    stages = tuple(StageTimes(float(one["set_up"]), dict(one["phases"])) for one in row["stages"])
-    for stage in stages:
-        if not all(0 <= seconds < math.inf for seconds in (stage.set_up, *stage.phases.values())):
-            raise ValueError(f"{stage} is no time of a step")
-    return RowTimes(row["method"], dict(row["options"]), dict(row["settings"]), stages)
