@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError, flushed, print_anything, stop_printing, told, unprinted
-from benchmark.instruments.commands import evaluate, export, grow, new_method, new_suite, track
+from benchmark.instruments.commands import evaluate, export, grow, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import check_runs, command_line, interrupted
 from benchmark.store import Store
@@ -216,7 +216,7 @@ def open_suite(
 
 
 SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, collect, verify)
-OTHERS = (check, compare, doctor, evaluate, export, grow, new_method, new_suite, track)
+OTHERS = (check, compare, doctor, evaluate, export, grow, new_suite, track)
 COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
 
 if __name__ == "__main__":

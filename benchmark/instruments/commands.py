@@ -47,14 +47,6 @@ def track(options: argparse.Namespace) -> int:
     return 0
 
 
-def new_method(options: argparse.Namespace) -> int:
-    """Write a method's file and its test, and say what to do next."""
-    from benchmark.instruments.new_method import new_method as write
-
-    print("\n".join(write(options.name)))
-    return 0
-
-
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
     from benchmark.instruments.checkpoints import export_model

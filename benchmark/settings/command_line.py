@@ -181,8 +181,6 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
 def _commands_of_methods_and_models(add: Add) -> None:
     sub = add("check", "does a method in methods/ keep the promises of the interface?")
     sub.add_argument("method")
-    sub = add("new-method", "write methods/NAME.py and its test, to be filled in")
-    sub.add_argument("name")
     sub = add("evaluate", "perplexity of a model on your text")
     sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
