@@ -19,9 +19,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "other"
 DEVICE = torch.device("cpu")  # until it is registered
-# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue, or for one of
-# its streams or events; "pins": tensors pinned; "sent": those of "in" that came from pinned memory and were not waited
-# for; "streams": streams made, asked for and chosen; "events": events made and recorded
+# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue
 COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
 # what makes a tensor from nothing calls one of these
@@ -80,8 +78,6 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
         source = args[1] if function is ATEN.copy_.default else args[0]
         if isinstance(source, OtherTensor) != on_device:
             count("in" if on_device else "out")
-            if on_device and getattr(source, "pinned", False) and True in (*args[2:], kwargs.get("non_blocking")):
-                count("sent")
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     known = {id(tensor.held): tensor for tensor in here}
@@ -101,67 +97,8 @@ def _inner(tensor: OtherTensor) -> Tensor:
     return tensor.held
 
 
-class Stream:
-    """One of the device's queues, of which the fake has none."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        count("streams")
-
-    def synchronize(self) -> None:
-        count("waits")
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        """Make a queue wait for another one; the program waits for neither."""
-
-    def wait_stream(self, stream: Stream) -> None:
-        """Make a queue wait for all of another one."""
-
-    def query(self) -> bool:
-        return True
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class Event:
-    """A mark in a queue."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        count("events")
-
-    def record(self, stream: Stream | None = None) -> None:
-        count("events")
-
-    def synchronize(self) -> None:
-        count("waits")
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Make a queue wait for it; the program does not wait."""
-
-    def query(self) -> bool:
-        return True
-
-
 class Backend:
     """What torch asks of a device's module."""
-
-    Stream, Event = Stream, Event
-
-    @staticmethod
-    def current_stream(device: Any = None) -> Any:
-        return Stream()
-
-    @staticmethod
-    def set_stream(stream: Any) -> None:
-        count("streams")
 
     @staticmethod
     def is_available() -> bool:
@@ -206,8 +143,6 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = Backend.synchronize
-    torch.accelerator.current_stream, torch.accelerator.set_stream = Backend.current_stream, Backend.set_stream
-    torch.Stream, torch.Event = Stream, Event  # type: ignore[assignment,misc]
     Tensor.pin_memory = _pinned  # type: ignore[assignment]
     torch.autograd.set_multithreading_enabled(False)  # a guard in Python cannot serve the engine's own threads
     torch.__future__.set_swap_module_params_on_conversion(True)  # or a module's way there would untie tied weights
@@ -218,11 +153,8 @@ def register() -> torch.device:
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    """A copy that says it is pinned: torch asks a device written in C++ for such memory, and has none of this one."""
-    count("pins")
-    made = tensor.clone()
-    made.pinned = True  # type: ignore[attr-defined]
-    return made
+    """A copy: torch asks a device written in C++ for pinned memory, and has none of this one."""
+    return tensor.clone()
 
 
 def _made(operator: Any, *args: Any, **kwargs: Any) -> OtherTensor:
