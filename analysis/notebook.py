@@ -16,7 +16,6 @@ from analysis.study import Study
 from analysis.tables import Table
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.sharing import check_sharing
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class OpenSuite:
             rows = ", ".join(dict.fromkeys(one.row for one in self.configs))
             seeds = ", ".join(dict.fromkeys(str(one.seed) for one in self.configs))
             raise ConfigError(f"no run of row {row!r} and seed {seed}; there are rows {rows} and seeds {seeds}")
-        check_sharing(self.runs)
         failed = self.rooms.train(wanted, self.runs)
         if failed:
             raise ConfigError(f"failed: {', '.join(one.label for one in failed)}; `run_all.py status` says why")

@@ -26,7 +26,7 @@ from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.study import Study, end, hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow, number, rounded
-from benchmark.files import LEFT, read_bytes, sweep, whole_file
+from benchmark.files import LEFT, sweep, whole_file
 from benchmark.records import EvaluationLine
 from benchmark.settings.units import UNITS, recorded
 from benchmark.store import RunRecords
@@ -228,7 +228,7 @@ def scripts() -> tuple[str, Markup]:
 
     Packed it is 0.4 MB, else 0.9 MB of each page.
     """
-    library, own = (read_bytes(FOLDER / name) for name in ("vega_lite_bundle.js", "explore.js"))
+    library, own = ((FOLDER / name).read_bytes() for name in ("vega_lite_bundle.js", "explore.js"))
     assert b"</script" not in own
     return base64.b64encode(gzip.compress(library, mtime=0)).decode(), Markup(own.decode())
 

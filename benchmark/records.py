@@ -31,7 +31,7 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from benchmark.errors import UserError
-from benchmark.files import naming, read_bytes
+from benchmark.files import naming
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -364,13 +364,13 @@ def append(path: Path, line: Line | Mapping[str, Any]) -> None:
         os.close(descriptor)
 
 
-def read(path: Path | str, decoder: Decoder[T]) -> list[T]:
+def read(path: Path, decoder: Decoder[T]) -> list[T]:
     """The lines of a file of records; none without one. What a killed writer left half written is skipped, and logged.
 
     Raises RecordsError with file and line number for any other line that is not what it should be.
     """
     try:
-        lines = read_bytes(path).split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     found = []
@@ -399,7 +399,7 @@ def of_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
     return [line for line in lines if isinstance(line, kind)]
 
 
-def read_stage(path: Path | str) -> list[LineOfStage]:
+def read_stage(path: Path) -> list[LineOfStage]:
     """The lines of a stage's file in the order of training: a resume takes back what was recorded beyond its step.
 
     Of two lines of the same kind, phase and step the last one counts. Raises RecordsError as `read` does.

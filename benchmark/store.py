@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.files import names_in, read_bytes
+from benchmark.files import names_in
 from benchmark.records import (
     CURE,
     AttentionLine,
@@ -60,7 +60,7 @@ class Heartbeat(msgspec.Struct):
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
     try:
-        return msgspec.json.decode(read_bytes(path), type=Heartbeat)
+        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
     except (OSError, msgspec.DecodeError, ValueError):
         return None
 

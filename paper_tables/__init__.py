@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from benchmark.files import read_text
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import RunRecords, Store, load_runs, not_started
@@ -118,7 +117,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     written = render(study, list(itertools.starmap(load, tables.items())), load, out / study.name, view)
     for path in written:
         if path.suffix == ".md":
-            show(read_text(path))
+            show(path.read_text(encoding="utf-8"))
     pages = [path for path in written if path.suffix == ".html"]
     opened = f"; open {pages[0]} in a browser" if pages else ""
     print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,13 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def test_the_check_value_of_crc32(tmp_path: Path) -> None:
-    """Oracle: the catalogue of CRC algorithms: 0xCBF43926 is that of the digits from 1 to 9."""
-    (tmp_path / "digits").write_text("123456789")
+def test_the_hash_of_abc(tmp_path: Path) -> None:
+    """Oracle: FIPS 180-4's own example."""
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    (tmp_path / "letters").write_text("abc")
     (tmp_path / "README.md").write_text("for people")
     write_checksums(tmp_path)
-    assert json.loads((tmp_path / CHECKSUMS).read_text()) == {"digits": {"bytes": 9, "crc32": "cbf43926"}}
+    assert json.loads((tmp_path / CHECKSUMS).read_text()) == {"letters": {"bytes": 3, "sha256": digest}}
     check_checksums(tmp_path, "cure")
 
 
@@ -88,32 +88,17 @@ def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
             continue
         assert {name: found[name] for name in content} == content, bit
     path.write_text(json.dumps(content))
-    assert unseal(path, "cure") == content  # of an earlier version
+    with pytest.raises(DamagedFile, match="cure"):
+        unseal(path, "cure")
 
 
-NO_SIZES: tuple[object, ...] = ("x", None, 1.5, [], -1)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *({}, [], 7, None, {"a": 7}, {"a": {}}, {"a": {"bytes": 1}}),
-        *({"a": {"bytes": size, "crc32": "e8b7be43"}} for size in NO_SIZES),
-        *({"a": {"bytes": 1, "crc32": digits}} for digits in (7, None, "x", "E8B7BE43")),
-    ],
-)
+@pytest.mark.parametrize("content", [{}, [], 7, {"a": 7}, {"a": {"bytes": 1}}, {"a": {"bytes": "x", "sha256": ""}}])
 def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -> None:
-    """Oracle: what `write` writes, a size and eight digits for each file, for one file at least. Of none nothing would
-    be held against anything."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "a").write_text("a")
-    write_checksums(folder)
-    assert json.loads((folder / CHECKSUMS).read_text()) == {"a": {"bytes": 1, "crc32": "e8b7be43"}}
-    check_checksums(folder, "cure")
-    (folder / CHECKSUMS).write_text(json.dumps(content))
+    """Oracle: what `write_checksums` writes, for one file at least: of none nothing would be held against anything."""
+    (tmp_path / "a").write_text("a")
+    (tmp_path / CHECKSUMS).write_text(json.dumps(content))
     with pytest.raises(DamagedFile, match=rf"{CHECKSUMS} is damaged: cure"):
-        check_checksums(folder, "cure")
+        check_checksums(tmp_path, "cure")
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:
@@ -133,17 +118,6 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
             assert torch.equal(read["model"].pop("a.weight"), CONTENT["model"]["a.weight"]), place
             assert read == {**CONTENT, "model": {}}, place
     assert found > len(whole) / 13 / 4
-
-
-def test_a_checkpoint_that_would_expand_is_not_unpacked(tmp_path: Path) -> None:
-    """Oracle: the same content, packed as torch packs none; torch itself would read it."""
-    checkpoint.save(tmp_path / "checkpoint.pt", CONTENT)
-    packed = tmp_path / "packed.pt"
-    with zipfile.ZipFile(tmp_path / "checkpoint.pt") as whole, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as to:
-        for name in whole.namelist():
-            to.writestr(name, whole.read(name))
-    with pytest.raises(DamagedFile, match=r"packed\.pt cannot be read .*expand without end"):
-        checkpoint.load(packed)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
@@ -247,12 +221,10 @@ def test_a_damaged_tokenizer_is_not_used(lab: Lab) -> None:
 
 
 def test_a_damaged_discriminator_picks_no_prompt(tmp_path: Path) -> None:
-    """Oracle: the contract; what an earlier version wrote has no seal and is read."""
+    """Oracle: the contract."""
     made, path = Discriminator([0, 1], [[1.5], [2.5]], [0.25, 0.5], {"classifier": 0.75}), tmp_path / discriminator.FILE
     made.save(tmp_path)
     assert discriminator.read(tmp_path) == made
     path.write_text(path.read_text().replace("2.5", "2.75"))
     with pytest.raises(DamagedFile, match="scoring makes it again"):
         discriminator.read(tmp_path)
-    path.write_text(json.dumps(vars(made)))
-    assert discriminator.read(tmp_path) == made

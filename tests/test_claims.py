@@ -15,7 +15,7 @@ from analysis.inference import detectable
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
 from analysis.verdicts import METRICS, PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
-from benchmark.records import EvaluationLine
+from benchmark.records import EvaluationLine, FailedLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import slug, suite_names
 from benchmark.store import load_runs
@@ -178,13 +178,13 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     for index, stage in enumerate(run.stages):
         for line in stage:
             if isinstance(line, EvaluationLine) and index:
-                seen = [line.perplexity[d.name] for d in run.domains[: index + 1]]
+                seen = [line.perplexity[d.name] or math.nan for d in run.domains[: index + 1]]
                 points.append((spent + line.charged["seconds"], math.exp(sum(map(math.log, seen)) / len(seen))))
         spent += stage[-1].charged["seconds"]
     for (x, y), (x2, y2) in itertools.pairwise(points):
         area += (x2 - x) * (y + y2) / 2
     assert found.get(Key("area", "er", -1))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
-    tests = [line["test"] for line in run.scores[2] if line["domain"] == "bio"]
+    tests = [line.test for line in run.scores[2] if line.domain == "bio"]
     assert found.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
     assert found.get(Key("positive", "agem", -1))[0] == pytest.approx(99.95, abs=0.02)
     assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in found.values if key.metric == "score"}
@@ -284,7 +284,7 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     """Oracle: the rule, for every metric: a seed that diverged must not be left out of what it was about, and ELLE's
     claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without it."""
     run = next(run for run in demo.runs if run.row == "ELLE")
-    failed = dataclasses.replace(run, failure={"stage": 4, "error": "diverged"}, stages=[*run.stages[:4], []])
+    failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
     study = Study("demo", [*(one for one in demo.runs if one is not run), failed])
     found = measured(study, "demo")
     assert found.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf

@@ -48,7 +48,7 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     for value, run in ((value, run) for value, side in zip((40.0, 44.0), runs, strict=True) for run in side):
         run.line.probes = [Titled("wiki", "Wiki")]
         for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
-            line.perplexity["wiki"] = value
+            line.perplexity["wiki"], line.bits_per_byte["wiki"] = value, 1.0
     table = comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"

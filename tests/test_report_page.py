@@ -15,7 +15,7 @@ import paper_tables
 from analysis.page import data, render
 from analysis.study import Study
 from analysis.tables import number
-from benchmark.records import FailedLine
+from benchmark.records import AttentionLine, FailedLine
 from benchmark.settings.command_line import command_line
 from benchmark.settings.load import load_suite
 from benchmark.store import load_runs
@@ -337,10 +337,10 @@ def test_a_page_of_a_hundred_runs_is_small(tmp_path):
     runs = load_runs(tmp_path, "demo")
     assert len(runs) == 100
     for run in runs:
-        run.line.config["note"] = "x" * 3000  # type: ignore[typeddict-unknown-key]
-        for line in (line for lines in run.similarities for line in lines if line["kind"] == "attention"):
+        run.line.config["note"] = "x" * 3000
+        for line in (line for lines in run.similarities for line in lines if isinstance(line, AttentionLine)):
             heads, maps = [[0, i] for i in range(6)], (1000 * rng.dirichlet(np.ones(24), (6, 24))).round()
-            line |= {"heads": heads, "maps": maps.tolist()}
+            line.heads, line.maps = heads, maps.tolist()
     tables = dict.fromkeys(name for suite in ("demo", "bert_base") for name in load_suite(suite).tables)
     synthetic.report("demo", runs, [*tables], tmp_path / "out")
     assert (tmp_path / "out" / "index.html").stat().st_size < 3_000_000

@@ -17,17 +17,16 @@ import torch
 from safetensors.torch import save_file
 
 import run_all
-from benchmark import sharing
 from benchmark.data.tokens import corpus_of
 from benchmark.errors import UserError
 from benchmark.files import whole_folder
 from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.slurm.private import private_place
+from benchmark.jobs.slurm import private
+from benchmark.jobs.slurm.private import exposed, private_place
 from benchmark.jobs.slurm.staging import staged
 from benchmark.locks import Lease
 from benchmark.models.transformer import naming_damage
 from benchmark.settings.base import ConfigError
-from benchmark.sharing import check_sharing, exposed
 from benchmark.store import Store
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.slurm_lab import Lab, write_texts
@@ -48,54 +47,6 @@ def with_umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-@pytest.mark.parametrize(
-    ("mode", "umask", "is_own", "cure"),
-    [
-        (0o755, 0o022, True, ""),
-        (0o755, 0o022, False, ""),
-        (0o775, 0o022, True, ""),  # many systems give each user a group of his own
-        (0o2775, 0o022, True, r"umask 022\): say `umask 002`"),
-        (0o2775, 0o077, False, r"umask 077\): say `umask 002`"),
-        (0o2775, 0o002, False, ""),
-        (0o775, 0o002, False, r"`chmod g\+s .*` by its owner"),
-    ],
-)
-def test_a_shared_folder_is_shared_by_all_or_refused(
-    mode: int, umask: int, is_own: bool, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Oracle: what the modes mean: new files are of the folder's group only if it hands it on (setgid), and writable
-    for that only as the umask says."""
-    tmp_path.chmod(mode)
-    if not is_own:
-        monkeypatch.setattr(os, "getuid", lambda: OTHER)
-    with with_umask(umask):
-        if cure:
-            with pytest.raises(UserError, match=cure):
-                check_sharing(tmp_path)
-        else:
-            check_sharing(tmp_path)
-
-
-@pytest.mark.parametrize("words", ["run", "tune", "prepare", "speed", "track --to tensorboard"])
-def test_commands_that_write_refuse_what_cannot_be_shared(words: str, lab: Lab, capsys) -> None:
-    """Oracle: a shared folder and a umask that shares nothing: exit status 2 with the cure, and nothing is made."""
-    lab.runs.chmod(0o2775)
-    with with_umask(0o022):
-        assert lab.call(*words.split()) == 2
-    assert "say `umask 002` first" in capsys.readouterr().err and not list(lab.runs.iterdir())
-
-
-def test_a_stage_or_notebook_refuses_what_cannot_be_shared(lab: Lab, capsys) -> None:
-    """Oracle: as for commands."""
-    lab.runs.chmod(0o2775)
-    with with_umask(0o022):
-        assert run_all.main(["verify", str(lab.folder), "--stage", "0" * 16, "--runs", str(lab.runs)]) == 2
-        assert "say `umask 002` first" in capsys.readouterr().err
-        with pytest.raises(UserError, match="say `umask 002` first"):
-            run_all.open_suite(str(lab.file), str(lab.runs)).run("Naive")
-    assert not list(lab.runs.iterdir())
 
 
 def test_who_looks_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
@@ -127,11 +78,9 @@ def test_code_and_pickles_never_lie_where_others_write(lab: Lab, tmp_path: Path,
     """Oracle: the modes of all that jobs load, and of the folders on the way there, as `ls -l` says them; records
     are for the group to go on with."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sharing, "_is_own_group", lambda group: False)
+    monkeypatch.setattr(private, "_is_own_group", lambda group: False)
     lab.runs.chmod(0o2775)
     FakeSlurm(tmp_path / "bin", monkeypatch)
-    with with_umask(0o022):
-        assert lab.submit() == 2 and not lab.jobs()
     with with_umask(0o002):
         assert lab.submit() == 0
     [job, *_] = lab.jobs()
@@ -174,7 +123,7 @@ def test_what_another_user_submitted_is_not_submitted_again(lab: Lab, tmp_path: 
     slurm = FakeSlurm(tmp_path / "bin", monkeypatch)
     assert lab.submit() == 0
     for job in lab.jobs():  # as if he had, and died before he let it go
-        lines = job.file.read_text().replace(f'"user": {os.getuid()}', f'"user": {OTHER}').splitlines()
+        lines = job.file.read_text().replace(f'"user":{os.getuid()}', f'"user":{OTHER}').splitlines()
         job.file.write_text("".join(line + "\n" for line in lines if '"released"' not in line))
     slurm.released.clear()
     before = [job.id for job in lab.jobs()]

@@ -94,13 +94,13 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     found = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
     untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
-    assert {name: value["perplexity"] for name, value in found.start.items()} == pytest.approx(untouched)
+    assert {name: value.perplexity for name, value in found.start.items()} == pytest.approx(untouched)
     head = header(found.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
-    assert (head["layers"], head["hidden_size"]) == ((3, 64) if grown else (1, 32))
+    assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage(run.keys[-1]) / "model")
     assert perplexities(last, run.stream, ALONE) == pytest.approx(
-        {name: value["perplexity"] for name, value in found.matrix[-1].items()}, rel=1e-6
+        {name: value.perplexity for name, value in found.matrix[-1].items()}, rel=1e-6
     )
     first = run.store.stage(run.keys[0]) / "model"
     assert not run.config.tokenizer_note  # none is trained, so no domain changes it

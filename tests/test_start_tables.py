@@ -17,7 +17,7 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
         known = {domain.name: 10.0 * 2**i for i, domain in enumerate(one.domains)} | {"wiki": 44.0}
         one.start.update({name: Measured(value, 2.0) for name, value in known.items()})
         for line in (line for lines in one.stages for line in lines if isinstance(line, EvaluationLine)):
-            line.perplexity["wiki"] = 55.0
+            line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
     row = next(row for row in main.blocks[0].rows if row.stub[0] == "Start model, untouched")
     assert not row.competes and [cell.values for cell in row.cells[1:3]] == [(pytest.approx(200**0.5),), ()]

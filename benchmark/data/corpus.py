@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from benchmark.data import docstrings, text_files
 from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
-from benchmark.files import expanded
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
@@ -70,7 +70,7 @@ def identity(domain: Domain, valid_share: float) -> str:
     paths += [path for spec in (*domain.train, *domain.valid) for path in text_files.find(spec, Counter())]
     stats = [(str(path.resolve()), path.stat()) for path in paths]
     here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
-    here |= {key: [os.path.abspath(expanded(spec)) for spec in here[key]] for key in ("train", "valid")}
+    here |= {key: [os.path.abspath(Path(os.path.expanduser(spec))) for spec in here[key]] for key in ("train", "valid")}
     return digest(
         {
             "format": FORMAT,

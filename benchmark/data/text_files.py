@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from benchmark.data.documents import DataError, Document, cut, text_of
-from benchmark.files import expanded
 
 CHUNK = 2**18  # characters read at once
 JSON_LINES, PLAIN = (tuple(kind + packed for packed in ("", ".gz", ".zst")) for kind in (".jsonl", ".txt"))
@@ -28,7 +27,7 @@ def find(spec: str, skipped: Counter[str]) -> list[Path]:
 
     Of a folder, what is hidden, no regular file or of another format is skipped and counted.
     """
-    path = expanded(spec)
+    path = Path(os.path.expanduser(spec))
     if path.is_dir():
         files = sorted(_inside(path, skipped))
         problem = f"the folder holds no file that ends in {', '.join(SUFFIXES)}: put some there, or correct the path"

@@ -17,7 +17,6 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmark.data.documents import DataError
-from benchmark.files import check_snapshot, read_text
 from benchmark.settings.base import digest
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 3
@@ -93,8 +92,8 @@ def load_bpe(folder: Path) -> Tokenizer:
     So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
     """
     try:
-        published = json.loads(read_text(folder / "vocab.json"))
-        lines = read_text(folder / "merges.txt").split("\n")
+        published = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if missing := _missing_bytes(published):
@@ -156,7 +155,6 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     A document begins with its `bos` or `cls` token, or where there is none with what ends one, and ends with its `eos`
     or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
     """
-    check_snapshot(folder, without=".safetensors")
     try:
         from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
 
@@ -166,7 +164,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise DataError(f"{folder}: no tokenizer ({told}): copy the one that the model was trained with") from None
     if not wrapped.is_fast:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
-    rows = json.loads(read_text(folder / "config.json"))["vocab_size"]
+    rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     bpe = wrapped.backend_tokenizer
     if missing := plainly(bpe):
         raise DataError(

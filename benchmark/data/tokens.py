@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, Document, Sample
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
-from benchmark.files import check_checksums, expanded, read_text, whole_folder, write_checksums
+from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig
@@ -164,7 +164,7 @@ def _tokenizer(
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
-        bpe = load_bpe(expanded(config.folder))
+        bpe = load_bpe(Path(os.path.expanduser(config.folder)))
     else:
         by_name = {domain.name: domain for domain in domains}
         sampled = [by_name[name] for name in config.domains or by_name]
@@ -216,7 +216,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
 
     made = _once("domains", identity, into, make)
     check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
-    info = json.loads(read_text(made / "info.json"))
+    info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:

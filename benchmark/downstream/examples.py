@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from bisect import bisect
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 from benchmark.data import corpus, text_files
 from benchmark.data.documents import DataError, Document, naming_source
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
-from benchmark.files import expanded, seal, unseal, write_json
+from benchmark.files import seal, unseal, write_json
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, HubTask, Split, Task
@@ -37,7 +38,7 @@ def load(task: Task, domains: Sequence[Domain], folder: Path) -> TaskData:
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
         return _kept(task, source, folder, lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS})
-    return check(task.name, {s: read_file(task.name, expanded(getattr(task, s))) for s in SPLITS})
+    return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
 
 
 def _kept(

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmark.data import corpus, text_files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
-from benchmark.errors import BREAKS, first
 from benchmark.files import whole_file
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Domain, Size
@@ -238,7 +237,7 @@ def _domain(text: Text, file: Path) -> str:
 
 def _quoted(text: str) -> str:
     """A text that others chose as TOML. Raises ConfigError for one that a suite would not read as it is."""
-    if "${" in text or first(text, BREAKS):
+    if "${" in text or not text.isprintable():
         raise ConfigError(
             f"--text: {text[:80]!r} cannot stand in a suite, where ${{NAME}} is a variable and a text has one line: "
             "rename that field or folder"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmark.errors import UserError
-from benchmark.files import naming, read_bytes, write_json
+from benchmark.files import naming, write_json
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.store import RunRecords, load_runs
 
@@ -123,7 +123,7 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
 def _sent(file: Path) -> dict[str, SentPlace]:
     """What the last call wrote down, by run."""
     try:
-        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(read_bytes(file)).items()}
+        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise TrackerError(f"{file} is damaged: remove it, and all that records say is sent again") from None
 

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.errors import UserError
-from benchmark.files import naming, read_text
+from benchmark.files import naming
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
-from benchmark.jobs.slurm.private import private_place
-from benchmark.sharing import check_sharing, for_the_user_alone
+from benchmark.jobs.slurm.private import for_the_user_alone, private_place
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
     from benchmark.jobs.slurm.requests import Request
@@ -112,7 +111,6 @@ def of_folder(runs: Path) -> Iterator[Finding]:
     cure = f"less than {LITTLE / 1e9:.0f} GB: `run --dry-run` says what a suite keeps; --runs takes another disk"
     yield Finding(f"{runs}: {free / 1e9:.1f} GB free", cure if free < LITTLE else "", serious=False)
     try:
-        check_sharing(runs)
         with _question(runs) as folder, _held(folder / "lock") as lacks:
             pass
     except UserError as error:
@@ -156,7 +154,7 @@ def of_node(slurm: Slurm, runs: Path) -> Iterator[Finding]:
             if not (folder / "answer.json").exists():
                 yield _no_answer(job, folder, answered)
                 return
-            answer = json.loads(read_text(folder / "answer.json"))
+            answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
             yield from of_answer(answer, began, seen, bool(slurm.of("train").gpus))
             yield from of_bundles(slurm.of("train"), answer)
             yield _requeued(job, folder, answer["node"])
@@ -248,7 +246,7 @@ def _requeued(job: str, folder: Path, node: str) -> Finding:
     _wait(lambda: commands.restarts(job) > 0 or refusal.exists() or job not in commands.queue(), 90.0)
     if commands.restarts(job) > 0:
         return Finding(f"{node}: jobs can queue themselves again")
-    why = read_text(refusal) if refusal.exists() else "no answer"
+    why = refusal.read_text(encoding="utf-8") if refusal.exists() else "no answer"
     if os.strerror(errno.ENOTCONN) in why or not (refusal.exists() or job in commands.queue()):
         return Finding(
             f"{node}: a job ends by the signal that asks it to save",
@@ -263,7 +261,7 @@ def _requeued(job: str, folder: Path, node: str) -> Finding:
 
 def _no_answer(job: str, folder: Path, ended: bool) -> Finding:
     log = folder / "log"
-    said = read_text(log, "replace").strip().splitlines()[-1:] if log.exists() else []
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] if log.exists() else []
     if ended:
         silent = "it said nothing" if log.exists() else "no log: do nodes see this folder?"
         why = f"it said {said[0]!r}" if said else silent

@@ -9,7 +9,7 @@ import msgspec
 
 from benchmark.downstream.tasks import scored_stages
 from benchmark.errors import shown
-from benchmark.files import DamagedFile, read_bytes
+from benchmark.files import DamagedFile
 from benchmark.jobs.states import JobState, RunState, Scored
 from benchmark.records import ScoreLine
 from benchmark.settings.base import of_a_row
@@ -88,7 +88,7 @@ def _has_prompts(keys: Sequence[str], store: Store) -> bool:
         return False
     path = store.stage(keys[-1]) / "model" / "config.json"
     try:
-        return _CONFIG.decode(read_bytes(path)).prompts
+        return _CONFIG.decode(path.read_bytes()).prompts
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (msgspec.MsgspecError, OSError, ValueError, RecursionError):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.files import read_text
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
@@ -106,7 +105,7 @@ def physical_cores() -> list[tuple[int, ...]]:
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
-        groups.setdefault(read_text(siblings) if siblings.exists() else str(core), []).append(core)
+        groups.setdefault(siblings.read_text(encoding="utf-8") if siblings.exists() else str(core), []).append(core)
     return [tuple(group) for group in groups.values()]
 
 
@@ -156,7 +155,7 @@ def needed_bytes(run: RunConfig) -> float:
 def available_bytes() -> float:
     """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
     if MEMORY.exists():
-        for line in read_text(MEMORY).splitlines():
+        for line in MEMORY.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024.0 * int(line.split()[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2

@@ -25,7 +25,7 @@ from typing import IO, cast
 
 from benchmark import records
 from benchmark.errors import UserError
-from benchmark.files import naming, read_bytes, whole_file
+from benchmark.files import naming, whole_file
 from benchmark.jobs.payloads import RenderReport, TrainRun
 from benchmark.records import DoneLine, EndedLine, Hardware, Provenance, StageLine
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
@@ -215,7 +215,7 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
     machines = ", ".join(sorted({machine(stage.start) for stage in stages})) or "no machine yet"
     yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {machines}"
     for table in sorted({table for config in configs if config.id in ended and (table := table_of(config))}):
-        digest = hashlib.sha256(read_bytes(table)).hexdigest()
+        digest = hashlib.sha256(table.read_bytes()).hexdigest()
         measured = f"{table.name} (sha256 {digest[:12]}), measured on {_named(machine_of(table))}"
         yield f"{suite.name}: its reference seconds are those of {measured}"
 
@@ -373,7 +373,7 @@ def _compare(committed: Path, rendered: Path) -> int:
             raise ResultsError(f"{committed / name}: the records give no such table: remove it")
         if name not in ours:
             raise ResultsError(f"{committed / name}: is missing: render the report again")
-        if read_bytes(ours[name]) != read_bytes(theirs[name]):
+        if ours[name].read_bytes() != theirs[name].read_bytes():
             raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
     return len(ours)
 

@@ -10,7 +10,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from benchmark.data.tokenizer import Special, Vocabulary, plainly
-from benchmark.files import bounded
 from benchmark.settings.base import ConfigError
 
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
@@ -20,7 +19,7 @@ def read(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is missing or damaged."""
     path = folder / "tokenizer.json"
     try:
-        tokenizer = Tokenizer.from_file(str(bounded(path)))
+        tokenizer = Tokenizer.from_file(str(path))
         if missing := plainly(tokenizer):
             raise ValueError(f"it lacks {missing} of the 256 bytes")
         ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]

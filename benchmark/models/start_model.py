@@ -6,6 +6,7 @@ The model keeps its tokenizer, special tokens and positions; domains become furt
 from __future__ import annotations
 
 import functools
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from safetensors import safe_open
 from transformers import AutoConfig
 
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.files import CHECKSUMS, expanded, sha256
+from benchmark.files import CHECKSUMS, sha256
 from benchmark.models import architectures
 from benchmark.models.growth import width_step
 from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
@@ -105,7 +106,7 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
 
 def _folder(start: str, revision: str | None) -> Path:
     """Where the model lies on this machine; what is on the Hub is asked for once."""
-    folder = expanded(start)
+    folder = Path(os.path.expanduser(start))
     if folder.is_dir():
         return folder.absolute()
     if start.startswith((".", "/", "~")):

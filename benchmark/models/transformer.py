@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmark.data.tokenizer import Special, Vocabulary
 from benchmark.errors import UserError
-from benchmark.files import check_checksums, read_text, whole_folder, write_checksums
+from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architecture import Architecture, Shape, Unrolled
 from benchmark.models.devices import kept_random_numbers
@@ -336,7 +336,7 @@ def configuration(folder: Path) -> dict[str, Any]:
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error!s:.100}): restore it from a copy") from None
     if not isinstance(content, dict):

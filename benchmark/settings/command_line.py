@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmark.files import expanded
 from benchmark.settings.names import suite_names
-from benchmark.sharing import check_sharing
 
 WRITERS = ("run", "prepare", "speed", "track")  # commands that write below --runs
 Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
@@ -55,9 +53,7 @@ def check_runs(options: argparse.Namespace) -> None:
     os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
     for name, value in vars(options).items():
         if isinstance(value, Path):
-            setattr(options, name, expanded(str(value)))
-    if options.command in WRITERS or (options.command == "verify" and options.stage):
-        check_sharing(options.runs)
+            setattr(options, name, Path(os.path.expanduser(str(value))))
 
 
 def given(text: str) -> str:

@@ -25,7 +25,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.files import read_bytes, read_text
 from benchmark.locks import PAUSES, Lease
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.records import Hardware, Provenance
@@ -199,7 +198,7 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for package in ("benchmark", "methods"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + read_bytes(path))
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     sources = f"sources-{digest.hexdigest()[:12]}"
     return f"{known}+{sources}" if (known := commit()) else sources
 
@@ -207,7 +206,7 @@ def code_version() -> str:
 def commit() -> str:
     """The commit of the code, or nothing."""
     if (ROOT / COMMIT_FILE).exists():
-        return read_text(ROOT / COMMIT_FILE)
+        return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import structs
 
-from benchmark.files import read_text, write_json
+from benchmark.files import write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
@@ -73,7 +73,7 @@ def machine_of(path: Path) -> Hardware:
 def _read(path: Path, changed: int) -> Table:
     """A table, which was last changed then: many runs ask for the same."""
     try:
-        return msgspec.json.decode(read_text(path), type=Table)
+        return msgspec.json.decode(path.read_text(encoding="utf-8"), type=Table)
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"budget.reference: {path} is no table of step times ({error}): measure it with `run_all.py speed`"

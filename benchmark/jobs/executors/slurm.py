@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from benchmark.files import read_text, whole_file
+from benchmark.files import whole_file
 from benchmark.jobs.plan import Plan, PlannedJob
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.bundle import bundled
@@ -205,7 +205,7 @@ class SlurmExecutor:
         """This cluster's name; with what tells it from another of that name, which has submitted here first."""
         name, own = commands.cluster(self._settings), commands.controller(self._settings)
         first = self.folder / name / CONTROLLER
-        known = read_text(first) if first.exists() else own
+        known = first.read_text(encoding="utf-8") if first.exists() else own
         return name if known == own else f"{name}-{hashlib.sha256(own.encode()).hexdigest()[:6]}"
 
     def _is_here(self, job: Job) -> bool:

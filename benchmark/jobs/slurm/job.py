@@ -26,11 +26,11 @@ from benchmark.jobs.payloads import Payload
 from benchmark.jobs.slurm import commands, snapshot
 from benchmark.jobs.slurm.bundle import TrainBundle
 from benchmark.jobs.slurm.commands import SlurmError
+from benchmark.jobs.slurm.private import for_the_user_alone
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.stop_signals import StopSignals
 from benchmark.locks import JOB
 from benchmark.models.devices import accelerators
-from benchmark.sharing import for_the_user_alone
 from benchmark.training.processes import ROOT, Stopped, join, node
 
 PAUSE = 5.0  # seconds between two questions to a controller that is silent

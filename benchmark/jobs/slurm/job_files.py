@@ -26,7 +26,7 @@ from typing import Any, Literal, TypedDict, cast
 from msgspec.json import Decoder
 
 from benchmark import records
-from benchmark.files import jsonl_files, names_in
+from benchmark.files import names_in
 from benchmark.jobs.states import History
 
 if sys.version_info >= (3, 11):
@@ -154,7 +154,7 @@ def read(folder: Path) -> list[Job]:
     """
     names = [name for name in names_in(folder) if not name.endswith(".jsonl")]  # older files, above those of clusters
     clusters = [path for name in names if (path := folder / name).is_dir()]
-    found = [job for one in (folder, *clusters) for path in jsonl_files(one) for job in read_one(path)]
+    found = [job for one in (folder, *clusters) for path in sorted(one.glob("*.jsonl")) for job in read_one(path)]
     return sorted(found, key=lambda job: (job.submitted["time"], *map(int, job.id.split("_"))))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from benchmark.errors import shown
-from benchmark.files import read_text
 from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.slurm.commands import Queued, SlurmError
 from benchmark.jobs.slurm.job_files import Ended, Job
@@ -146,7 +145,7 @@ def unasked(job: Job) -> JobState:
     why = f"user {job.submitted['user']} has submitted it; Slurm does not show others' jobs, and `status` by them tells"
     if job.is_own:
         controller = job.file.with_name(CONTROLLER)
-        of = f" ({shown(read_text(controller))})" if controller.exists() else ""
+        of = f" ({shown(controller.read_text(encoding='utf-8'))})" if controller.exists() else ""
         why = f"on cluster {there}{of}; `status` there tells"
     state = _state(job, "unknown", why)
     return dataclasses.replace(state, history=dataclasses.replace(state.history, whose="elsewhere"))

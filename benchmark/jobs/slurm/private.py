@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import hashlib
 import os
+import pwd
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmark.errors import UserError
-from benchmark.sharing import OTHERS_WRITE, exposed, for_the_user_alone
 
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 HOME = ".lifelong-pretraining"  # in a user's home folder, for what must not lie in a shared one
 
 
@@ -51,3 +55,40 @@ def check_private(folder: Path) -> None:
         f"{folder} {why}: jobs run code and load pickles from there. Look what is in it, then remove it, or "
         f"`chmod go-w {folder}` if all of it is yours; or give another --runs"
     )
+
+
+def exposed(path: Path) -> Path | None:
+    """The folder on the way to `path`, or itself, in which others can put something; None if there is none.
+
+    root can anyway. In a sticky folder, such as /tmp, nobody but its owner can replace what is there.
+    """
+    found = (path.absolute(), path.resolve())
+    for folder in dict.fromkeys(folder for one in found for folder in (one, *one.parents)):
+        if not folder.exists():
+            continue
+        status = folder.stat()
+        if status.st_uid not in (0, os.getuid()):
+            return folder
+        writers = status.st_mode & OTHERS_WRITE & ~(stat.S_IWGRP if _is_own_group(status.st_gid) else 0)
+        if writers and not status.st_mode & stat.S_ISVTX:
+            return folder
+    return None
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether the user is alone in a group, which has his name, as many systems give each one."""
+    with contextlib.suppress(KeyError):
+        found, user = grp.getgrgid(group), pwd.getpwuid(os.getuid())
+        return found.gr_name == user.pw_name and group == user.pw_gid and not set(found.gr_mem) - {user.pw_name}
+    return False
+
+
+@contextlib.contextmanager
+def for_the_user_alone() -> Iterator[None]:
+    """Let nobody else write what is made in this block, also in a group whose members share a folder."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -22,12 +22,9 @@ if __name__ == "__main__":
             signal.signal(number, signal.SIG_DFL)
     # The snapshot this file lies in comes first, before an installed package, and the current folder is not searched.
     sys.path[0] = str(Path(__file__).parents[3])
-    from benchmark.files import bounded
     from benchmark.jobs.slurm.private import check_private
 
     _, unbuffered, dash_m, module, *sys.argv[1:] = sys.argv
     assert (unbuffered, dash_m) == ("-u", "-m"), (unbuffered, dash_m)
     check_private(folder := Path(sys.argv[-1]))  # submitit unpickles what lies there
-    job, array, task = (os.environ.get(f"SLURM_{of}_ID") for of in ("JOB", "ARRAY_JOB", "ARRAY_TASK"))
-    bounded(folder / f"{f'{array}_{task}' if array else job}_submitted.pkl")  # it is read whole
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -9,9 +9,8 @@ import tempfile
 from pathlib import Path
 
 from benchmark.errors import UserError
-from benchmark.files import naming, read_bytes
-from benchmark.jobs.slurm.private import make_private
-from benchmark.sharing import for_the_user_alone
+from benchmark.files import naming
+from benchmark.jobs.slurm.private import for_the_user_alone, make_private
 from benchmark.training.processes import COMMIT_FILE, ROOT, commit
 
 CONTENT = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
@@ -53,7 +52,7 @@ def digest(root: Path) -> str:
     """A hash of all files that a snapshot of `root` holds."""
     content = hashlib.sha256()
     for path in _files(root):
-        content.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(read_bytes(path)).digest())
+        content.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return content.hexdigest()[:12]
 
 

@@ -27,13 +27,12 @@ from benchmark.jobs.plan import PlannedJob
 from benchmark.jobs.slurm import commands, job_files, snapshot
 from benchmark.jobs.slurm.commands import SlurmError
 from benchmark.jobs.slurm.job import SlurmJob
-from benchmark.jobs.slurm.private import make_private
+from benchmark.jobs.slurm.private import for_the_user_alone, make_private
 from benchmark.jobs.slurm.process import PREEMPTION
 from benchmark.jobs.slurm.resources import WCKEY, Resources
 from benchmark.jobs.slurm.waves import divided
 from benchmark.settings.slurm_settings import asks_for_gpus
 from benchmark.settings.suite import Suite
-from benchmark.sharing import for_the_user_alone
 
 AFTER = "afterany:"
 WHOLE = (AFTER, "afterok:")  # what says that all of a job or array must have ended

@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from benchmark.files import read_text
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
 
@@ -198,7 +197,7 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     """The model that `ProgressiveModel.save` wrote, or its first `columns` columns; in evaluation mode."""
     folder = Path(folder)
     transformer.check_files(folder)
-    content = json.loads(read_text(folder / FILE))
+    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     count = content["columns"] if columns is None else columns
     models = [transformer.load(folder / f"column_{index}") for index in range(count)]
     hidden_size, layers = models[0].hidden_size, models[0].layers
@@ -226,11 +225,11 @@ class ColumnEncoder(nn.Module):
 
 def load_column(folder: Path | str, domain: str) -> ColumnEncoder:
     """The column of `domain`, the newest for a domain that has none."""
-    columns = json.loads(read_text(Path(folder) / FILE))["columns"]
+    columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
     return ColumnEncoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
 
 
 def domain_index(folder: Path, domain: str) -> int:
     """Where in the stream `domain` comes, counted from 0; the newest's place for one that the model has not met."""
-    domains = json.loads(read_text(folder / "config.json"))["domains"]
+    domains = json.loads((folder / "config.json").read_text(encoding="utf-8"))["domains"]
     return domains.index(domain) if domain in domains else len(domains) - 1
