@@ -135,20 +135,6 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     assert [file.read_bytes() for file in files] == after
 
 
-def test_a_domain_of_the_same_name_with_other_text_is_another(tmp_path: Path) -> None:
-    """Oracle: streams that name their second domain alike share the first stage, and each sees its own text there."""
-    lab = Lab("naive", methods.build, tmp_path)
-    one, other = config_of("naive", 0, 1), config_of("naive", 0, 2)
-    renamed = other.domains[1].model_copy(update={"name": one.domains[1].name})
-    other = other.model_copy(update={"domains": (other.domains[0], renamed), "row": "other"})
-    first, second = trained(lab, one, "store"), trained(lab, other, "store")
-    assert first.keys[0] == second.keys[0] and first.keys[1] != second.keys[1]
-    for run in (first, second):
-        model = load(run.store.stage(run.keys[0]) / "model")
-        found = {name: value["perplexity"] for name, value in records_of(run).matrix[0].items()}
-        assert found == pytest.approx(perplexities(model, run.stream, ALONE), rel=1e-6)
-
-
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture: str) -> None:
     """Oracles: models and perplexities without the probe; added later, it gives the same numbers."""

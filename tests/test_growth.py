@@ -197,17 +197,6 @@ def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
         assert after["intermediate_size"] == 3 * 24
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("tied", [True, False])
-def test_tied_heads_stay_tied_and_others_stay_apart(family: str, tied: bool) -> None:
-    """Oracle: the old network; a head of its own is widened like the embedding, so the function is kept as well."""
-    old = network(family, tie_word_embeddings=tied)
-    for mode in ("fpi", "exact"):
-        new, _ = grow(old, 2, 32, mode=mode)
-        assert (new.get_output_embeddings().weight is new.get_input_embeddings().weight) == tied
-        assert difference(old, new) < 1e-9
-
-
 def test_the_seed_decides() -> None:
     """Oracle: equal seeds bit for bit, other seeds not."""
     old = network("gpt2")

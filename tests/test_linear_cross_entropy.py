@@ -43,15 +43,6 @@ def test_equals_the_cross_entropy_of_all_logits(n, with_bias):
     torch.testing.assert_close(torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * expected, leaves))
 
 
-def test_a_frozen_decoder_has_no_gradient():
-    states, weight, bias, targets = inputs(20)
-    frozen = weight.detach(), bias.detach()
-    linear_cross_entropy(states, *frozen, targets).backward()
-    [expected] = torch.autograd.grad(plain(states, weight, bias, targets), [states])
-    torch.testing.assert_close(states.grad, expected)
-    assert frozen[0].grad is None and frozen[1].grad is None
-
-
 def test_autocast_costs_what_bf16_costs():
     """Oracle: torch's under the same autocast, within bf16's three digits."""
     *leaves, targets = inputs(50, torch.float32)

@@ -138,7 +138,7 @@ def test_only_the_newest_column_learns(kind: Kind) -> None:
     assert trained <= moved
 
 
-def test_dropout_only_in_the_newest_plain() -> None:
+def test_dropout_only_in_the_newest_column() -> None:
     """Oracle: in training mode what earlier columns put out has no randomness, what the newest does has."""
     model = ProgressiveModel.grown(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
     assert model.training

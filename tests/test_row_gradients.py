@@ -93,21 +93,6 @@ def test_gradients_under_autocast(architecture: str) -> None:
         torch.testing.assert_close(found[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7)
 
 
-def test_frozen_parameters_have_none() -> None:
-    """Oracle: as above, of what is trainable."""
-    model = model_of("bert")
-    model.requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("layer.1" in name)
-    expected, found = by_row(model, FULL), together(model, FULL)
-    assert found.keys() == expected.keys() and all("layer.1" in name for name in found)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
-    assert [p.requires_grad for _, p in model.named_parameters()] == [
-        name in found for name, _ in model.named_parameters()
-    ]
-
-
 def test_other_uses_of_parameters_are_refused() -> None:
     """Oracle: the contract. A bare parameter, and a layer whose weight is used without a call, are named."""
 

@@ -140,10 +140,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if of_weight is not None:
                     of_weight += gradient.mT @ rows[here]
         gradients = (of_states.to(states.dtype), of_weight, of_bias)
-        ctx.gradients = tuple(None if one is None else one.div_(len(rows)) for one in gradients)
+        ctx.gradients = tuple(None if part is None else part.div_(len(rows)) for part in gradients)
         return total / len(rows)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # only once, so they may be overwritten
-        return (*(None if one is None else one.mul_(above[0]) for one in gradients), None, None)
+        return (*(None if part is None else part.mul_(above[0]) for part in gradients), None, None)

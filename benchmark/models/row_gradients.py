@@ -40,7 +40,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
     """
     parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
-    found: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)  # a tied parameter has several
+    gradients_of: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)  # a tied parameter has several
     missing = set(parameters)
 
     def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -59,10 +59,10 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
             uses[parameter] -= 1
             if parameter not in parameters:
                 continue
-            found[parameter].append(of_part)
+            gradients_of[parameter].append(of_part)
             if uses[parameter] == 0:
                 missing.discard(parameter)
-                _in_parts(parameter, rows, found.pop(parameter), take)
+                _in_parts(parameter, rows, gradients_of.pop(parameter), take)
 
     hooks, rules = [], {}
     try:
@@ -105,10 +105,10 @@ def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
         yield layer.bias, lambda part, total: _plus(_filled(dy[..., part].sum(1), part), total)
 
 
-def _filled(found: Tensor, part: slice) -> Tensor:
+def _filled(gradients: Tensor, part: slice) -> Tensor:
     """Gradients with zeros for those rows of the LM head that give no logits: the prompts'."""
-    missing = part.stop - part.start - found.shape[1]
-    return F.pad(found, (0, 0) * (found.dim() - 2) + (0, missing)) if missing else found
+    missing = part.stop - part.start - gradients.shape[1]
+    return F.pad(gradients, (0, 0) * (gradients.dim() - 2) + (0, missing)) if missing else gradients
 
 
 def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
@@ -142,8 +142,8 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
     yield layer.weight, of_part
 
 
-def _plus(found: Tensor, total: Tensor | None) -> Tensor:
-    return found if total is None else found.add_(total)
+def _plus(gradients: Tensor, total: Tensor | None) -> Tensor:
+    return gradients if total is None else gradients.add_(total)
 
 
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}

@@ -177,8 +177,8 @@ def architecture_of(network: PreTrainedModel) -> Architecture:
 def places(network: PreTrainedModel) -> Network[Place]:
     """Where everything stands. Raises ConfigError for a network with other parts than a known language model's."""
     architecture = architecture_of(network)
-    found = architecture.places(network)
-    known = {id(parameter) for place in parts_of(found) for parameter in place.module.parameters()}
+    places = architecture.places(network)
+    known = {id(parameter) for place in parts_of(places) for parameter in place.module.parameters()}
     other = [
         name
         for name, parameter in network.named_parameters()
@@ -189,7 +189,7 @@ def places(network: PreTrainedModel) -> Network[Place]:
             f"cannot grow this {type(network).__name__}: it has more than a plain one ({other[0]}): take another "
             "method's"
         )
-    return found
+    return places
 
 
 def placed(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
