@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
-from benchmark.downstream.classifier import SavedModel
-from benchmark.files import CHECKSUMS
 from benchmark.instruments.checkpoints import evaluate_text, export_model, on_text, open_folder
 from benchmark.instruments.tiny_runs import tiny_config
 from benchmark.models import LanguageModel, architectures, build, load
@@ -169,26 +160,6 @@ def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, pr
     assert (torch.cat(rows) == bpe.mask_token_id).any()
 
 
-@pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_the_tokenizer_begins_a_text_as_a_row_begins(architecture: str, tmp_path: Path) -> None:
-    """Oracle: the layout of ids by hand: `<s>`, the prompt, the text, and for a masked model `</s>`, in the length."""
-    trained = stage(tmp_path / "stage", architecture, prompts=True)
-    export_model(trained, tmp_path / "out", "two")
-    masked = architecture == "bert"
-    bare = tokenizer().encode("and bee").ids
-    prompt = tokenizer().get_vocab_size() if masked else MASK
-    for folder, begin in ((trained / "model", [BOS]), (tmp_path / "out", [BOS, prompt])):
-        bpe = AutoTokenizer.from_pretrained(folder)
-        end = [EOS] if masked else []
-        assert bpe.model_max_length == LENGTH
-        assert bpe("and bee").input_ids == [*begin, *bare, *end]
-        assert bpe("and bee", "and bee").input_ids == [*begin, *bare, EOS, *bare, *end]
-        assert bpe("and bee", add_special_tokens=False).input_ids == bare
-        assert bpe.decode(bpe("and bee").input_ids, skip_special_tokens=True) == "and bee"
-    assert bpe.convert_ids_to_tokens(prompt) == "<domain:two>"
-    assert (bpe.mask_token, bpe.bos_token, bpe.eos_token) == ("<mask>" if masked else None, "<s>", "</s>")
-
-
 def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
@@ -221,25 +192,6 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="exists already"):
         export_model(tmp_path / "2", tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
-
-
-@pytest.mark.parametrize("published", [False, True])
-def test_a_saved_tokenizer_cuts_and_fills_no_text(published: bool, tmp_path: Path) -> None:
-    """Oracle: `evaluate` on the same folder, whose tokenizer did neither when it was saved."""
-    where, _ = write_text(tmp_path)
-    folder = stage(tmp_path / "stage", "gpt", False, "") / "model"
-    if published:
-        export_model(folder, folder := tmp_path / "out")
-    expected = evaluate_text(folder, where)
-    path = folder / "tokenizer.json"
-    saved = Tokenizer.from_file(str(path))
-    saved.enable_truncation(4)
-    saved.enable_padding(length=50)
-    saved.save(str(path))
-    (folder / CHECKSUMS).unlink()
-    assert evaluate_text(folder, where) == expected
-    if not published:
-        assert 4 < len(SavedModel(folder).tokenizer.encode("and " * 9).ids) < 50
 
 
 @pytest.mark.parametrize(("architecture", "spare"), [("gpt", 2), ("gpt", 0), ("llama", 2), ("llama", 0)])
@@ -282,46 +234,6 @@ def test_a_masked_models_prompt_takes_the_next_id_of_a_published_tokenizer(archi
         found = network(torch.tensor([[*begin, *tokens[0, 1:].tolist()]])).logits[0, 3]
     torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
     assert found[len(expected)] < -9e3
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("lm_eval"), reason="lm-eval (lm-evaluation-harness) is not installed")
-def test_the_evaluation_harness_measures_the_same(tmp_path: Path) -> None:
-    """Oracle: the model's own log-probabilities of short documents, each after `<s>`, per word and per byte."""
-    trained = stage(tmp_path / "stage")
-    export_model(trained, tmp_path / "out")
-    where, documents = write_text(tmp_path)
-    task: dict[str, Any] = {
-        "task": "local",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(where)}},
-    }
-    task |= {
-        "output_type": "loglikelihood_rolling",
-        "test_split": "test",
-        "doc_to_text": "",
-        "doc_to_target": "{{text}}",
-    }
-    metrics = ("word_perplexity", "byte_perplexity")
-    task["metric_list"] = [{"metric": metric} for metric in metrics]
-    (tmp_path / "local.yaml").write_text(json.dumps(task))
-    model_arguments = f"pretrained={tmp_path / 'out'},dtype=float32,add_bos_token=False"  # it puts `<s>` there itself
-    arguments = ["--model", "hf", "--model_args", model_arguments, "--device", "cpu"]
-    arguments += ["--tasks", "local", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "found")]
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    harness = [sys.executable, "-m", "lm_eval", "run", *arguments]
-    subprocess.run(harness, check=True, capture_output=True, timeout=300, env={**os.environ, **offline})
-    [report] = (tmp_path / "found").rglob("results*.json")
-    found = json.loads(report.read_text())["results"]["local"]
-    model, nats = load(trained / "model"), 0.0
-    for one in documents:
-        ids = torch.tensor([[BOS, *tokenizer().encode(one).ids]])
-        assert ids.shape[1] <= LENGTH
-        with torch.no_grad():
-            logits = model(ids, torch.zeros(1, dtype=torch.long), torch.arange(ids.shape[1] - 1)[None])
-        nats += cross_entropy(logits[0], ids[0, 1:], reduction="sum").item()
-    sizes = (sum(len(one.split()) for one in documents), sum(len(one.encode()) for one in documents))
-    for metric, size in zip(metrics, sizes, strict=True):
-        assert found[f"{metric},none"] == pytest.approx(math.exp(nats / size), rel=1e-5)
 
 
 @pytest.mark.parametrize("prompts", [True, False])

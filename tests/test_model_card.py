@@ -46,14 +46,6 @@ def test_the_card_says_what_the_records_say(run: Run, tmp_path: Path) -> None:
     assert begin.provenance.code in card.text and begin.provenance.hardware.cpu in card.text
 
 
-def test_an_earlier_stage_knows_nothing_of_later_ones(run: Run, tmp_path: Path) -> None:
-    """Oracle: the stream: the first stage has seen one domain, and its model has one size."""
-    export_model(run.store.stage(run.keys[0]), tmp_path / "out", "none")
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert "stage 1 of 3" in card.text and "L2_D32" not in card.text
-    assert card.data.eval_results is None  # all were read with prompts
-
-
 def test_a_licence_is_told_when_all_texts_tell_theirs(run: Run, tmp_path: Path) -> None:
     """Oracle: the Hub's rule: "other" with a name. A package, or a start model, that says nothing makes it unknown."""
     stage = run.store.stage(run.keys[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -87,35 +86,11 @@ def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is
     assert suite.methods == ("naive", "er", "elle", "elle_exact")
 
 
-def test_the_page_shows_what_is_written(texts: Path, monkeypatch) -> None:
-    """Oracle: the keys of a file that was written; the page's own suite is held against the rules of suites."""
-    monkeypatch.chdir(texts.parent)
-    new_suite("mine", [Path("texts")], 5e10)
-    [shown] = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    (texts.parent / "shown.toml").write_text(shown)
-    assert load_suite("shown").budget.amount == 600 / 4 / 3
-    page, file = tomllib.loads(shown), tomllib.loads(Path("mine.toml").read_text())
-    assert {key: [*of] if isinstance(of, dict) else 0 for key, of in page.items()} == {
-        key: [*of] if isinstance(of, dict) else 0 for key, of in file.items()
-    }
-
-
 @pytest.mark.parametrize(("documents", "share"), [(100, 0.2), (36, 0.1)])
 def test_twenty_documents_are_held_out_where_half_are_so_many(documents: int, share: float) -> None:
     """Oracle: by hand, of hashes at equal distances: a fifth of 100 are 20; of 36 no half is, and a tenth are 4."""
     hashes = tuple((2 * i + 1) * 2**63 // documents for i in range(documents))
     assert _valid_share([Text(Domain(name="a", train=("x",)), (100,) * documents, hashes, 1e4)]) == share
-
-
-def test_few_documents_are_told_at_once(texts: Path, monkeypatch) -> None:
-    """Oracle: 30 of 330 documents in a folder of their own: half of them are fewer than 20, a tenth is held out."""
-    monkeypatch.chdir(texts.parent)
-    (texts / "few").mkdir()
-    for number, text in enumerate(sentences(3, 30, ["few", "words"])):
-        (texts / "few" / f"{number}.txt").write_text(f"{text} {number}")
-    said = new_suite("mine", [texts / "news", texts / "few"], 5e10)
-    assert "so few documents that `prepare` warns" in said[2] and "so few" not in said[1]
-    assert load_suite("mine").data.valid_share <= 0.3
 
 
 def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:

@@ -24,7 +24,7 @@ from benchmark.settings.suite import Suites
 from benchmark.store import Store
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.step_times import write as write_times
-from paper_tables import study_of, write_report
+from paper_tables import write_report
 from run_all import main
 from tests.support.record_lines import read_lines
 from tests.support.tiny_suite import write
@@ -102,14 +102,6 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert (study / ARCHIVE).read_bytes() == before
 
 
-def test_collecting_some_runs_renders_the_report_of_all(trained: Path, study: Path) -> None:
-    """Oracle: the report is that of the whole suite, which `verify` compares it with."""
-    some = ["--methods", "er", "--seeds", "0", "--runs", str(trained / "runs")]
-    assert main(["collect", str(study / "tiny.toml"), "--study", str(study), *some]) == 0
-    check(study)
-    assert not [*study.rglob("*.html")]  # tables and figures alone
-
-
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     """Oracle: the archive that was made first."""
     studies.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
@@ -147,11 +139,6 @@ def other_machine(line: dict) -> None:
 def more_steps(line: dict) -> None:
     if line["kind"] in ("done", "evaluation") and line["charged"]["steps"] == 6:
         line["charged"]["steps"] += 6.0
-
-
-def never_ended(line: dict) -> None:
-    if line["kind"] == "done":
-        line.update(kind="metrics", phase="adapt", step=1)
 
 
 def greedy(line: dict) -> None:
@@ -218,14 +205,6 @@ def test_stages_that_do_not_compare_are_refused(change: Callable[[dict], None], 
     list(studies.render(study, suites_of(study), write_report))
     with pytest.raises(ResultsError, match=message):
         check(study)
-
-
-@pytest.mark.parametrize("change", [later(cpu="abacus"), later(share=0.5), later(share=0.95, unit="seconds")])
-def test_what_wall_time_needs_is_asked_under_wall_time_alone(change: Callable[[dict], None], study: Path) -> None:
-    """Oracle: other CPUs and busy cores change no number of steps, and 95% of its cores are enough for a stage."""
-    spoil(study, change)
-    list(studies.render(study, suites_of(study), write_report))
-    assert "each within its budget" in check(study)[0]
 
 
 def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
@@ -340,21 +319,7 @@ def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> Non
         check(study)
 
 
-def test_the_commands_of_a_report_name_the_suite_where_it_lies(study: Path, monkeypatch) -> None:
-    """Oracle: results/README.md; wherever the folder is called from, so that the report stays the same."""
-    monkeypatch.chdir(study)
-    for folder in (study, Path(".")):
-        [(suite, _)] = methods.of_study(folder)
-        assert study_of([(suite, [])], study).run_command("tiny") == "python run_all.py run results/study/tiny.toml"
-
-
 @pytest.mark.parametrize("study", sorted((ROOT / "results").glob("*/records")), ids=lambda path: path.parent.name)
 def test_the_projects_own_studies_hold(study: Path, capsys) -> None:
     """Oracle: `verify`: the committed report is what the committed records give."""
     assert main(["verify", str(study.parent)]) == 0
-
-
-def test_every_study_has_a_plan() -> None:
-    """Oracle: results/README.md, and the folders that have records."""
-    studies = [path.parent for path in (ROOT / "results").glob("*/records")]
-    assert studies and not [study.name for study in studies if not (study / "plan.md").is_file()]

@@ -25,7 +25,6 @@ from benchmark.training.stage_inputs import StageInputs, trainable_stage
 from benchmark.training.step import Stepper, count_flops
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.record_lines import read_stage_lines
-from tests.support.thorough import only_thorough
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
@@ -288,18 +287,6 @@ def test_costs_of_a_suite(tmp_path) -> None:
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
     assert stage_times(budget, 1) == rows[2].stages[1]
-
-
-@only_thorough
-def test_all_rows_are_compiled(tmp_path) -> None:
-    """Oracle: the compiler's own refusal, past a number of graphs, to compile another, which is else but a warning."""
-    lab = Lab("naive", methods.build, tmp_path)
-    naive = lab.config(compile="aot_eager")
-    configs = [naive.model_copy(update={"method": name, "row": name}) for name in ("naive", "er", "pnn")]
-    corpus = lab.run(naive, "run").corpus
-    with torch._dynamo.config.patch(recompile_limit=3, fail_on_recompile_limit_hit=True):
-        costs, _ = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1)
-    assert len(costs) == 9
 
 
 def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:

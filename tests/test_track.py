@@ -86,27 +86,6 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     )
 
 
-def test_watch_goes_on_until_it_is_stopped(tmp_path, capsys, monkeypatch) -> None:
-    """Oracle: the records: ten evaluations, ten more that come while it waits, and then Ctrl-C."""
-    runs = tmp_path / "runs"
-    waited = []
-
-    def wait(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 2:
-            raise KeyboardInterrupt
-        synthetic.write(runs, "demo", rows=[("ER", "er", {})], seeds=1, scores=False, similarities=False)
-
-    # not time.sleep itself, which threads of this process call, too
-    monkeypatch.setattr("benchmark.instruments.track.time", SimpleNamespace(sleep=wait))
-    synthetic.write(runs, "demo", rows=[("ER", "er", {})], seeds=1, finished=2, scores=False, similarities=False)
-    words = ["--to", "tensorboard", "--runs", str(runs), "--out", str(tmp_path / "out"), "--watch"]
-    assert main(["track", "demo", *words]) == 130 and waited == [10.0, 10.0]
-    said = capsys.readouterr()
-    assert [line.split(" sent ")[0] for line in said.out.splitlines()] == ["0-0: 10 evaluations"] * 2
-    assert "track was ended; nothing else is" in said.err
-
-
 def test_a_killed_call_sends_again_what_was_not_noted(tmp_path) -> None:
     """What is noted is noted once the tracker has it."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=2, scores=False, similarities=False)

@@ -80,8 +80,8 @@ def test_what_was_chosen_is_no_part_of_a_run() -> None:
     suite = load_suite("demo")
     tuned = suite.model_copy(update={"tuned": Tuned(configurations=5, spent=9.0, unit="steps")})
     [run, *_], [marked, *_] = methods.runs(suite, ("er",)), methods.runs(tuned, ("er",))
-    assert marked.id == run.id and "tuned" not in run.description()["config"]
-    assert marked.description()["config"]["tuned"]["configurations"] == 5
+    assert marked.id == run.id and "tuned" not in run.description().config
+    assert marked.description().config["tuned"]["configurations"] == 5
 
 
 @pytest.fixture
