@@ -74,7 +74,7 @@ def _read(path: Path, changed: int) -> Table:
     """A table, which was last changed then: many runs ask for the same."""
     try:
         return msgspec.json.decode(path.read_text(encoding="utf-8"), type=Table)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"budget.reference: {path} is no table of step times ({error}): measure it with `run_all.py speed`"
         ) from None
