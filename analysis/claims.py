@@ -13,7 +13,7 @@ PAPER = ("Naive", "EWC", "MAS", "A-GEM", "ER", "Logit-KD", "PNN", "ELLE")
 class Criterion:
     """What "better" means in a claim.
 
-    `metric`: a key of `analysis.verdicts.METRICS`. `stages`: after the "last", or after "each" from the second on.
+    `metric`: a key of `analysis.metrics.METRICS`. `stages`: after the "last", or after "each" from the second on.
     `columns`: on the "average" of the tasks or on "each". `by`: better by more than this; negative: at most this much
     worse. `within`: instead, the same up to this much.
     """

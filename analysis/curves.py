@@ -1,4 +1,4 @@
-"""Curves: AP and AP+ against the budget, scores and ARS against the stage, forgetting against cost, and profiles."""
+"""Curves: AP and AP+ against the budget, scores and ARS against the stage, and forgetting against cost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from analysis import figures, metrics
 from analysis.figures import FEW, FigureExhibit, Style, finish, over_seeds, panels, say, scale_y, styles
 from analysis.lifelong_tables import ends_of, units_apart
+from analysis.metrics import AP_PLUS, PERPLEXITIES, Metric
 from analysis.study import Study
 from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS
-
-AXES = {"ap": ("AP", "log"), "ap_plus": ("AP⁺", "symlog")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +36,13 @@ class TrendFigure(FigureExhibit):
             shown.groupby(["suite", "row", "stage"])["seed"].nunique(), "band" if few else "bar at the end of a stage"
         )
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
-        figure, axes = panels(len(suites), len(AXES), 4.2, 2.6 + 0.05 * longest)
+        figure, axes = panels(len(suites), len(PERPLEXITIES), 4.2, 2.6 + 0.05 * longest)
         for suite, line in zip(suites, axes, strict=True):
             points = self._points(study, suite)
             unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
-            for axis, metric in zip(line, AXES, strict=True):
+            for axis, metric in zip(line, PERPLEXITIES, strict=True):
                 figures.amounts(axis, unit.label)
-                if _draw_trend(axis, points[np.isfinite(points[metric])], metric, labels, style_of, few):
+                if _draw_trend(axis, points[np.isfinite(points[metric.column])], metric, labels, style_of, few):
                     _mark_stages(axis, study, suite)
             if len(suites) > 1:
                 line[0].set_title(self.heading(study, suite), loc="left")
@@ -57,26 +56,31 @@ class TrendFigure(FigureExhibit):
 
 
 def _draw_trend(
-    axis: Axes, points: pd.DataFrame, metric: str, labels: Mapping[str, str], style_of: Mapping[str, Style], few: bool
+    axis: Axes,
+    points: pd.DataFrame,
+    metric: Metric,
+    labels: Mapping[str, str],
+    style_of: Mapping[str, Style],
+    few: bool,
 ) -> bool:
     """Draw the means of a metric, and its range over seeds; false where there are no points."""
-    name, scale = AXES[metric]
-    axis.set_ylabel(name)
+    axis.set_ylabel(metric.name)
     if points.empty:
         say(axis, "no evaluation yet")
         return False
     groups = points.groupby(["row_index", "row", "stage", "order"])
-    means = groups[["charged", metric]].mean()
-    means = means.assign(low=groups[metric].min(), high=groups[metric].max(), is_end=groups["is_end"].all())
+    values = groups[metric.column]
+    means = pd.DataFrame({"charged": groups["charged"].mean(), "mean": values.mean(), "low": values.min()})
+    means = means.assign(high=values.max(), is_end=groups["is_end"].all())
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]
-        axis.plot(line["charged"], line[metric], label=labels[str(row)], **own)
+        axis.plot(line["charged"], line["mean"], label=labels[str(row)], **own)
         if few:
             axis.fill_between(line["charged"], line["low"], line["high"], color=own["color"], alpha=0.15, linewidth=0)
         else:
             of_ends = line[line["is_end"]]
             axis.vlines(of_ends["charged"], of_ends["low"], of_ends["high"], color=own["color"], linewidth=0.8)
-    scale_y(axis, name, scale, [means["low"].min(), means["high"].max()])
+    scale_y(axis, metric, [means["low"].min(), means["high"].max()])
     axis.set_xlim(0, means["charged"].max())
     return True
 
@@ -212,39 +216,6 @@ def _draw_costs(
         axis.hlines(y.mean(), x.min(), x.max(), color=own["color"], linewidth=0.8)
         axis.vlines(x.mean(), y.min(), y.max(), color=own["color"], linewidth=0.8)
         axis.plot(x.mean(), y.mean(), label=labels[str(row)], **own | {"linestyle": "", "markersize": 5})
-    scale_y(axis, "AP⁺", "symlog", ends["ap_plus"].tolist())
+    scale_y(axis, AP_PLUS, ends["ap_plus"].tolist())
     margin = 0.03 * ends[unit].max()  # of the value, not of the range: rows may all spend nearly the same
     axis.set_xlim(ends[unit].min() - margin, ends[unit].max() + margin)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileFigure(FigureExhibit):
-    """Performance profiles: on what share of stages is a row's AP within a factor of the best.
-
-    A row is judged on the stages of those suites that have it.
-    """
-
-    def draw(self, study: Study) -> Figure:
-        later = study.ends[study.ends["stage"] > 0]
-        costs = later.groupby(["suite", "stage", "row"], sort=False)["ap"].mean().unstack("row")
-        costs = costs.reindex(columns=list(dict.fromkeys(run.row for run in study.runs)))
-        if costs.empty:
-            return figures.nothing("no finished stage yet")
-        of_suites = {(run.suite, run.row) for run in study.runs}
-        has = [[(suite, row) in of_suites for row in costs] for suite in costs.index.get_level_values("suite")]
-        labels, text = over_seeds(later.groupby(["suite", "stage", "row"])["seed"].nunique(), spread="")
-        widest = float(np.nanmax(costs.div(costs.min(axis=1), axis=0)))
-        ratios = np.linspace(1, min(max(widest, 1.05) * 1.02, 5), 200)
-        shares = dict(zip(costs, metrics.performance_profile(costs, ratios, has), strict=True))
-        figure, [[axis]] = panels(1, 1, 5.0, 3.0)
-        axis.set_xlabel("AP, as a multiple of the best row's (linear)")
-        axis.set_ylabel("Share of stages (linear)")
-        rows = [row for row in costs if row in labels]  # one without a finished stage is no line
-        for row in rows:
-            drawn = styles(study.runs)[row] | {"markevery": (5, 25)}
-            axis.plot(ratios, shares[row], label=labels[row], drawstyle="steps-post", **drawn)
-        axis.set_xlim(ratios[0], ratios[-1])
-        own = [row for row in rows if len({suite for suite, other in of_suites if other == row}) < len(study.suites)]
-        where = f"; of suites that have the row: {', '.join(own)}" if own else ""
-        about = f"AP: {text[0].lower()}{text[1:]}{where}"
-        return finish(figure, about, figures.about_texts(study, study.suites))

@@ -145,9 +145,8 @@ const open = (suite, row, where) => {
     const cells = [run.suite, run.seed, run.state, ...Object.keys(data.metrics).map((metric) => run[metric] ?? "–")];
     lines.append(make("tr", {}, ...cells.map((text) => make("td", {}, String(text)))));
     const paths = [run.record, ...run.stages.map((key) => `stages/${key}/records.jsonl`)];
-    files.append(make("details", {}, make("summary", {}, `${run.suite}, seed ${run.seed}: records and command`),
-      make("p", { class: "soft" }, `Records, below ${data.records || "the folder of runs"}:`), make("pre", {}, paths.join("\n")),
-      make("p", { class: "soft" }, run.does), make("pre", {}, run.command)));
+    files.append(make("details", {}, make("summary", {}, `${run.suite}, seed ${run.seed}: records`),
+      make("p", { class: "soft" }, `Records, below ${data.records || "the folder of runs"}:`), make("pre", {}, paths.join("\n"))));
   }
   const settings = [...document.querySelectorAll("details[data-settings]")].filter((one) => one.dataset.suite === suite && one.dataset.settings === row);
   body.replaceChildren(make("h3", {}, where ? `${row}: ${where}` : row), make("div", { class: "scroll" }, list), files,

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 
 from analysis.exhibits import Exhibit
+from analysis.metrics import Metric
 from analysis.notes import unequal_texts
 from analysis.study import Study
 from benchmark.store import RunRecords
@@ -169,9 +170,9 @@ def over_seeds(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str],
     return labels, text + (f"; {spread}: lowest to highest seed, no confidence interval" if spread else "")
 
 
-def scale_y(axis: Axes, name: str, scale: str, values: Sequence[float]) -> None:
-    """Label an axis with its scale, "log" or "symlog", and plain numbers; symlog is linear where nothing is large."""
-    low, high = min(values), max(values)
+def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
+    """Scale an axis as its metric's is, with plain numbers, and say so; symlog is linear where nothing is large."""
+    low, high, name, scale = min(values), max(values), metric.name, metric.axis
     if scale == "symlog" and max(-low, high) < 4:
         axis.set_ylabel(f"{name} (linear)")
         return

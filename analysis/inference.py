@@ -61,21 +61,6 @@ def p_above(t: Floats, seeds: int) -> Floats:
     return np.where(np.isnan(t), 1.0, p)
 
 
-def sign_flips(values: Floats) -> float:
-    """The two-sided p-value of "the mean is 0" for values (n,) that are symmetric around it, whatever their shape.
-
-    The share of all 2^n ways to flip their signs whose mean is as far from 0 as theirs. No noise is assumed, so it is
-    never below 2 / 2^n: six seeds come to 0.031 at best. 1 without values and where one is not finite.
-    """
-    if not np.isfinite(values).all():
-        return 1.0
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums + value, sums - value])
-    least = abs(values.sum()) - 1e-9 * np.abs(values).sum()  # sums that are equal but for rounding
-    return float((np.abs(sums) >= least).mean())
-
-
 def holm(p: Floats) -> Floats:
     """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979), whatever their dependence."""
     order = np.argsort(p, axis=0)

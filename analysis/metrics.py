@@ -1,4 +1,4 @@
-"""What is measured on a stream of domains. Pure numpy.
+"""What is measured on a stream of domains, by formula, and what is known of each metric. Pure numpy.
 
 `perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the index (from 0) of
 the domain being learned, so domains 0..stage have been seen. `finished[..., i]` is the perplexity on domain i when
@@ -7,12 +7,56 @@ its own stage ended. Leading axes broadcast, so one call serves a table of evalu
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric: how it is shown, and how two of its values compare."""
+
+    name: str
+    column: str = ""  # of a study's evaluations
+    lower: bool = False  # whether the lower is better
+    ratio: bool = False  # whether the ratio of two values counts, or their difference
+    unit: str = ""  # of a change
+    digits: int = 2  # of a change; a value has those of its table
+    axis: str = "linear"
+
+    def change(self, one: Floats, other: Floats) -> Floats:
+        """What `one` makes of `other`: a log ratio, or a difference."""
+        return np.log(one) - np.log(other) if self.ratio else one - other
+
+    def step(self, amount: float) -> float:
+        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `change`."""
+        return math.log1p(amount) if self.ratio else amount
+
+    def show(self, change: float) -> str:
+        value = 100 * math.expm1(change) if self.ratio else change
+        return f"{round(value, self.digits) + 0.0:+.{self.digits}f}{self.unit}".replace("-", "−")
+
+
+AP = Metric("AP", "ap", lower=True, ratio=True, unit="%", digits=1, axis="log")
+AP_PLUS = Metric("AP⁺", "ap_plus", lower=True, axis="symlog")
+PERPLEXITIES = (AP, AP_PLUS)
+METRICS = {
+    metric.name: metric
+    for metric in (
+        *PERPLEXITIES,
+        Metric("area", lower=True, ratio=True, unit="%", digits=1),  # under the curve of AP
+        Metric("score", unit=" pt"),
+        Metric("positive", unit="%"),  # products of A-GEM's gradients
+        Metric("ARS"),
+        Metric("fall"),  # of ARS
+        Metric("attention"),  # of heads as their own ancestor, above that as others
+    )
+}
 
 
 def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> Floats:
@@ -39,20 +83,11 @@ def _mean_over_past(now: Floats, finished: Floats, stage: NDArray[Any]) -> Float
     return np.where(stage > 0, rise / np.maximum(stage, 1), np.nan)
 
 
-def backward_transfer(matrix: ArrayLike) -> float:
-    """Nats that later stages gained on earlier domains: -log AP+ after the last stage (sign as in GEM, 2017).
-
-    `matrix[s, i]` (D, D): perplexity on domain i after stage s. NaN for a single domain.
-    """
-    values = np.asarray(matrix, float)
-    return -float(log_increased_perplexity(values[-1], np.diagonal(values), len(values) - 1))
-
-
 def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     """Nats by which a domain not learned yet is predicted better than by its own unigram distribution.
 
-    `matrix` (D, D) as in `backward_transfer`; mean over domains 1..D-1 just before their stage (GEM's forward
-    transfer with the unigram in the place of an untrained model). NaN for a single domain.
+    `matrix[s, i]` (D, D): perplexity on domain i after stage s. Mean over domains 1..D-1 just before their stage
+    (GEM's forward transfer with the unigram in the place of an untrained model). NaN for a single domain.
     """
     values = np.log(np.asarray(matrix, float))
     gains = np.log(np.asarray(unigram, float))[1:] - np.diagonal(values, offset=1)
@@ -62,7 +97,7 @@ def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
 def regrets(matrix: ArrayLike, oracle: ArrayLike) -> Floats:
     """Nats by which each loss is above the oracle's, (stages, D): ln P[s, i] - ln P*[i, i] (TiC-LM, 2025, section 5).
 
-    `matrix` and `oracle` (D, D) as in `backward_transfer`; the oracle of a text is the one trained up to its domain.
+    `matrix` and `oracle` (D, D) as in `forward_transfer`; the oracle of a text is the one trained up to its domain.
     """
     return np.log(np.asarray(matrix, float)) - np.log(np.diagonal(np.asarray(oracle, float)))
 
@@ -106,20 +141,6 @@ def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> flo
     if k == 0:
         return float(x[0])
     return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
-
-
-def performance_profile(costs: ArrayLike, ratios: ArrayLike, counts: ArrayLike = True) -> Floats:
-    """Share of problems on which a method's cost is within a ratio of the best (Dolan and More, 2002).
-
-    `costs` (problems, methods), lower is better, NaN counts as never; `ratios` (R,) >= 1; `counts` (problems, methods):
-    which of them a method is judged on. Returns (methods, R), NaN for a method that is judged on none.
-    """
-    values = np.where(np.isnan(costs), np.inf, np.asarray(costs, float))
-    judged = np.broadcast_to(np.asarray(counts, bool), values.shape)
-    relative = np.where(judged, values / values.min(axis=1, keepdims=True), np.inf)
-    within = (relative[:, :, None] <= np.asarray(ratios, float)).sum(axis=0)
-    problems = judged.sum(axis=0)[:, None]
-    return np.divide(within, problems, out=np.full(within.shape, np.nan), where=problems > 0)
 
 
 def representational_similarity(divergences: ArrayLike) -> float:

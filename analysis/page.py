@@ -6,11 +6,9 @@ import base64
 import gzip
 import json
 import math
-import shlex
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,10 +22,11 @@ from matplotlib.markers import MarkerStyle
 from analysis import notes, scorecard
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
+from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, end, hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow, number, rounded
 from benchmark.files import LEFT, sweep, whole_file
-from benchmark.records import EvaluationLine
+from benchmark.records import EvaluationLine, of_kind
 from benchmark.settings.units import UNITS, recorded
 from benchmark.store import RunRecords
 
@@ -144,57 +143,32 @@ def _unequal_code(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Code or packages differ: {'; '.join(parts)}."]
 
 
-@dataclass
-class _Spent:
-    """What one run ran on, and what it spent over its stages, in seconds."""
-
-    hardware: list[str] = field(default_factory=list)
-    parameters: float = math.nan
-    speeds: list[float] = field(default_factory=list)  # tokens a second at each evaluation
-    total: float | None = None
-    phases: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: RunRecords) -> _Spent:
-        spent = cls()
-        for stage in filter(None, run.stages):
-            head, done = header(stage), end(stage)
-            spent.hardware.append(hardware(head.provenance))
-            spent.parameters = head.parameters
-            speeds = [line.tokens_per_second for line in stage if isinstance(line, EvaluationLine)]
-            spent.speeds += filter(None, speeds)
-            spent.total = (spent.total or 0.0) + (done.charged["seconds"] if done else 0.0)
-            for phase in done.phases if done else []:
-                spent.phases[phase["name"]] = spent.phases.get(phase["name"], 0.0) + phase["seconds"]
-        return spent
-
-
 def _made(study: Study) -> Table:
     """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
-    lines: dict[tuple[str, str], list[_Spent]] = {}
-    for run in study.runs:
-        lines.setdefault((run.suite, run.row), []).append(_Spent.of(run))
-    phases = list(dict.fromkeys(phase for runs in lines.values() for run in runs for phase in run.phases))
+    stages = [(run, header(stage), stage, end(stage)) for run in study.runs for stage in filter(None, run.stages)]
+    phases = list(dict.fromkeys(phase["name"] for *_, done in stages if done for phase in done.phases))
     names = ["Seeds", "Hardware", "Parameters at the end", "Tokens/s", "Charged s", *(f"in {name}" for name in phases)]
     rows = []
-    for (_, row), runs in lines.items():
+    for suite, row in dict.fromkeys((run.suite, run.row) for run in study.runs):
+        mine = [stage for stage in stages if (stage[0].suite, stage[0].row) == (suite, row)]
+        seeds = {run.seed for run, *_ in mine}
+        last = {run.seed: head.parameters for run, head, *_ in mine}
+        speeds = [line.tokens_per_second for _, _, stage, _ in mine for line in of_kind(stage, EvaluationLine)]
+        ended = [done for *_, done in mine if done]
+        spent = [sum(done.charged["seconds"] for done in ended)]
+        for name in phases:
+            seconds = [phase["seconds"] for done in ended for phase in done.phases if phase["name"] == name]
+            spent.append(sum(seconds) if seconds else math.nan)
         cells = [
-            str(sum(bool(run.hardware) for run in runs)),  # those that have started
-            "; ".join(dict.fromkeys(name for run in runs for name in run.hardware)),
-            _mean((run.parameters for run in runs), ",.0f"),
-            _mean((speed for run in runs for speed in run.speeds), ",.0f"),
-            _mean((run.total for run in runs), ",.1f"),
-            *(_mean((run.phases.get(phase) for run in runs), ",.1f") for phase in phases),
+            str(len(seeds)),
+            "; ".join(dict.fromkeys(hardware(head.provenance) for _, head, *_ in mine)),
+            f"{fmean(last.values()):,.0f}" if last else "",
+            f"{fmean(filter(None, speeds)):,.0f}" if any(speeds) else "",
+            *(f"{seconds / len(seeds):,.1f}" if seeds and not math.isnan(seconds) else "" for seconds in spent),
         ]
         rows.append(TableRow((row,), tuple(Cell(text=cell) for cell in cells)))
     caption = "How the runs were made: means over seeds, times summed over stages."
     return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
-
-
-def _mean(values: Iterable[float | None], form: str) -> str:
-    """The mean of those that are there; nothing where none is."""
-    found = [value for value in values if value is not None and not math.isnan(value)]
-    return format(fmean(found), form) if found else ""
 
 
 def _software(study: Study) -> list[str]:
@@ -218,8 +192,7 @@ def _settings(study: Study) -> list[tuple[str, str, str]]:
 
 
 FOLDER = Path(__file__).parent
-AGAIN = "again"  # the folder of a run's repetition
-METRICS = {"ap": "AP", "ap_plus": "AP⁺"}
+METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
 @cache
@@ -293,7 +266,7 @@ def _short(value: float) -> float | None:
 
 
 def _runs(study: Study) -> list[dict[str, Any]]:
-    """Each run: how far it is, what it ended with, where its records lie and what repeats it."""
+    """Each run: how far it is, what it ended with, and where its records lie."""
     ends = {
         (suite, run): (stage, ap, ap_plus)
         for suite, run, stage, ap, ap_plus in study.ends[["suite", "run", "stage", "ap", "ap_plus"]].itertuples(
@@ -317,34 +290,9 @@ def _runs(study: Study) -> list[dict[str, Any]]:
                 },
                 "record": f"suites/{run.suite}/{run.id}.jsonl",
                 "stages": run.line.stages,
-                **_command(study, run),
             }
         )
     return found
-
-
-def _command(study: Study, run: RunRecords) -> dict[str, str]:
-    """What the page shows for a run: one that is finished would not be trained again where its records are."""
-    does, flags = "What is missing of it is trained by", []
-    given = {"--methods": run.line.method, "--seeds": str(run.seed)}
-    if run.finished == len(run.domains):
-        does = "Repeated, in a folder of its own, by"
-        given |= {"--runs": AGAIN, "--out": f"{AGAIN}/report"}
-    elif run.failure:
-        does, flags = "Tried again from its last checkpoint by", ["--retry-failed"]
-    words = [*_without(shlex.split(study.run_command(run.suite)), given), *chain.from_iterable(given.items()), *flags]
-    return {"does": f"{does} (all rows of its method):", "command": shlex.join(words)}
-
-
-def _without(words: Sequence[str], options: Container[str]) -> list[str]:
-    """A command's words without those options, each with the value behind it."""
-    rest, kept = iter(words), []
-    for word in rest:
-        if word in options:
-            next(rest)
-        else:
-            kept.append(word)
-    return kept
 
 
 def render(

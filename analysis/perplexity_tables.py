@@ -10,11 +10,10 @@ import numpy as np
 
 from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View
+from analysis.metrics import AP, AP_PLUS, PERPLEXITIES
 from analysis.study import Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
-
-METRICS = {"AP": "ap", "AP⁺": "ap_plus"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class PerplexityTable(TableExhibit):
 
     def _block(self, study: Study, suite: str, columns: list[Column], view: View) -> Block:
         ends = study.ends[study.ends["suite"] == suite]
-        values = {name: ends[name].to_numpy() for name in METRICS.values()}
+        values = {metric.name: ends[metric.column].to_numpy() for metric in PERPLEXITIES}
         cells = {
             place: {name: tuple(column[at].tolist()) for name, column in values.items()}
             for place, at in ends.groupby(["row", "stage"], sort=False).indices.items()
@@ -62,8 +61,8 @@ class PerplexityTable(TableExhibit):
 
 
 def _columns(titles: list[str]) -> list[Column]:
-    pairs = [(title, metric) for i, title in enumerate(titles) for metric in METRICS if i or metric == "AP"]
-    return [Column(metric, title, lower=True) for title, metric in pairs]
+    pairs = [(title, metric) for i, title in enumerate(titles) for metric in PERPLEXITIES if i or metric is AP]
+    return [Column(metric.name, title, metric.lower) for title, metric in pairs]
 
 
 def _places(columns: list[Column]) -> list[tuple[int, str]]:
@@ -82,10 +81,10 @@ def _cell(
 ) -> Cell:
     stage, metric = place
     # a method may train nothing in early stages: then there is no AP, nor anything for a later AP+ to be above
-    needed = range(stage + 1) if METRICS[metric] == "ap_plus" else (stage,)
+    needed = range(stage + 1) if metric == AP_PLUS.name else (stage,)
     if stage >= stages or any((label, one) in untrained for one in needed):
         return Cell()
-    values = cells.get((label, stage), {}).get(METRICS[metric], ())
+    values = cells.get((label, stage), {}).get(metric, ())
     beside = printed.get((slug(label), *place))
     return Cell(values, printed="" if beside is None else number(beside, 2), missing=not values)
 

@@ -12,12 +12,12 @@ from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
 from analysis.inference import ERRORS, POWER, fewest_seeds, interval
+from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import (
     AVERAGE,
     LAST,
-    METRICS,
     Comparison,
     Key,
     Measurements,

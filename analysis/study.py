@@ -6,7 +6,6 @@ is charged counts from the start of the run, in the budget's unit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -218,11 +217,7 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     mine, theirs = ({domain.name for domain in one.domains} for one in (line, other))
     apart = mine - theirs if theirs - mine else set()
     titles = {one.name: one.title for one in (*line.domains, *line.probes)}
-    if line.texts and other.texts:  # whose hashes also change with the tokenizer
-        apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
-    else:  # older records; sums may differ in their last digits
-        both = line.unigram.keys() & other.unigram.keys()
-        apart |= {name for name in both if not math.isclose(line.unigram[name], other.unigram[name])}
+    apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
     return [title for name, title in titles.items() if name in apart]
 
 

@@ -22,45 +22,12 @@ from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim, Criterion
 from analysis.exhibits import PrintedValue
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
-from analysis.metrics import Floats
+from analysis.metrics import METRICS, Floats
 from analysis.study import Study
 from benchmark.records import MetricsLine
 from benchmark.settings.names import slug
 
 State = Literal["held", "not held", "not decidable"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How two values compare: whether the lower is better, and whether their ratio counts or their difference."""
-
-    lower: bool
-    ratio: bool = False
-    unit: str = ""
-
-    def change(self, one: Floats, other: Floats) -> Floats:
-        """What `one` makes of `other`: a log ratio, or a difference."""
-        return np.log(one) - np.log(other) if self.ratio else one - other
-
-    def step(self, amount: float) -> float:
-        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `change`."""
-        return math.log1p(amount) if self.ratio else amount
-
-    def show(self, change: float) -> str:
-        value, digits = (100 * math.expm1(change), 1) if self.ratio else (change, 2)
-        return f"{round(value, digits) + 0.0:+.{digits}f}{self.unit}".replace("-", "−")
-
-
-METRICS: Mapping[str, Metric] = {
-    "AP": Metric(lower=True, ratio=True, unit="%"),
-    "AP⁺": Metric(lower=True),
-    "area": Metric(lower=True, ratio=True, unit="%"),
-    "score": Metric(lower=False, unit=" pt"),
-    "positive": Metric(lower=False, unit="%"),
-    "ARS": Metric(lower=False),
-    "fall": Metric(lower=False),
-    "attention": Metric(lower=False),
-}
 
 
 @dataclass(frozen=True)

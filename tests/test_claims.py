@@ -12,9 +12,10 @@ import methods
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, ZERO, Claim, Criterion
 from analysis.inference import detectable
+from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
-from analysis.verdicts import METRICS, PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
+from analysis.verdicts import PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
 from benchmark.records import EvaluationLine, FailedLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import slug, suite_names

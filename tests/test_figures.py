@@ -24,7 +24,6 @@ from tests.support.thorough import one_in
 KINDS = [
     "trend_main",
     "f1_by_stage",
-    "performance_profile",
     "representational_similarity",
     "attention_patterns",
     "stage_domain_matrix",
@@ -57,18 +56,18 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity", "performance_profile"])
+@pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
 def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     """Oracle: the text below the panels, inside the figure and apart from the legend, by what the renderer reports."""
     synthetic.write(tmp_path, "demo", seeds=seeds)
     figure = synthetic.load(name).figure(Study("demo", load_runs(tmp_path, "demo")))
     spread = "band" if name == "trend_main" else "bar"
     says = f"{spread}: lowest to highest seed, no confidence interval" in said(figure)
-    assert says == (seeds > 1 and name != "performance_profile")
+    assert says == (seeds > 1)
     assert ("mean of 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
 
 
-@pytest.mark.parametrize("name", ["trend_main", "performance_profile"])
+@pytest.mark.parametrize("name", ["trend_main"])
 def test_a_row_of_fewer_seeds_says_so_in_the_legend(study, name):
     """Oracle: one of ER's two runs is taken away."""
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
@@ -169,31 +168,6 @@ def test_forgetting_stands_against_what_differs(tmp_path):
     for row, (cost, loss) in ends.iterrows():
         assert (shown[row][0].mean, shown[row][-2].mean) == pytest.approx((loss, cost / ends["flops"].min()))
         assert shown[row][-1].text == ("flops" if cost in best else "")
-
-
-def test_a_performance_profile_counts_stages(study):
-    """Oracle: by definition, on the means over seeds; the best row of each stage starts it."""
-    figure = synthetic.load("performance_profile").figure(study)
-    ends = study.ends[study.ends["stage"] > 0].groupby(["stage", "row"])["ap"].mean().unstack()
-    lines = {line.get_label(): line for line in figure.axes[0].lines if line.get_label()[0] != "_"}
-    assert set(lines) == set(ends)
-    for row, line in lines.items():
-        ratio, share = line.get_xdata()[57], line.get_ydata()[57]
-        assert share == np.mean([stage[row] <= ratio * stage.min() for _, stage in ends.iterrows()])
-    assert sum(line.get_ydata()[0] for line in lines.values()) == pytest.approx(1.0)
-
-
-def test_a_profile_judges_a_row_on_the_suites_that_have_it(tmp_path):
-    """Oracle: PNN, the only row of a second suite, is the best of its four later stages, and so of half its eight."""
-    for suite, rows in (("one", ["ER", "PNN", "ELLE"]), ("two", ["PNN"])):
-        synthetic.write(
-            tmp_path, suite, seeds=1, scores=False, rows=[(row, synthetic.METHODS[row][0], {}) for row in rows]
-        )
-    study = Study("one+two", [run for suite in ("one", "two") for run in load_runs(tmp_path, suite)])
-    figure = synthetic.load("performance_profile").figure(study)
-    shares = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    assert shares["PNN"][0] == 0.5 and shares["ELLE"][0] == shares["ELLE"][-1] == 1.0
-    assert "of suites that have the row: ER, ELLE" in said(figure)
 
 
 @pytest.mark.parametrize("name", one_in(3, KINDS))

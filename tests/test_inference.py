@@ -38,24 +38,6 @@ def test_p_values_are_students_but_not_below_those_of_equal_differences():
     assert inference.one_sided(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("values", [(-0.3, -0.2, -0.29, -0.31, -0.25, -0.27), (0.4, -0.1, 0.2, 0.2), (1.5, 2.5, -1.0)])
-def test_flipped_signs(values):
-    """Oracle: scipy's exact permutation test of one sample, which flips all signs."""
-    sample = np.asarray(values, np.float64)
-    expected = scipy.stats.permutation_test(
-        (sample,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
-    )
-    assert inference.sign_flips(sample) == pytest.approx(expected.pvalue)
-
-
-def test_flipped_signs_decide_nothing_with_few_seeds():
-    """Oracle: by hand: of 2^n ways only all and none have a sum as large, where all values have one sign."""
-    for seeds in range(1, 11):
-        assert inference.sign_flips(np.linspace(0.1, 0.1 * seeds, seeds)) == 2 / 2**seeds
-    assert inference.sign_flips(np.full(3, 0.1)) == 0.25 and inference.sign_flips(np.zeros(3)) == 1.0
-    assert inference.sign_flips(np.array([1.0, np.inf])) == inference.sign_flips(np.array([])) == 1.0
-
-
 def test_no_noise_makes_equal_differences_likelier_than_assumed():
     """Oracle: enumeration; over random distributions on a few values, the likeliest difference but 0 has at most a
     quarter, which two values of probability one half reach."""

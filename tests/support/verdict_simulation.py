@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.inference import ERRORS, holm, interval, p_above
-from analysis.metrics import Floats
-from analysis.verdicts import AVERAGE, METRICS, PROMPT_ROWS, Measurements, compare
+from analysis.metrics import METRICS, Floats
+from analysis.verdicts import AVERAGE, PROMPT_ROWS, Measurements, compare
 from benchmark.settings.names import slug
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
