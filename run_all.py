@@ -24,8 +24,7 @@ from benchmark.store import Store
 
 if TYPE_CHECKING:
     from analysis.notebook import OpenSuite
-    from benchmark.jobs.opened import OpenedSuite
-    from benchmark.jobs.survey import Survey
+    from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite
 
 # What a command needs is imported when it is called, so that --help answers at once, and plans before torch would
@@ -54,15 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
     """A suite with the command line's overrides, and its runs."""
-    opened = open_for(options, name)
-    return opened.suite, opened.runs
-
-
-def open_for(options: argparse.Namespace, name: str) -> OpenedSuite:
     import methods
-    from benchmark.jobs.opened import opened
+    from benchmark.settings.command_line import words_again
+    from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set
 
-    return opened(options, name, methods.runs)
+    suite = load_suite(name, dict(parse_set(item) for item in options.set))
+    runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
+    return suite.called_by(words_again(options, name)), runs
 
 
 def say(lines: Iterable[str]) -> int:
@@ -73,19 +70,14 @@ def say(lines: Iterable[str]) -> int:
 
 def survey_of(options: argparse.Namespace) -> Survey:
     import methods
-    import paper_tables
-    from benchmark.jobs.stale import Rest
-    from benchmark.jobs.survey import Survey
+    from benchmark.jobs.state import Survey
 
-    opened = open_for(options, options.suite)
-    rest = Rest(opened.every, lambda: paper_tables.measures(opened.suite))
-    return Survey(opened.suite, opened.runs, methods.build, Store(options.runs), rest)
+    return Survey(*read_suite(options, options.suite), methods.build, Store(options.runs))
 
 
 def run(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs.execution import execute
-    from benchmark.jobs.plan import Tables
+    from benchmark.jobs.waves import Tables, execute
     from benchmark.settings.load import report_folder
 
     survey = survey_of(options)
@@ -102,7 +94,7 @@ def tune(options: argparse.Namespace) -> int:
     def check(run: RunConfig) -> None:
         check_memory_shares(run, methods.build(run.method, run.options))
 
-    suite = open_for(options, options.suite).suite
+    suite = read_suite(options, options.suite)[0]
     rows = methods.rows(suite, parse_methods(options.methods))
     spaces = {row.method: methods.find(row.method).space for row in rows}
     return say(tuning.tune(suite, rows, spaces, options.configurations, check, options.runs))
@@ -132,11 +124,11 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from benchmark.jobs.cancellation import cancel as end
-
-    suite, configs = read_suite(options, options.suite)
-    chosen = configs if any((options.methods, options.seeds, options.set)) else None
-    return say(end(suite, Store(options.runs), chosen, bool(options.set), options.dry_run))
+    (suite, _), store = read_suite(options, options.suite), Store(options.runs)
+    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
+    if not ended:
+        return say(["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"])
+    return say([f"ended {len(ended)} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints"])
 
 
 def speed(options: argparse.Namespace) -> int:
@@ -206,7 +198,7 @@ def open_suite(
     from benchmark.settings.load import load_suite
 
     def train(configs: Sequence[RunConfig], folder: Path) -> Sequence[RunConfig]:
-        from benchmark.jobs.local.work import train_here
+        from benchmark.jobs.executors.local import train_here
 
         return train_here(configs, methods.build, folder)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from benchmark import records
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import RunRecords, Store, load_runs, not_started
@@ -33,6 +34,11 @@ _FOLDER = Path(__file__).parent
 NEAREST = 5  # names that an error gives: there are more than a line holds
 READS_MODELS = {"representational_similarity": "similarity", "attention_patterns": "attention"}
 """Exhibits that the records of training are not enough for, and the module of `analysis` whose `measure` adds some."""
+
+KINDS: dict[str, type[records.Line]] = {
+    "similarity": records.SimilarityLine,
+    "attention": records.AttentionLine,
+}  # of lines that a `measure` adds
 
 
 def names() -> list[str]:
@@ -86,9 +92,9 @@ class ModelMeasure:
 
     name: str
 
-    @property
-    def module(self) -> str:
-        return f"analysis.{self.name}"
+    def done(self, store: Store, stage: str) -> bool:
+        """Whether the model of a stage is measured."""
+        return bool(records.of_kind(records.read(store.measures_file(stage), records.MEASURES), KINDS[self.name]))
 
     def __call__(self, config: RunConfig, store: Store) -> None:
         importlib.import_module(f"analysis.{self.name}").measure(config, store)

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,11 +15,13 @@ import torch
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments.tiny_runs import ALONE, Lab
-from benchmark.jobs.local import work
-from benchmark.jobs.plan import LaunchOptions
-from benchmark.jobs.slots import slots_for
+from benchmark.jobs.executors import local
+from benchmark.jobs.state import RunState, Survey
+from benchmark.jobs.waves import Plan, Tables
+from benchmark.jobs.work import Worker
 from benchmark.locks import Lease
 from benchmark.records import CoreShare, DoneLine
+from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store, crowded
 from benchmark.training import clock as contention
@@ -153,21 +153,20 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("unit", "share", "taken"), [("seconds", 0, 1), ("seconds", 1, 0), ("steps", 0, 0)])
-def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path) -> None:
+def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path, monkeypatch) -> None:
     """Oracle: the rule, and --share-machine. No run is trained, since its method cannot be built."""
     config = Lab("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
-    state = SimpleNamespace(config=config)
-    plan: Any = SimpleNamespace(
-        wanted=[state],
-        options=LaunchOptions(parallel=1, share_machine=bool(share)),
-        store=Store(tmp_path),
-        build=lambda name, options: methods.build("none"),
-    )
+    survey = Survey(load_suite("demo"), [config], lambda name, options: methods.build("none"), Store(tmp_path))
+    survey.states = lambda lately=False: [RunState(config, "todo")]  # type: ignore[method-assign]
+    held: list[bool] = []
     lock = Lease(tmp_path / "lock")
-    assert work._train(plan, slots_for([config], 1), lock) == [config]
-    assert lock.is_held == bool(taken)
-    lock.release()
+    monkeypatch.setattr(contention, "machine_lock", lambda: lock)
+    monkeypatch.setattr(local, "in_turns", lambda units, worker: held.append(lock.is_held) or [])
+    monkeypatch.setattr(local, "work_through", lambda units, *_: held.append(lock.is_held) or [])
+    tables = Tables((), lambda *_: None, tmp_path)
+    local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
+    assert held == [bool(taken)] and not lock.is_held
 
 
 def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> None:
@@ -178,7 +177,7 @@ def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> No
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(UserError, match=rf"{tmp_path / 'lock'}, which cannot be .*--share-machine"):
-        work._take(Lease(tmp_path / "lock"), ALONE, lambda: False)
+        local._take(Lease(tmp_path / "lock"), Worker(ALONE))
 
 
 def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:

@@ -21,7 +21,7 @@ from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
 from benchmark.jobs.slurm.requests import of_requests
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm_settings import JobKind, Slurm
+from benchmark.settings.slurm import JobKind, Slurm
 from tests.support.slurm_requests import requests
 
 FINE: dict[str, Any] = {
@@ -83,7 +83,7 @@ def test_options_without_a_value(tmp_path: Path) -> None:
     flags = [line for line in doctor.script(more, Path("/x")).splitlines() if line.startswith("#SBATCH")]
     assert {"#SBATCH --exclusive", "#SBATCH --core-spec=1", "#SBATCH --licenses='a b'"} <= set(flags)
     assert not [line for line in flags if "requeue" in line or "True" in line]
-    real = _make_sbatch_string("true", tmp_path, **more.for_training("steps")).splitlines()
+    real = _make_sbatch_string("true", tmp_path, **more.parameters("train", ["steps"])).splitlines()
     assert {"#SBATCH --exclusive", "#SBATCH --core-spec=1", "#SBATCH --licenses='a b'"} <= set(real)
     assert not [line for line in real if "requeue" in line]
 

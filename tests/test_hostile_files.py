@@ -8,8 +8,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,13 +22,10 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
 from benchmark.files import CHECKSUMS
 from benchmark.instruments.checkpoints import open_folder
-from benchmark.jobs.slurm import process, snapshot
-from benchmark.jobs.slurm.private import check_private, make_private
 from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from benchmark.training import checkpoint
-from benchmark.training.processes import ROOT
 from tests.support.disk_scenarios import Models
 
 
@@ -129,43 +124,6 @@ def test_code_in_a_checkpoint_is_not_run(models: Models, tmp_path: Path) -> None
         with suppress(UserError, OSError, ValueError):
             read(folder)
     assert not (tmp_path / "made").exists()
-
-
-def test_a_job_unpickles_nothing_that_others_could_write(tmp_path: Path) -> None:
-    """The folder of a job's pickle is looked at before submitit, whose place a module takes that would make a file."""
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs").chmod(0o777)
-    done = run_process(tmp_path)
-    assert "may be written by others" in done.stderr and done.returncode and not (tmp_path / "made").exists()
-    (tmp_path / "logs").chmod(0o755)
-    assert run_process(tmp_path).returncode == 0 and (tmp_path / "made").exists()
-
-
-def run_process(folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "in_its_place.py").write_text(f"import os\nos.mkdir({str(folder / 'made')!r})\n")
-    command = [sys.executable, str(process.__file__), "-u", "-m", "in_its_place", str(folder / "logs")]
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_folders_of_code_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: owner and mode of the folder, as `ls -l` says them; and code that another has put there is refused."""
-    make_private(tmp_path / "a" / "b")
-    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
-    with pytest.raises(UserError, match="is no folder of its own but a link"):
-        check_private(tmp_path / "link")
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "getuid", lambda: 12345)
-        with pytest.raises(UserError, match=r"belongs to user \d+, and this process to 12345"):
-            make_private(tmp_path / "a" / "b")
-    planted = tmp_path / "code" / snapshot.digest(ROOT)
-    planted.mkdir(parents=True)
-    (planted / "run_all.py").write_text("evil")
-    with pytest.raises(UserError, match="is not what it was"):
-        snapshot.take(tmp_path / "code")
-    (tmp_path / "code").chmod(0o775)
-    with pytest.raises(UserError, match="may be written by others"):
-        snapshot.take(tmp_path / "code")
 
 
 @pytest.mark.parametrize("start", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])

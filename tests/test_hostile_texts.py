@@ -250,7 +250,7 @@ def test_no_text_is_code_in_a_batch_script(accepted, tmp_path) -> None:
         scripts = []
         for content in (planted(), planted(*where)):
             slurm = read(file, content)[0].slurm
-            parameters = slurm.for_training("steps") if kind == "train" else slurm.for_one_process(kind)
+            parameters = slurm.parameters(kind, ["steps"])
             scripts.append(_make_sbatch_string(command="true", folder=tmp_path, **parameters).splitlines())
         harmless, hostile = scripts
         script = [line for line in hostile if not line.startswith("#SBATCH")]

@@ -14,20 +14,15 @@ import torch
 
 import methods
 from benchmark.data.tokens import corpus_of
-from benchmark.jobs.executors.slurm import SlurmExecutor
-from benchmark.jobs.payloads import TrainRun
-from benchmark.jobs.plan import plan_keys
-from benchmark.jobs.slurm import commands, job_files
 from benchmark.jobs.status import different_hardware
-from benchmark.jobs.training_graph import training_graph
+from benchmark.jobs.work import Train, Worker
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm_settings import KINDS, Slurm, gpus_in
+from benchmark.settings.slurm import KINDS, Slurm, gpus_in
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import World
-from tests.support.job_lines import STARTED, write_job
 from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab, write_texts
 from tests.support.stage_lines import HARDWARE, PROVENANCE, STAGE
@@ -58,13 +53,13 @@ def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
     (tmp_path / "srun").chmod(0o755)
     settings = Slurm(partition="gpu", gpus_per_node=4, nodes=2, cpus_per_task=8, mem="64GB", setup=("module load x",))
     executor = submitit.SlurmExecutor(tmp_path)
-    executor.update_parameters(**settings.for_training("seconds"))
+    executor.update_parameters(**settings.parameters("train", ["seconds"]))
     script = executor._make_submission_file_text("train", "uid")
     for line in ("partition=gpu", "gpus-per-node=4", "ntasks-per-node=4", "exclusive", "requeue", "time=1440"):
         assert f"#SBATCH --{line}\n" in script
     assert "--kill-on-bad-exit=1 --cpus-per-task=8" in script and "set -e\nmodule load x\nset +e\n" in script
     executor = submitit.SlurmExecutor(tmp_path)
-    executor.update_parameters(**settings.for_one_process())
+    executor.update_parameters(**settings.parameters("report", ["seconds"]))
     script = executor._make_submission_file_text("report", "uid")
     assert "gpus" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
 
@@ -83,12 +78,12 @@ time = 1200
 gpus_per_node = "mig:1"
 """
     slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
-    train = slurm.for_training("steps")
+    train = slurm.parameters("train", ["steps"])
     assert (train["partition"], train["time"], train["gpus_per_node"], train["ntasks_per_node"]) == (
         *("gpu", 1200),
         *("a100:4", 4),
     )
-    told = {kind: slurm.for_one_process(kind) for kind in KINDS if kind != "train"}
+    told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     assert {
         kind: (one["partition"], one["time"], one.get("gpus_per_node"), one.get("mem")) for kind, one in told.items()
     } == {
@@ -118,8 +113,8 @@ cpus_per_task = 3
     slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
     ways = ("mem", "mem_per_cpu", "gres", "gpus_per_node", "gpus_per_task", "cpus_per_task", "cpus_per_gpu")
     told = {
-        "train": slurm.for_training("steps"),
-        **{kind: slurm.for_one_process(kind) for kind in ("prepare", "score")},
+        "train": slurm.parameters("train", ["steps"]),
+        **{kind: slurm.parameters(kind, ["steps"]) for kind in ("prepare", "score")},
     }
     assert {kind: {way: one[way] for way in ways if way in one} for kind, one in told.items()} == {
         "train": {"mem_per_cpu": "4GB", "gres": "nvme:1", "gpus_per_node": "h100:2", "cpus_per_gpu": 8},
@@ -146,7 +141,7 @@ constraint = "any"
 partition = "cpu2"
 """
     slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
-    told = {kind: slurm.for_one_process(kind) for kind in KINDS if kind != "train"}
+    told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gpus_per_node", "nodes", "ntasks_per_node")
     assert {kind: tuple(one.get(key) for key in keys) for kind, one in told.items()} == {
         "prepare": ("cpu", "low", None, None, 1, 1),
@@ -174,10 +169,10 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, one: str
     """
     asked = Slurm(**settings)
     assert asked.gpus == gpus and asked.processes == max(1, gpus)
-    assert asked.for_one_process("score").get("gpus_per_node") == one
+    assert asked.parameters("score", ["steps"]).get("gpus_per_node") == one
     assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
     assert (gpus_in("gpu:3090:2"), gpus_in("nvme:1,gres:gpu:2"), gpus_in("gpu:a:2,gpu:b:1")) == (2, 2, 3)
-    assert Slurm(gres="gpu:3090:2").for_one_process("score")["gpus_per_node"] == "3090:1"
+    assert Slurm(gres="gpu:3090:2").parameters("score", ["steps"])["gpus_per_node"] == "3090:1"
 
 
 def row_with(lab: Lab, what: str, slurm: str = "") -> RunConfig:
@@ -189,7 +184,8 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(lab: Lab) -> None:
     plain, asks = row_with(lab, ""), row_with(lab, '"slurm.nodes" = 2', 'partition = "main"')
     assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
     assert (asks.id, asks.description()) == (plain.id, plain.description())
-    assert plan_keys(asks, methods.build) == plan_keys(plain, methods.build)
+    survey = lab.survey()
+    assert survey.keys(asks) == survey.keys(plain)
 
 
 def test_what_a_row_cannot_ask_for(lab: Lab) -> None:
@@ -221,7 +217,7 @@ def test_whole_nodes_under_a_wall_time() -> None:
     assert Slurm().takes_whole_nodes("seconds") is True
     assert Slurm().takes_whole_nodes("steps") is False
     assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
-    assert "exclusive" not in Slurm(exclusive=False).for_training("seconds")
+    assert "exclusive" not in Slurm(exclusive=False).parameters("train", ["seconds"])
 
 
 def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
@@ -255,40 +251,6 @@ def test_settings_change_no_result(lab: Lab) -> None:
     ids = [one.id for one in lab.configs()]
     lab.write(NAIVE, ER, slurm="nodes = 2")
     assert [one.id for one in lab.configs()] == ids
-
-
-# The graph
-
-
-def test_shared_stages_are_a_tree(lab: Lab) -> None:
-    """Oracle: drawn by hand. Three of four share stage a; two of these b and c as well."""
-    lab.write('{ method = "naive", name = "1" }', *(f'{{ method = "naive", name = "{i}" }}' for i in "234"))
-    keys = {"1": "abcd", "2": "abce", "3": "axyz", "4": "wxyz"}
-    tasks = training_graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: False)
-    told = [(task.config.row, task.last_stage, task.after, "".join(task.stages)) for task in tasks]
-    assert told == [
-        ("1", 0, None, "a"),
-        ("1", 2, "stage-a", "bc"),
-        ("1", None, "stage-c", "d"),
-        ("2", None, "stage-c", "e"),
-        ("3", None, "stage-a", "xyz"),
-        ("4", None, None, "wxyz"),
-    ]
-    trained = training_graph([(one, keys[one.row]) for one in lab.configs()], lambda config, stage: stage == 0)
-    assert [task.after for task in trained] == [None, "stage-c", "stage-c", None, None]
-
-
-def test_dry_run_says_jobs_and_budget(lab: Lab, capsys) -> None:
-    """Oracle: 2 runs of 40 and 200 s on 3 nodes of 4 GPUs, 40 of which they share."""
-    lab.write(NAIVE, ER, slurm="nodes = 3\ngpus_per_node = 4")
-    lab.call(
-        "run", "--dry-run", "--executor", "slurm", "--set", "budget.unit=seconds", "--set", "training.batch_size=12"
-    )
-    told = capsys.readouterr().out
-    assert "tiny:prepare\n    tiny:wood-of-2-s0 after tiny:prepare\n    tiny:naive-s0 after tiny:wood-of-2-s0\n" in told
-    assert f"480 s (8:00, {480 * 12 / 3600:,.1f} GPU-hours)" in told
-    assert f"440 s (7:20, {440 * 12 / 3600:,.1f} GPU-hours), which saves 40 s" in told
-    assert "exclusive True" in told and not lab.jobs()
 
 
 # States
@@ -363,35 +325,8 @@ def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
     """Oracle: the contract: the others would else wait for it, or it for them, as it writes what they look at."""
     config = lab.config("Naive")
     corpus_of(config, Store(lab.runs))
-    TrainRun(config, methods.build, lab.runs)(Agreed(0, 1, torch.device("cpu")), lambda: False)
+    Train(lab.runs, config, (config.id,), config.id, methods.build)(Worker(Agreed(0, 1, torch.device("cpu"))))
     assert not (lab.runs / "stages").exists()
-
-
-# Submission
-
-
-def test_a_job_that_nobody_noted_is_no_job_of_the_suite(lab: Lab) -> None:
-    """Oracle: the records: killed between submission and note, only the job itself has written."""
-    write_job(lab, "Naive", STARTED)
-    append_line(job_files.folder_of(lab.runs, "tiny") / "8.jsonl", STARTED)
-    (job_files.folder_of(lab.runs, "tiny") / "9.jsonl").touch()
-    assert [job.id for job in job_files.read(job_files.folder_of(lab.runs, "tiny"))] == ["7"]
-
-
-def test_a_batch_must_split(lab: Lab, monkeypatch) -> None:
-    monkeypatch.setattr(commands, "queue", lambda: {})
-    plan = lab.plan({"slurm.nodes": 3})
-    with pytest.raises(ConfigError, match="batch_size 8 cannot be split over 3 processes"):
-        SlurmExecutor(plan.suite, plan.store).execute(plan)
-
-
-def test_a_shared_stage_is_scored_of_a_run_that_never_started(lab: Lab) -> None:
-    """Oracle: the plan: ER has no records, but its first stage is Naive's, which is trained: one job scores it."""
-    assert lab.call("run", "--methods", "naive") == 0
-    changes = {"finetuning.stages": "every", "tasks": [{"name": "t", "domain": "sea", "docstrings": {}}]}
-    scores = [job for job in lab.plan(changes, rows=["ER"]).jobs() if job.kind == "score"]
-    assert [job.name.rpartition("-")[2] for job in scores] == ["wood", "sea"]
-    assert [bool(job.needs) for job in scores] == [False, True]
 
 
 def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:

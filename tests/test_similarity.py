@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +22,8 @@ from analysis.study import Study
 from benchmark.data.tokenizer import MASK, Vocabulary
 from benchmark.instruments import run_models
 from benchmark.instruments.tiny_runs import Lab, tiny_config
-from benchmark.jobs.executors.slurm import SlurmExecutor
-from benchmark.jobs.plan import PlannedJob
-from benchmark.jobs.slurm import job_files
 from benchmark.models import build, load
 from benchmark.models.growth import grow
-from benchmark.settings.load import parse_set
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import load_runs
 from benchmark.training.learner import Batch
@@ -36,8 +31,7 @@ from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import slurm_lab
 from tests.support.random_corpus import tiny_corpus
-from tests.support.record_lines import append_line, read_lines
-from tests.support.thorough import only_thorough
+from tests.support.record_lines import read_lines
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
 # three models' distributions over three classes at two positions
@@ -332,47 +326,3 @@ def test_a_run_measures_what_its_tables_need(suite: slurm_lab.Lab) -> None:
     assert drawn == [
         (report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")
     ]
-
-
-def test_slurm_measures_each_run_once_it_is_trained(suite: slurm_lab.Lab, capsys) -> None:
-    """Oracle: the plan in words; one job a run, which needs that run's success, and none when it was done."""
-    assert suite.call("run", "--dry-run", "--executor", "slurm", "--set", TABLES) == 0
-    assert "2 to measure" in capsys.readouterr().out
-    jobs = suite.plan(dict([parse_set(TABLES)])).jobs()
-    measuring = [job for job in jobs if job.kind == "measure"]
-    assert [job.name for job in measuring] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
-    assert [job.needs for job in measuring] == [(config.id,) for config in suite.configs()]
-    assert {job.key for job in jobs if job.kind == "train"} >= {config.id for config in suite.configs()}
-    assert not any(job.kind == "score" for job in jobs)
-    work = pickle.loads(pickle.dumps(measuring[1].payload))
-    assert [measure.module for measure in work.measures] == [similarity.__name__, attention.__name__]
-    assert work.config == suite.configs()[1]
-
-
-@only_thorough
-def test_slurm_measures_a_model_again_that_was_trained_again(suite: slurm_lab.Lab) -> None:
-    """Oracle: the rule: a job that ended before a model was trained says nothing of it; one that ended later does."""
-
-    def measuring() -> list[PlannedJob]:
-        plan = suite.plan(dict([parse_set(TABLES)]))
-        return [job for job in plan.jobs(SlurmExecutor(plan.suite, plan.store).jobs()) if job.kind == "measure"]
-
-    def ended(number: int) -> None:
-        job: dict[str, Any] = {
-            "id": str(number),
-            "key": naives,
-            "name": "",
-            "run": None,
-            "after": [],
-            "needs": [],
-            "log": "",
-        }
-        for line in ({"kind": "job", **job, "exclusive": False}, {"kind": "ended", "state": "done"}):
-            append_line(job_files.folder_of(suite.runs, "tiny") / f"{number}.jsonl", line)
-
-    naives = measuring()[0].key
-    ended(7)
-    assert suite.call("run", "--set", 'tables=["main_pretraining"]') == 0
-    assert [job.name for job in measuring()] == ["tiny:similarity-naive-s0", "tiny:similarity-elle-s0"]
-    ended(8)
-    assert [job.name for job in measuring()] == ["tiny:similarity-elle-s0"]

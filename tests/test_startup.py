@@ -15,8 +15,7 @@ import pytest
 import methods
 import paper_tables
 from analysis import study
-from benchmark.jobs.stale import Rest
-from benchmark.jobs.survey import Survey
+from benchmark.jobs.state import Survey
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from tests.support import synthetic
@@ -115,7 +114,7 @@ def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], opene
 def test_what_is_known_of_runs_goes_at_once(lab: Lab) -> None:
     """Oracle: Python's own count of references, without its collector, which would walk over all runs at the end."""
     suite = load_suite(str(lab.file))
-    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs), Rest(lambda seeds: (), tuple))
+    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs))
     assert len(survey.states()) == 3
     known = weakref.ref(survey)
     gc.disable()

@@ -30,7 +30,7 @@ from benchmark.jobs.slurm.private import for_the_user_alone, private_place
 
 if TYPE_CHECKING:  # --help knows this command, and waits for no settings
     from benchmark.jobs.slurm.requests import Request
-    from benchmark.settings.slurm_settings import Slurm
+    from benchmark.settings.slurm import Slurm
     from benchmark.settings.suite import Row, Suite
 
 PROBE = Path(__file__).parent / "slurm" / "probe.py"
@@ -170,7 +170,7 @@ def script(slurm: Slurm, folder: Path, *others: Path) -> str:
     """
     from submitit.slurm.slurm import _as_sbatch_flag
 
-    from benchmark.jobs.slurm.submission import DEAF
+    from benchmark.jobs.executors.slurm import DEAF
 
     own = slurm.of("train")
     if own.runs_per_job > 1:

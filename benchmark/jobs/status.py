@@ -1,231 +1,243 @@
-"""The text of `status`: a suite's state, once or until no job is left."""
+"""How far a suite is, in words: the line of a sweep, a table of its runs, and the text of `status`."""
 
 from __future__ import annotations
 
+import math
 import os
-import shlex
 import shutil
+import statistics
 import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import get_args
+from collections.abc import Callable, Iterable, Sequence
 
-from benchmark.jobs.plan import to_train
-from benchmark.jobs.scored import unscored
-from benchmark.jobs.slurm.commands import shortened
-from benchmark.jobs.states import FAILED, UNKNOWN, JobState, RunState, StateName
-from benchmark.jobs.survey import PAUSE, Survey
-from benchmark.jobs.sweep import sweep_line, to_show
-from benchmark.settings.suite import Suite
+from benchmark.jobs.executors import Job
+from benchmark.jobs.state import PAUSE, RunState, Scored, Survey, is_timed
+from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
-LONGEST = 300.0  # seconds between two questions to executors where nothing has changed for long
-HERE = 5.0  # the same where no executor asks anybody
+FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
+LONGEST = 300.0  # seconds between two looks where nothing has changed for long
+HERE = 5.0  # the same where nobody is asked but the store
 SHOWN = 20  # jobs in a list
-ENDED = 100  # jobs that a command for a shell names at most, so that it fits one
+OVER = ("done", "failed")  # states in which nothing more will be trained by itself
+LAST = ("done", "todo")  # states of which a user wants to know after all others
 
 
 def show(survey: Survey) -> int:
-    """Print the table of `status`. Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0."""
-    told, code, then = tell(survey)
-    print(f"{told}\n{then}", flush=True)
-    return code
+    """Print the text of `status`. Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0."""
+    states = survey.states()
+    print("\n".join(lines_of(survey, states, None)), f"\n{next_step(survey, states)}", sep="", flush=True)
+    return exit_status(survey, states)
 
 
 def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Show the table again and again until nothing of the suite is under way. Returns as `show` does.
+    """Print it again and again until nothing of the suite is under way. Returns as `show` does.
 
     A state that is unknown ends nothing. The pauses grow where nothing changes.
     """
-    pause, before = PAUSE, ""
+    pause, before = PAUSE, list[str]()
     while True:
-        screen = shutil.get_terminal_size() if sys.stdout.isatty() else None
-        told, code, then = tell(survey, screen)
+        states, screen = survey.states(), shutil.get_terminal_size() if sys.stdout.isatty() else None
+        told = lines_of(survey, states, screen)
         if screen:
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
-        print(told, flush=True)
-        if not survey.under_way():
-            print(then, flush=True)
-            return code
+        print("\n".join(told), flush=True)
+        if not is_under_way(survey, states):
+            print(next_step(survey, states), flush=True)
+            return exit_status(survey, states)
         pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
-        pause = pause if survey.asked else HERE
         before = told
-        sleep(pause)
+        sleep(pause if survey.jobs else HERE)
 
 
-def tell(survey: Survey, screen: os.terminal_size | None = None) -> tuple[str, int, str]:
-    """The text of `status`, shortened to a screen if one is given, its exit status, and what to do next."""
-    states = survey.states()
-    found = {state.state for state in states} | {job.state for job in survey.other_jobs(*get_args(StateName))}
-    code = FAILED if "failed" in found or failed_scores(states) else UNKNOWN if "unknown" in found else 0
-    told = table(survey.suite, states, notes(survey, states), summary_of_others(survey), screen)
-    return told, code, next_step(survey, states)
+def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
+    return any(job.is_under_way for job in survey.jobs) or any(state.state == "running" for state in states)
+
+
+def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
+    words = {state.state for state in states} | {job.state for job in survey.jobs if job.is_under_way}
+    failed = "failed" in words or lost(survey, states) or any(model.failed for model in _scored(states))
+    return FAILED if failed else UNKNOWN if "unknown" in words else 0
+
+
+def lost(survey: Survey, states: Sequence[RunState]) -> list[Job]:
+    """The jobs that failed and are no run's, without those whose work others have done."""
+    trained = all(state.state == "done" for state in states)
+    over = ("train", "prepare", "stages") if trained else ("train",)
+    return [job for job in survey.jobs if job.state == "failed" and job.kind not in over]
 
 
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
-    found, lacks_scores = {state.state for state in states}, unscored(states, survey.other_jobs(*get_args(StateName)))
-    command = {name: f"python run_all.py {name} {survey.suite.called}" for name in ("run", "status", "report")}
-    as_before = " (with --executor as before)" if survey.jobs else ""
-    run = f"`{command['run']}`{as_before}"
-    if survey.under_way():
-        watch = f"`{command['status']} --watch` shows it again and again until nothing is under way"
-        submits = any(job.state in ("waiting", "running") for job in survey.jobs.values())  # else all is here
-        runs = bool(to_train(states, retry_failed=False))
-        left = [what for what, is_left in (("runs", runs), ("scores", lacks_scores)) if is_left and submits]
-        rest = f"the {' and '.join(left)} that are left" if left else "the rest" if lacks_report(survey) else ""
-        return f"next: {run} submits {rest}; {watch}" if rest else f"next: {watch}"
-    if found == {"done"} and survey.other_jobs("failed"):
-        return f"next: `{command['run']} --retry-failed`{as_before} tries again what failed"
-    if found == {"done"}:
-        report = f"`{command['report']}` renders tables and figures"
-        return f"next: {run} scores what is missing" if lacks_scores else f"next: {report}"
-    failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in found else ""
-    return f"next: {run} trains what is missing{failed}"
+    words, called = {state.state for state in states}, survey.suite.called
+    if is_under_way(survey, states):
+        return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
+    again = f"`python run_all.py run {called}`" + " (with --executor as before)" * bool(survey.jobs)
+    if words == {"done"} and not any(model.missing for model in _scored(states)):
+        return f"next: `python run_all.py report {called}` renders tables and figures"
+    failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in words else ""
+    return f"next: {again} does what is missing{failed}"
 
 
-def lacks_report(survey: Survey) -> bool:
-    """Whether jobs of a cluster are under way and no report is, which is submitted last: something is left.
-
-    One that renders what the suite no longer is does not count.
-    """
-    known = [job for job in survey.jobs.values() if job.state in ("waiting", "running")]
-    stale = {job.id for job in survey.stale_jobs()[0]}
-    return bool(known) and not any(job.is_report and job.id not in stale for job in known)
-
-
-def summary_of_others(survey: Survey) -> str:
-    """How many jobs that are no run do not go well, or are under way."""
-    counts = Counter(job.state for job in survey.other_jobs(*get_args(StateName)) if job.state != "done")
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
-
-
-def table(
-    suite: Suite,
-    states: Sequence[RunState],
-    lines_below: Sequence[str] = (),
-    others: str = "",
-    screen: os.terminal_size | None = None,
-) -> str:
-    """How far the sweep is, and how many `others` are how; a line for each run, and other lines.
-
-    The column `ap` is AP after the last domain that a run has finished. On a screen lines end at its edge, and of more
-    runs than it has lines those are shown that say most.
-    """
-    summary = f"{suite.name}: {suite.title}: {sweep_line(states)}" + (f"; other jobs: {others}" if others else "")
+def lines_of(survey: Survey, states: Sequence[RunState], screen: os.terminal_size | None) -> list[str]:
+    """The lines of `status`. On a screen they end at its edge, and of more runs than it has lines those are shown that
+    say most."""
+    others = [job for job in survey.jobs if job.kind != "train"]
+    counts = Counter(f"{job.kind} {job.state}" for job in others if job.is_under_way)
+    head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
+    head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
+    below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in lost(survey, states)]
+    below = [*below[:SHOWN], *[f"and {len(below) - SHOWN} more"] * (len(below) > SHOWN), *notes(states)]
     if not screen:
-        return "\n".join([summary, *_lines(states), *lines_below])
-    above = textwrap.wrap(summary, screen.columns)
-    below = [part for line in lines_below for part in textwrap.wrap(line, screen.columns)]
+        return [head, *_rows(states), *below]
+    above = textwrap.wrap(head, screen.columns)
+    below = [part for line in below for part in textwrap.wrap(line, screen.columns)]
     kept, more = to_show(states, screen.lines - len(above) - len(below) - 2)  # a line of titles, and the cursor's
-    lines = [line if len(line) <= screen.columns else f"{line[: screen.columns - 1]}…" for line in _lines(kept)]
-    return "\n".join([*above, *lines, *filter(None, [more]), *below])
+    rows = [line if len(line) <= screen.columns else f"{line[: screen.columns - 1]}…" for line in _rows(kept)]
+    return [*above, *rows, *filter(None, [more]), *below]
 
 
-def _lines(states: Sequence[RunState]) -> list[str]:
-    """A line of titles, and one for each run."""
+def _rows(states: Sequence[RunState]) -> list[str]:
+    """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
     rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
     for one in states:
-        detail = one.detail + (f"; started again {one.restarts} times" if one.restarts else "")
-        job, node, log = (one.job.id, one.job.history.node, one.job.history.log) if one.job else ("", "", "")
-        ap = f"{one.trained.finished[-1].ap:,.1f}" if one.trained.finished else ""
-        rows.append((one.config.label, one.state, job, node, duration(one.trained.seconds), ap, detail, log))
+        job, node, log = (one.job.id, one.job.node, one.job.log) if one.job else ("", "", "")
+        seconds = duration(sum(stage.seconds for stage in one.stages))
+        ap = f"{one.finished[-1].ap:,.1f}" if one.finished and one.finished[-1].ap else ""
+        rows.append((one.config.label, one.state, job, node, seconds, ap, one.detail, log))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
     return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
-def notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """What else `status` has to say: jobs that are no run, and hardware that makes wall times incomparable."""
-    found = [
-        "  ".join(filter(None, (job.name, "running", job.id, job.history.node, job.detail)))
-        for job in survey.other_jobs("running")
-    ]
-    if waiting := survey.other_jobs("waiting"):
-        found.append(f"{len(waiting)} other jobs wait")
-    for job in survey.other_jobs("failed", "interrupted", "held", "unknown"):
-        log = f"; log {job.history.log}" if job.state in ("failed", "interrupted") else ""
-        found.append(f"{job.name}  {job.state}  {job.id}  {job.detail}{log}")
-    if len(found) > SHOWN:
-        found[SHOWN:] = [f"and {len(found) - SHOWN} more"]
-    stale, others = survey.stale_jobs()
-    if others:
-        which = "them" if len({job.history.called for job in others}) == 1 else "the last of them"
-        shows = f"`python run_all.py status {others[-1].history.called}` shows {which}"
-        found.append(f"{len({job.id for job in others})} jobs are for runs with other settings: {shows}")
-    if stale:
-        found.append(stale_note(survey.suite, stale))
-    timed = [one for one in states if UNITS[one.config.budget.unit].is_wall_time]
-    of_time = [*different_hardware(timed), *lacked_cores(timed), *jumped(timed)]
-    return [*found, *failed_scores(states), *of_time, *short_of_memory(states)]
-
-
-def stale_note(suite: Suite, stale: Sequence[JobState]) -> str:
-    """How many jobs are for what the suite no longer asks for, and the command that ends those of this user."""
-    ids = list(dict.fromkeys(job.id for job in stale))
-    mine = list(dict.fromkeys(job.id for job in stale if job.history.whose == "mine"))
-    ends = shlex.join(["scancel", *shortened(mine[:ENDED])])
-    them = "them" if len(mine) == len(ids) else "yours"
-    which = f"{ENDED} of {them}, and `status` then names others" if len(mine) > ENDED else them
-    cures = [f"`{ends}` ends {which}, `python run_all.py cancel {suite.called}` all jobs of the suite"] * bool(mine)
-    cures += [f"{len(ids) - len(mine)} are another user's, who can end them"] * (len(ids) > len(mine))
-    return f"! {len(ids)} jobs are for what the suite no longer asks for: {'; '.join(cures)}"
-
-
-def failed_scores(states: Sequence[RunState]) -> list[str]:
-    """A warning for each model, shared ones once, that lacks scores that failed when they were tried."""
-    found = {
-        one.model: f"! {state.config.label}: the model of stage {one.model} lacks scores ({one.missing}), as computing "
-        f"them failed: {one.failed}; `run --retry-failed` tries again"
+def notes(states: Sequence[RunState]) -> list[str]:
+    """What else there is to say: scores that failed, and what makes wall times incomparable."""
+    lost = {
+        model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
+        f"computing them failed: {model.failed}; `run --retry-failed` tries again"
         for state in reversed(states)
-        for one in state.trained.scored
-        if one.failed
+        for model in state.scored
+        if model.failed
     }
-    return [*found.values()]
-
-
-def lacked_cores(states: Sequence[RunState]) -> list[str]:
-    """A warning for each run under a budget of wall time that other programs slowed."""
-    return [
-        f"! {one.config.label}: {stage.domain} had {stage.crowded}: its wall time bought less"
-        for one in states
-        for stage in one.stages
-        if stage.crowded
+    crowded = [
+        f"! {state.config.label}: {stage.domain} had {stage.crowded}: its wall time bought less"
+        for state in states
+        for stage in state.stages
+        if stage.crowded and is_timed(state.config)
     ]
-
-
-def jumped(states: Sequence[RunState]) -> list[str]:
-    """A note for each run under a budget of wall time while which a machine slept, or its time of day was set."""
-    return [
-        f"! {one.config.label}: in {stage.domain} the machine slept, or its time of day was set, by "
-        f"{stage.jumped:,.0f} s in all: none is charged, but times in records are by that clock"
-        for one in states
-        for stage in one.stages
-        if stage.jumped
-    ]
-
-
-def short_of_memory(states: Sequence[RunState]) -> list[str]:
-    """A note for each stage that memory did not hold as many rows of a forward pass for as were asked for."""
-    return [
-        f"! {one.config.label}: in {stage.domain} memory held {rows} rows of a forward pass, fewer than were asked "
-        f"for: its results are the same up to rounding; training.micro_batch_size = {rows} asks for so many"
-        for one in states
-        for stage in one.stages
-        if (rows := stage.micro_batch_size)
-    ]
+    return [*lost.values(), *different_hardware(states), *crowded]
 
 
 def different_hardware(states: Sequence[RunState]) -> list[str]:
     """A warning if runs under a budget of wall time did not have the same machines to themselves."""
     rows: dict[str, list[str]] = {}
-    for one in states:
-        for stage in one.stages:
-            rows.setdefault(stage.machine, []).append(one.config.row)
+    for state in states:
+        for stage in state.stages if is_timed(state.config) else ():
+            if stage.machine:
+                rows.setdefault(stage.machine, []).append(state.config.row)
     if len(rows) < 2:
         return []
-    parts = [f"{name} ({', '.join(dict.fromkeys(labels))})" for name, labels in rows.items()]
+    parts = [f"{machine} ({', '.join(dict.fromkeys(labels))})" for machine, labels in rows.items()]
     return [f"! wall times cannot be compared, hardware differs: {'; '.join(parts)}"]
+
+
+def sweep_line(states: Sequence[RunState]) -> str:
+    """Runs by state, the share of the budget that is spent, scores, the time left by what ran, and the best row."""
+    counts = Counter(one.state for one in states)
+    runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
+    models, best = _scored(states), best_row(states)
+    there, missing = sum(model.there for model in models), sum(model.missing for model in models)
+    scores = f"{there:,} of {there + missing:,} scores" if there else ""
+    left = seconds_left(states)
+    time_left = f"about {duration(left)} left to train" if left else ""
+    parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left, best and f"best so far: {best}"]
+    return "; ".join(filter(None, parts))
+
+
+def _scored(states: Iterable[RunState]) -> list[Scored]:
+    """The models that are or will be scored, shared ones once."""
+    return list({model.model: model for state in states for model in state.scored}.values())
+
+
+def spent(states: Sequence[RunState]) -> float:
+    """The share of the budget of all stages that is spent, 0 to 1; a stage that runs share counts once.
+
+    Of budgets in several units each unit counts by its number of stages.
+    """
+    amounts: dict[str, dict[str, float]] = {}
+    trained: dict[str, float] = {}
+    for one in states:
+        for key, amount, share in _stages(one):
+            amounts.setdefault(one.config.budget.unit, {})[key] = amount
+            trained[key] = max(trained.get(key, 0.0), amount * share)
+    stages = sum(map(len, amounts.values()))
+    return sum(len(of) * sum(map(trained.__getitem__, of)) / sum(of.values()) / stages for of in amounts.values())
+
+
+def seconds_left(states: Sequence[RunState]) -> float | None:
+    """How long training still takes at the pace of finished stages, of the same row if there are some.
+
+    To each stage comes what the middle one took beyond its charged time: evaluations. None where nothing is known yet
+    of a unit of budget.
+    """
+    missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
+    for one in states:
+        for key, amount, share in _stages(one) if one.state not in OVER else ():
+            missing[key] = (min(1 - share, missing[key][0] if key in missing else 1.0), amount, one.config)
+    paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
+    for one in states:
+        for (_, amount, _), stage in zip(_stages(one), one.finished, strict=False):
+            for row in (one.config.row, ""):
+                paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
+    ran = [stage.beyond for one in states for stage in one.finished if stage.ap]
+    beyond, seconds = statistics.median(ran) if ran else 0.0, 0.0
+    for share, amount, config in missing.values():
+        unit = config.budget.unit
+        pace = paces.get((config.row, unit)) or paces.get(("", unit)) or ([1.0] if UNITS[unit].in_seconds else [])
+        if share and not pace:
+            return None
+        seconds += share * (amount * statistics.fmean(pace) + beyond) if share else 0.0
+    return seconds / max(1, sum(one.state == "running" for one in states))
+
+
+def best_row(states: Sequence[RunState]) -> str:
+    """The row of lowest AP among those that have come furthest, a geometric mean over seeds; nothing before that.
+
+    One that was given more than its budget, as references are, is left out.
+    """
+    furthest = max((len(one.finished) for one in states), default=0)
+    rows: dict[str, list[float]] = {}
+    for one in states:
+        given = sum(stage.share for stage in one.finished)
+        if furthest and len(one.finished) == furthest and given < 1.01 * furthest and one.finished[-1].ap:
+            rows.setdefault(one.config.row, []).append(one.finished[-1].ap)
+    if not rows:
+        return ""
+    means = {row: statistics.geometric_mean(aps) for row, aps in rows.items()}
+    row = min(means, key=means.__getitem__)
+    return f"{row}, AP {means[row]:,.1f} after {states[0].config.domains[furthest - 1].label}"
+
+
+def to_show(states: Sequence[RunState], lines: float) -> tuple[list[RunState], str]:
+    """The runs to show in so many lines, and how the others are, which takes one of them.
+
+    What runs or failed comes before what is done, and that before what has not begun; their order stays.
+    """
+    if len(states) <= lines:
+        return list(states), ""
+    order = sorted(range(len(states)), key=lambda i: LAST.index(word) if (word := states[i].state) in LAST else -1)
+    most = max(1, math.floor(lines) - 1)
+    others = Counter(states[i].state for i in order[most:])
+    more = ", ".join(f"{count} {state}" for state, count in others.items())
+    return [states[i] for i in sorted(order[:most])], f"and {len(order) - most} runs more: {more}"
+
+
+def _stages(one: RunState) -> list[tuple[str, float, float]]:
+    """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
+    count, done = len(one.config.domains), len(one.finished)
+    keys = one.keys if len(one.keys) == count else [f"{one.config.label}-{stage}" for stage in range(count)]
+    shares = [*[1.0] * done, one.fraction, *[0.0] * count][:count]
+    return [(key, per_stage(one.config.budget.amount, i), shares[i]) for i, key in enumerate(keys)]

@@ -26,7 +26,7 @@ from typing import IO, cast
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.files import naming, whole_file
-from benchmark.jobs.payloads import RenderReport, TrainRun
+from benchmark.jobs.work import RenderReport, Train, Worker
 from benchmark.records import DoneLine, EndedLine, Hardware, Provenance, StageLine
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
@@ -148,7 +148,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
             if key not in keys:
                 continue
             with join() as alone:
-                TrainRun(config, build, store.root, keys.index(key))(alone, lambda: False)
+                Train(store.root, config, (config.id,), key, build, keys.index(key))(Worker(alone))
             if not store.stage_done(key):
                 raise ResultsError(
                     f"{config.id}: that stage has another key here: text or settings differ; restore what the study "

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from benchmark.settings.base import ConfigError, Seeds, Settings, digest, validated, validation_message
 from benchmark.settings.names import SUITES, suite_names
-from benchmark.settings.slurm_settings import OF_ALL_ROWS, Slurm
+from benchmark.settings.slurm import OF_ALL_ROWS, Slurm
 from benchmark.settings.suite import Row, RunConfig, Suite
 
 if sys.version_info >= (3, 11):

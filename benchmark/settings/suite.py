@@ -40,7 +40,7 @@ from benchmark.settings.base import (
 )
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
-from benchmark.settings.slurm_settings import Slurm
+from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Finetuning, Task
 from benchmark.settings.units import UNITS
 

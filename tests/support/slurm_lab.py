@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import getpass
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -24,12 +24,11 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
-from benchmark.jobs.local.work import train_here
-from benchmark.jobs.plan import Plan, Tables
-from benchmark.jobs.slurm import commands, job_files, snapshot
-from benchmark.jobs.slurm.job_states import GOING
-from benchmark.jobs.states import RunState
-from benchmark.jobs.survey import Survey
+from benchmark.jobs.executors import slurm
+from benchmark.jobs.executors.local import train_here
+from benchmark.jobs.executors.slurm import commands
+from benchmark.jobs.state import RunState, Survey
+from benchmark.jobs.waves import Plan, Tables
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
@@ -104,8 +103,8 @@ def write_task(folder: Path) -> str:
 
 def copy_code(folder: Path) -> Path:
     """A copy of the code that knows the methods of `tests/support/paced*.py`."""
-    for name in snapshot.CONTENT:
-        source = snapshot.ROOT / name  # type: ignore[attr-defined]
+    for name in slurm.CODE:
+        source = slurm.ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
@@ -119,7 +118,7 @@ def copy_code(folder: Path) -> Path:
 def submitting(code: Path) -> Iterator[None]:
     """What this process submits is the code in this folder, with its methods; its jobs have one thread a process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "ROOT", code)
+        patch.setattr(slurm, "ROOT", code)
         patch.setattr(methods, "__path__", [str(code / "methods")])
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
@@ -198,19 +197,33 @@ class Lab:
         configs = [config for config in self.configs() if rows is None or config.row in rows]
         survey = Survey(suite, configs, methods.build, Store(self.runs))
         tables = Tables(paper_tables.measures(suite), paper_tables.write_report, self.folder / "report")
-        return Plan(suite, survey.states(), methods.build, survey.store, tables)
+        return Plan(survey, survey.states(), tables)
+
+    def survey(self) -> Survey:
+        return Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
 
     def states(self) -> dict[str, RunState]:
         """The state of each row."""
-        survey = Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
-        return {state.config.row: state for state in survey.states()}
+        return {state.config.row: state for state in self.survey().states()}
 
-    def jobs(self) -> list[job_files.Job]:
-        return job_files.read(job_files.folder_of(self.runs, self.file.stem))
+    def waves(self) -> list[dict[str, Any]]:
+        """What was submitted, an array a line."""
+        return slurm.noted(slurm.folder_of(self.survey().suite, Store(self.runs)))
 
-    def job(self, row: str) -> job_files.Job:
-        """The last one of a row."""
-        return [job for job in self.jobs() if job.run == self.config(row).id][-1]
+    def ids(self, kind: str = "") -> dict[str, str]:
+        """The last job of each unit of a kind, default all."""
+        ids = {}
+        for wave in self.waves():
+            for number, units in enumerate(wave["units"]) if kind in ("", wave["kind"]) else ():
+                ids.update(dict.fromkeys(units, f"{wave['id']}_{number}" if wave["array"] else wave["id"]))
+        return ids
+
+    def job(self, row: str) -> str:
+        """The id of the last job of a row."""
+        return self.ids()[self.config(row).id]
+
+    def log(self, job: str) -> Path:
+        return next(self.runs.glob(f"suites/*/jobs/slurm/*/{job}_0_log.out"))
 
     def run_lines(self, row: str) -> list[dict[str, Any]]:
         file = Store(self.runs).run_file(self.config(row))
@@ -244,11 +257,11 @@ class Lab:
 
     def wait_for_endings(self, *ids: str) -> None:
         """Wait until jobs, or all of the suite, have left Slurm's queue and its accounts, which come later, say how."""
-        wanted = set(ids or (job.id for job in self.jobs()))
+        wanted = set(ids or self.ids().values())
 
         def ended() -> bool:
-            how = {} if wanted & {*commands.queue()} else commands.endings(wanted) or {}
-            return how.keys() == wanted and not {*how.values()} & {*GOING}
+            how = {} if wanted & {*queue()} else commands.endings(sorted(wanted))
+            return how.keys() >= wanted and not {*how.values()} & {"PENDING", "RUNNING", "COMPLETING", "REQUEUED"}
 
         wait_until(ended)
 
@@ -270,26 +283,16 @@ def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
     with submitting(copy_code(folder / "code")):
         yield lab
         subprocess.run(["scancel", "--me"], check=True)
-        wait_until(lambda: not commands.queue())
+        wait_until(lambda: not queue())
 
 
 def scontrol(*words: str) -> None:
     subprocess.run(["scontrol", *words], check=True)
 
 
-def waits_in_queue(lab: Lab) -> dict[str, set[str]]:
-    """The noted jobs that each job in Slurm's queue waits for, by their ids."""
-    known, found = lab.jobs(), {}
-    told = subprocess.run(
-        ["squeue", "--noheader", "--array", "--format=%i|%E"], capture_output=True, text=True, check=True
-    )
-    for job, text in (line.split("|") for line in told.stdout.splitlines()):
-        found[job] = set[str]()
-        for kind, array, task in re.findall(r"(\w+):(\d+)(_\*|_\d+)?", text):
-            if kind == "aftercorr":
-                task = job[job.index("_") :]
-            found[job] |= {f"{array}{task}"} if task != "_*" else {one.id for one in known if one.array == array}
-    return found
+def queue() -> dict[str, commands.Queued]:
+    """What Slurm has of this user's jobs."""
+    return commands.queue([getpass.getuser()])
 
 
 def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
@@ -311,16 +314,15 @@ def processes_of(job: str) -> list[int]:
 
 
 def tasks_of(job: str) -> list[int]:
-    """Pids of the processes on this machine that do a job's work, `python -u FILE`, without srun, which starts them."""
-    file = "benchmark/jobs/slurm/process.py"
-    return [pid for pid in processes_of(job) if any(word.endswith(file) for word in processes.words(pid)[2:3])]
+    """Pids of the processes on this machine that do a job's work, without srun and shells, which start them."""
+    return [pid for pid in processes_of(job) if "submitit.core._submit" in processes.words(pid)[:5]]
 
 
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {commands.queue()}")
+            raise TimeoutError(f"waited {patience:.0f} s; in the queue: {queue()}")
         time.sleep(0.05)
 
 

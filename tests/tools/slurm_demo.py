@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmark.jobs.slots import physical_cores
+from benchmark.jobs.pool import physical_cores
 from benchmark.jobs.slurm import commands, job_files
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import wait_until

@@ -1,54 +1,57 @@
-"""Where jobs are done, one executor a file; the file's name is what `--executor` takes.
+"""Where units of work are done, one executor a file or folder here; its name is what `--executor` takes.
 
-To add one, add a file with a class of the protocol below and `EXECUTOR = ThatClass`. No torch here.
+To add one, add a file with `EXECUTOR = Executor(...)`. No torch here.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from benchmark.jobs.plan import Plan
-    from benchmark.jobs.states import JobState
+    from benchmark.jobs.waves import Plan
     from benchmark.settings.suite import RunConfig, Suite
     from benchmark.store import Store
 
 
-class Executor(Protocol):
-    """Does the jobs of one suite, and knows how they are."""
+@dataclass(frozen=True)
+class Job:
+    """Units that an executor does later, or has begun; of what has ended, only what was not done.
 
-    def __init__(self, suite: Suite, store: Store) -> None: ...
+    An `interrupted` job was ended by the cluster or by a user; one that is `unknown` is under way as far as anybody
+    knows. `detail` says why it waits or how it ended.
+    """
 
-    def gpus(self, runs: Iterable[RunConfig]) -> float:
-        """How many GPUs train a stage that these runs share, for GPU-hours; 0 where they are not counted."""
-        ...
-
-    def describe(self, plan: Plan) -> list[str]:
-        """Lines for --dry-run, saying what `execute` would do."""
-        ...
-
-    def execute(self, plan: Plan) -> int:
-        """Do the jobs of a plan, or see to it that they are done. Returns an exit status, 0 for success.
-
-        Two calls at once must not do a job twice.
-        """
-        ...
-
-    def jobs(self) -> list[JobState]:
-        """The suite's jobs that this executor has or had, in the order of submission."""
-        ...
+    id: str
+    kind: str  # of its units
+    units: tuple[str, ...]  # by their ids
+    state: Literal["waiting", "running", "unknown", "failed", "interrupted"]
+    detail: str
+    submitted: float  # seconds since 1970
+    log: str
+    node: str = ""
 
     @property
-    def asks(self) -> bool:
-        """Whether `jobs` asks something that many ask, as a cluster's queue, and should be called seldom."""
-        ...
+    def is_under_way(self) -> bool:
+        return self.state in ("waiting", "running", "unknown")
 
-    def cancel(self, jobs: Sequence[JobState]) -> None:
-        """End these jobs, which are under way."""
-        ...
+
+@dataclass(frozen=True)
+class Executor:
+    """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit twice at a time.
+
+    `jobs` tells those of a suite, the last of each unit; it is asked where `notes` of the suite, a folder, is there.
+    """
+
+    describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
+    execute: Callable[[Plan], int]  # returns an exit status
+    gpus: Callable[[Suite, Sequence[RunConfig]], float] = lambda suite, runs: 0.0  # of a stage that these runs share
+    jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
+    cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
 
 
 def names() -> list[str]:
@@ -56,12 +59,22 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def find(name: str) -> type[Executor]:
-    """The class in `executors/NAME.py`."""
-    executor: type[Executor] = importlib.import_module(f"{__name__}.{name}").EXECUTOR
+def find(name: str) -> Executor:
+    """The record in `executors/NAME`."""
+    executor: Executor = importlib.import_module(f"{__name__}.{name}").EXECUTOR
     return executor
 
 
+def notes(name: str, suite: Suite, store: Store) -> Path:
+    """The folder in which an executor notes a suite's jobs, if it has some."""
+    return store.root.absolute() / "suites" / suite.name / "jobs" / name
+
+
 def of(suite: Suite, store: Store) -> list[Executor]:
-    """Every executor, for one suite: whoever asks for states does not know where its jobs are."""
-    return [find(name)(suite, store) for name in names()]
+    """The executors that have noted jobs of a suite: whoever asks for states does not know where its jobs are."""
+    return [find(name) for name in names() if notes(name, suite, store).is_dir()]
+
+
+def jobs(suite: Suite, store: Store) -> list[Job]:
+    """The jobs of a suite, of all executors."""
+    return [job for executor in of(suite, store) for job in executor.jobs(suite, store)]

@@ -1,45 +1,149 @@
-"""This machine, and whatever processes torchrun has started here: runs are trained side by side, or in turns."""
+"""This machine, and whatever processes torchrun has started here: a pool goes through the waves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from benchmark.jobs.plan import Plan
-from benchmark.jobs.slots import slots_for
-from benchmark.jobs.states import JobState
-from benchmark.settings.suite import RunConfig, Suite
-from benchmark.store import Store
+from benchmark.errors import UserError
+from benchmark.jobs.executors import Executor
+from benchmark.jobs.pool import Share, StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
+from benchmark.jobs.state import is_timed
+from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
+from benchmark.jobs.waves import Plan, counted
+from benchmark.jobs.work import TRAINS, Train, Unit, Worker
+from benchmark.locks import Lease
+from benchmark.settings.suite import RunConfig
+from benchmark.training.method import Build
+
+SHOWN = 3  # names of what failed, in a line
 
 
-class LocalExecutor:
-    """Returns when everything is done. It has no jobs of its own: runs under way are known by their locks."""
+def describe(plan: Plan) -> list[str]:
+    slots = slots_for([state.config for state in plan.wanted], plan.parallel)
+    lines = [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 and plan.wanted else []
+    rest = counted(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
+    return [*lines, *([f"  {rest}"] if rest else [])]
 
-    asks = False
 
-    def __init__(self, suite: Suite, store: Store) -> None:
-        self.suite, self.store = suite, store
+def execute(plan: Plan) -> int:
+    """Go through the waves, and render. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
 
-    def gpus(self, runs: Iterable[RunConfig]) -> float:
-        return 0
+    Where torchrun has started several processes they train together, and the first alone does all else.
+    """
+    from benchmark.jobs.board import board
+    from benchmark.training.clock import machine_lock
+    from benchmark.training.processes import Stopped, join
 
-    def describe(self, plan: Plan) -> list[str]:
-        slots = slots_for([state.config for state in plan.wanted], plan.options.parallel)
-        lines = (
-            [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 and plan.wanted else []
+    leads, wanted = int(os.environ.get("RANK", 0)) == 0, [state.config for state in plan.wanted]
+    slots = slots_for(wanted, plan.parallel)
+    if leads:
+        print(_beginning(plan), file=sys.stderr)
+    lock, waves = machine_lock(), plan.waves
+    shown = board(plan.survey) if leads and len(plan.states) > 1 else contextlib.nullcontext()
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop, shown:
+        failed: list[Unit] = []
+        try:
+            with join() as world:
+                worker = Worker(world, asked_to_stop)
+                if any(map(is_timed, wanted)) and not plan.share_machine:
+                    _take(lock, worker)
+                for wave in waves:
+                    units = world.agree(list(wave.units))  # records may have changed since another process read them
+                    if wave.kind == "prepare":
+                        for unit in units if leads else ():
+                            unit(worker)  # what is wrong with a text is so for all its runs
+                    elif wave.kind in TRAINS and len(slots) > 1:
+                        shares = [Share(slot, len(slots)) for slot in slots]
+                        failed += work_through(units, shares, asked_to_stop)
+                    elif wave.kind == "train":  # one after the other: the first trains what they share
+                        failed += in_turns(units, worker)
+            for wave in waves if leads else ():
+                if wave.kind not in ("prepare", *TRAINS):
+                    failed += side_by_side(wave.units, asked_to_stop, worker)
+        except Stopped:
+            raise KeyboardInterrupt from None
+    if leads:
+        [report] = plan.report.units
+        report(worker)
+    lock.release()
+    return _status(plan, failed)
+
+
+def train_here(configs: Sequence[RunConfig], build: Build, runs: Path) -> list[RunConfig]:
+    """Train runs one after the other in this process. Returns those that failed; raises KeyboardInterrupt."""
+    from benchmark.training.processes import join
+
+    with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+        units = [Train(runs, config, (config.id,), config.id, build) for config in configs]
+        return [unit.config for unit in in_turns(units, Worker(world, asked_to_stop))]
+
+
+def in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
+    """Do units one after the other in this process, with all others of its world. Returns those that failed."""
+    failed = []
+    for unit in units:
+        if worker.world.size > 1:
+            unit(worker)  # where one process fails all do
+        elif (outcome := outcome_of(unit, worker)) == "failed":
+            failed.append(unit)
+        elif outcome == "stopped":
+            raise KeyboardInterrupt
+    return failed
+
+
+def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker) -> list[Unit]:
+    """Do units of one process each: theirs are small steps, which two threads do not make faster."""
+    from benchmark.models.devices import accelerators
+
+    cores = physical_cores()
+    count = 1 if accelerators()[1] else min(len(cores), len(units))
+    if count == 1:
+        return in_turns(units, worker)
+    return work_through(units, [Share(slot, count) for slot in equal_slots(count, cores, 0)], asked_to_stop)
+
+
+def _take(machine: Lease, worker: Worker) -> None:
+    """Wait for the machine's lock. Raises Stopped when asked to stop, UserError if the lock cannot be had."""
+    from benchmark.training.processes import Stopped
+
+    waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
+    try:
+        taken = worker.world.acquire(machine, worker.asked_to_stop, lambda: print(waits, file=sys.stderr))
+    except OSError as error:
+        raise UserError(
+            f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "
+            f"made ({error.strerror}): let its owner remove it, or give --share-machine"
+        ) from None
+    if not taken:
+        raise Stopped
+
+
+def _beginning(plan: Plan) -> str:
+    """What this call is going to do, and where."""
+    if not plan.wanted:
+        return f"{plan.suite.name}: nothing to train in {plan.runs}: {sweep_line(plan.states)}"
+    return (
+        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and checkpoints go to "
+        f"{plan.runs}; Ctrl-C stops after a checkpoint, and the same command goes on"
+    )
+
+
+def _status(plan: Plan, failed: Sequence[Unit]) -> int:
+    """Say what failed. Returns an exit status."""
+    if failed:
+        names = ", ".join(unit.name for unit in failed[:SHOWN]) + ", ..." * (len(failed) > SHOWN)
+        print(
+            f"{len(failed)} failed, for the reasons that their lines above say ({names}); tracebacks of runs are in "
+            f"{plan.runs}/suites/{plan.suite.name}; mend that, and the same command with --retry-failed goes on",
+            file=sys.stderr,
         )
-        missing = {model.model: model.missing for state in plan.states for model in state.trained.scored}
-        return [*lines, *([f"  {sum(missing.values()):,} scores to compute"] if any(missing.values()) else [])]
-
-    def execute(self, plan: Plan) -> int:
-        from benchmark.jobs.local.work import work_through  # torch, which `describe` and `jobs` need not wait for
-
-        return work_through(plan)
-
-    def jobs(self) -> list[JobState]:
-        return []
-
-    def cancel(self, jobs: Sequence[JobState]) -> None:
-        pass
+    unknown = any(state.state == "unknown" for state in plan.states)
+    return FAILED if failed or plan.left_out else UNKNOWN if unknown else 0
 
 
-EXECUTOR = LocalExecutor
+EXECUTOR = Executor(describe, execute)

@@ -12,8 +12,7 @@ from typing import Any
 
 from benchmark.jobs.findings import Finding
 from benchmark.jobs.slurm import commands
-from benchmark.jobs.slurm.resources import WCKEY, parameters_of
-from benchmark.settings.slurm_settings import KINDS, Slurm
+from benchmark.settings.slurm import KINDS, Slurm
 from benchmark.settings.suite import RunConfig, Suite
 
 SHOWN = (  # parameters in a line
@@ -70,7 +69,7 @@ def requests_of(suite: Suite, runs: Sequence[RunConfig], measures: bool) -> list
             continue
         for asked in [suite.slurm] if kind in ("prepare", "report") else _asked(suite, runs):
             rows = [run.row for run in runs if run.slurm == asked] if asked != suite.slurm else []
-            parameters = parameters_of(kind, asked, units)
+            parameters = asked.parameters(kind, units)
             jobs, _ = found.setdefault(_script(parameters), ([], parameters))
             jobs.append(f"{kind} {' and '.join(rows)}".rstrip())
     return [Request(tuple(jobs), parameters, script) for script, (jobs, parameters) in found.items()]
@@ -86,7 +85,7 @@ def _script(parameters: Mapping[str, Any]) -> str:
     from submitit.slurm.slurm import _make_sbatch_string
 
     text: str = _make_sbatch_string("true", Path(tempfile.gettempdir()), job_name="doctor", **parameters)
-    return text if "wckey" in parameters else text.replace(WCKEY, "")
+    return text
 
 
 def of_requests(requests: Sequence[Request], partitions: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:

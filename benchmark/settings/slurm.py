@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -22,6 +22,8 @@ INSTEAD_OF = {
     "gpus_per_node": ("gpus_per_task",),  # and GPUs in `gres`
     "cpus_per_task": ("cpus_per_gpu",),
 }
+OF_GPUS = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
+NOT_OF_SBATCH = {"exclusive", "max_num_timeout", "python", "scratch", "runs_per_job"}
 Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
@@ -142,13 +144,6 @@ class Slurm(Settings):
         return int(count) or gpus_in(self.gres)
 
     @property
-    def _one_gpu(self) -> Gpus:
-        """A single GPU of the type that training jobs ask for, if they name one."""
-        named = [kind for kind, _ in _gpus(self.gres) if kind]
-        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[0] if named else "")
-        return f"{kind}:1" if kind else 1
-
-    @property
     def processes(self) -> int:
         """How many processes a training job has."""
         return self.nodes * self.processes_per_node
@@ -171,19 +166,20 @@ class Slurm(Settings):
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
     def of(self, kind: str) -> Slurm:
-        """These settings for one kind of job, by the name of its section."""
-        return _of_kind(self, kind)
+        """These settings for one kind of job, by the name of its section; shared stages are trained as runs are."""
+        return _of_kind(self, "train" if kind == "stages" else kind)
 
-    def for_training(self, *units: str) -> dict[str, Any]:
-        """Parameters of submitit's Slurm executor for jobs that train under budgets in these units."""
+    def parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
+        """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
+        return self._for_training(*units) if kind in ("train", "stages") else self._for_one_process(kind)
+
+    def _for_training(self, *units: str) -> dict[str, Any]:
         own, exclusive = self.of("train"), self.takes_whole_nodes(*units)
         if own.runs_per_job > 1:
             own = own.as_one_process(exclusive is True)
         given = own._given()
         given["ntasks_per_node"] = own.processes_per_node
-        if exclusive:
-            given["exclusive"] = exclusive
-        return given
+        return {**given, "exclusive": exclusive} if exclusive else given
 
     def as_one_process(self, whole_nodes: bool) -> Slurm:
         """These settings with the cores and GPUs of all processes in one, which starts the others itself."""
@@ -196,17 +192,16 @@ class Slurm(Settings):
         }
         return self.model_copy(update=changes)
 
-    def for_one_process(self, kind: str = "report") -> dict[str, Any]:
-        """Parameters for a job of one process: it scores models on a GPU, or prepares data or renders tables."""
-        of_gpus = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
+    def _for_one_process(self, kind: str) -> dict[str, Any]:
+        """A job of one process: it scores models on a GPU where training has some, or prepares or renders on none."""
         own, its = self.of(kind)._given(), getattr(self, kind)
-        given = {key: value for key, value in own.items() if key not in of_gpus}
-        one: dict[str, Any] = {}
+        given = {key: value for key, value in own.items() if key not in OF_GPUS}
+        gpu: dict[str, Any] = {}
         if its.gpus_per_node is not None:
-            one = {"gpus_per_node": its.gpus_per_node}
+            gpu = {"gpus_per_node": its.gpus_per_node}
         elif kind in ("score", "measure"):
-            one = self._one_gpu_as_in_training(its)
-        return {**given, **one, "nodes": 1, "ntasks_per_node": 1}
+            gpu = self._one_gpu_as_in_training(its)
+        return {**given, **gpu, "nodes": 1, "ntasks_per_node": 1}
 
     def _one_gpu_as_in_training(self, its: JobKind) -> dict[str, Any]:
         """A GPU, where `[slurm]` has some; or where training alone does, and then in its partition."""
@@ -220,11 +215,16 @@ class Slurm(Settings):
         given = {key: value for key, value in where.items() if value is not None and key not in own}
         return {"gpus_per_node": train._one_gpu, **given}
 
+    @property
+    def _one_gpu(self) -> Gpus:
+        """A single GPU of the type that training jobs ask for, if they name one."""
+        named = [kind for kind, _ in _gpus(self.gres) if kind]
+        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[0] if named else "")
+        return f"{kind}:1" if kind else 1
+
     def _given(self) -> dict[str, Any]:
-        given = self.model_dump(
-            exclude_none=True,
-            exclude={"exclusive", "max_num_timeout", "python", "scratch", "runs_per_job", *KINDS},
-        )
+        given = self.model_dump(exclude_none=True, exclude={*NOT_OF_SBATCH, *KINDS})
+        given["wckey"] = self.wckey  # submitit has one of its own, which sites that track them refuse
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
         # a batch script ends as its last command does: Slurm would take a killed job for one that succeeded
@@ -234,9 +234,7 @@ class Slurm(Settings):
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
             given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
-        # A job that needs another's success ends if there is none, rather than wait for ever.
-        always = {"requeue": True, "kill_on_invalid_dep": "yes"}
-        more = {**always, **self.additional_parameters}
+        more = {"requeue": True, **self.additional_parameters}
         given["additional_parameters"] = {key: value for key, value in more.items() if value is not False}
         return given
 

@@ -15,20 +15,15 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-import methods
-from benchmark.jobs import side_by_side, slots
-from benchmark.jobs.side_by_side import WorkerShare
-from benchmark.jobs.slots import slots_for
-from benchmark.jobs.slurm.bundle import own_slots
-from benchmark.jobs.training_graph import Segment
+from benchmark.jobs import pool
+from benchmark.jobs.pool import Process, Share, Slot, slots_for
+from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from tests.support import processes
 from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
@@ -50,7 +45,7 @@ def lab(tmp_path) -> Lab:
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
     cores = [(core, core + 8) for core in range(8)]
-    found = slots.equal_slots(count, cores, 0)
+    found = pool.equal_slots(count, cores, 0)
     taken = [core for slot in found for core in slot.cores]
     assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in found}) == 1
     assert [slot.threads for slot in found] == [8 // count] * count
@@ -59,7 +54,7 @@ def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
 
 def test_more_runs_than_cores_take_turns() -> None:
     """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
-    found = slots.equal_slots(5, [(0,), (1,)], 2)
+    found = pool.equal_slots(5, [(0,), (1,)], 2)
     assert [slot.cores for slot in found] == [(0,), (1,), (0,), (1,), (0,)]
     assert [slot.gpu for slot in found] == [0, 1, 0, 1, 0]
     assert {slot.gpu_share for slot in found} == {1 / 3}
@@ -70,20 +65,20 @@ def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
     for core, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
         (tmp_path / f"cpu{core}" / "topology").mkdir(parents=True)
         (tmp_path / f"cpu{core}" / "topology" / "thread_siblings_list").write_text(siblings)
-    monkeypatch.setattr(slots, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(pool, "TOPOLOGY", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    assert slots.physical_cores() == [(0, 2), (1, 3)]
+    assert pool.physical_cores() == [(0, 2), (1, 3)]
 
 
 def machine(monkeypatch, cores: int, memory: float) -> None:
-    monkeypatch.setattr(slots, "physical_cores", lambda: [(core,) for core in range(cores)])
-    monkeypatch.setattr(slots, "available_bytes", lambda: memory)
-    monkeypatch.setattr(slots, "accelerators", lambda: ("cpu", 0))
+    monkeypatch.setattr(pool, "physical_cores", lambda: [(core,) for core in range(cores)])
+    monkeypatch.setattr(pool, "available_bytes", lambda: memory)
+    monkeypatch.setattr(pool, "accelerators", lambda: ("cpu", 0))
 
 
 def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
     """Oracle: the least of runs, cores, and processes that the memory holds."""
-    runs, one = lab.configs(), slots.PROCESS + slots.needed_bytes(lab.configs()[0])
+    runs, one = lab.configs(), pool.PROCESS + pool.needed_bytes(lab.configs()[0])
     for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * one, 2), (8, 0.5 * one, 1)):
         machine(monkeypatch, cores, memory)
         assert len(slots_for(runs, None)) == expected
@@ -114,9 +109,9 @@ def install(monkeypatch, tmp_path):
 
     def put(module: object) -> None:
         (tmp_path / "nvidia0").touch()
-        monkeypatch.setattr(slots, "physical_cores", lambda: [(core,) for core in range(8)])
-        monkeypatch.setattr(slots, "available_bytes", lambda: 1e12)
-        monkeypatch.setattr(slots, "DEVICES", tmp_path)
+        monkeypatch.setattr(pool, "physical_cores", lambda: [(core,) for core in range(8)])
+        monkeypatch.setattr(pool, "available_bytes", lambda: 1e12)
+        monkeypatch.setattr(pool, "DEVICES", tmp_path)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
         monkeypatch.setattr(torch.accelerator, "set_device_index", getattr(module, "choose", None))
@@ -128,14 +123,14 @@ def install(monkeypatch, tmp_path):
 def test_as_many_as_fit_on_devices_of_any_kind(lab: Lab, install, monkeypatch) -> None:
     """Oracle: by hand: the fuller of two devices holds two processes, so four fit, less where cores or main memory are
     fewer; each has half of a device's memory where one has two of them, else all of it."""
-    one = slots.PROCESS + slots.needed_bytes(lab.configs()[0])
+    one = pool.PROCESS + pool.needed_bytes(lab.configs()[0])
     install(Accelerators([3.5 * one, 2.5 * one]))
     runs = 4 * lab.configs()
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 0.5), (1, 0.5), (0, 0.5), (1, 0.5)]
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
-    monkeypatch.setattr(slots, "available_bytes", lambda: 2.5 * slots.PROCESS)
+    monkeypatch.setattr(pool, "available_bytes", lambda: 2.5 * pool.PROCESS)
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0), (1, 1.0)]
-    monkeypatch.setattr(slots, "physical_cores", lambda: [(0,)])
+    monkeypatch.setattr(pool, "physical_cores", lambda: [(0,)])
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0)]
 
 
@@ -147,8 +142,6 @@ def test_devices_that_cannot_be_shared_have_a_run_each(lab: Lab, install) -> Non
         assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, asked)] == [(0, 1.0), (1, 1.0)]
     with pytest.raises(ConfigError, match="--parallel 3: .* memory of xpu devices, and .* has 2: give at most 2"):
         slots_for(runs, 3)
-    with pytest.raises(ConfigError, match="slurm.ntasks_per_node 3: .*: give at most 2"):
-        own_slots(3, False, False)
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -159,12 +152,12 @@ def test_each_process_takes_its_device_and_its_share(count: int, install, monkey
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # a worker replaces it
     monkeypatch.setenv("LOCAL_RANK", "7")
     found = []
-    for slot in slots.equal_slots(count, [(core,) for core in range(8)], 2):
-        share = WorkerShare(dataclasses.replace(slot, cores=()), count, methods.build, Path("runs"))
+    for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
+        share = Share(dataclasses.replace(slot, cores=()), count)
         ours, theirs = multiprocessing.Pipe()
         ours.send(None)  # nothing to train
-        with side_by_side._in(share.slot):
-            side_by_side._serve(theirs, share, None)
+        with pool._inherited(share.slot):
+            pool._serve(theirs, share, None)
         found.append(there.current)
     assert found == [number % 2 for number in range(count)] and os.environ["LOCAL_RANK"] == "7"
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
@@ -176,9 +169,9 @@ def test_the_memory_of_a_run_is_not_underrated(lab: Lab) -> None:
     from benchmark.settings.load import load_suite
 
     run = methods.runs(load_suite("bert_base"), ("naive",), (0,))[0]
-    assert slots.needed_bytes(run) > 4 * 4 * 125e6
+    assert pool.needed_bytes(run) > 4 * 4 * 125e6
     halved = run.model_copy(update={"training": run.training.model_copy(update={"micro_batch_size": 1})})
-    assert slots.needed_bytes(halved) < slots.needed_bytes(run)
+    assert pool.needed_bytes(halved) < pool.needed_bytes(run)
 
 
 def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
@@ -189,18 +182,14 @@ def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
     machine(monkeypatch, cores=2, memory=1e12)
     assert [slot.cores for slot in slots_for(timed, None)] == [(0, 1)]
     assert [slot.cores for slot in slots_for(timed, 2)] == [(0,), (1,)]
-    with pytest.raises(ConfigError, match="this machine has 2 physical cores: give at most 2"):
+    with pytest.raises(ConfigError, match="2 physical cores: give at most 2"):
         slots_for(timed, 3)
-    monkeypatch.delattr(os, "sched_setaffinity")
-    with pytest.raises(ConfigError, match="cannot give a process its own cores"):
-        slots_for(timed, 2)
 
 
-@pytest.mark.parametrize(("parallel", "ranks", "message"), [(0, 1, "give at least 1"), (2, 2, "and torchrun")])
-def test_bad_values(lab: Lab, monkeypatch, parallel: int, ranks: int, message: str) -> None:
-    monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    with pytest.raises(ConfigError, match=f"--parallel {parallel}.*{message}"):
-        slots_for(lab.configs(), parallel)
+def test_torchrun_and_runs_side_by_side_are_one_too_many(lab: Lab, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="--parallel 2 and torchrun"):
+        slots_for(lab.configs(), 2)
 
 
 def test_too_many_are_refused_before_training_is_announced(lab: Lab, monkeypatch, capsys) -> None:
@@ -238,15 +227,15 @@ def hashes(lab: Lab) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def held_until_done(row: str, lab: Lab, stages: list[Path], found: list[str]) -> Iterator[None]:
-    """Hold the locks of stages, as another process does that trains them, until all are found so and a row is done."""
+def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
+    """Hold the locks of stages, as another process does that trains them, until a row is done."""
     for stage in stages:
         stage.mkdir(parents=True)
     locks = [Lease(stage / "lock") for stage in stages]
 
     def let_go() -> None:
         try:
-            wait_until(lambda: lab.count(row, "done") and len(set(found)) == len(stages))
+            wait_until(lambda: lab.count(row, "done"))
         finally:
             for lock in locks:
                 lock.release()
@@ -269,21 +258,12 @@ def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
     alone.file.write_text(lab.file.read_text())
     assert alone.call("run", "--parallel", "1") == 0
     capfd.readouterr()
-    monkeypatch.setattr(side_by_side, "AGAIN", 2.0)
-    found: list[str] = []
-    queue: Any = side_by_side._Queue
-    give_back = queue.give_back
-
-    def note(self, segment, outcome) -> None:
-        found.extend([segment.key] if outcome == "taken" else [])
-        give_back(self, segment, outcome)
-
-    monkeypatch.setattr(queue, "give_back", note)
+    monkeypatch.setattr(pool, "AGAIN", 2.0)
     others = [Store(lab.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]
-    with held_until_done("MAS", lab, others, found):
+    with held_until_done("MAS", lab, others):
         assert lab.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
-    assert said.count("another process trains a stage of it: its turn comes later") == 2
+    assert said.count("another process has it: its turn comes later") == 2
     assert hashes(lab) == hashes(alone) and len(set(hashes(lab).values())) == 3
     assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
     machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
@@ -301,7 +281,7 @@ def test_lines_are_sent_whole() -> None:
     class Recorder:
         send = staticmethod(sent.append)
 
-    stream = side_by_side.Lines(Recorder())  # type: ignore[arg-type]
+    stream = pool.Lines(Recorder())  # type: ignore[arg-type]
     for part in ("a", "b\nc", "", "\n", "d\ne\nf"):
         print(part, end="", file=stream)
     assert sent == [("ab\n", None), ("c\n", None), ("d\ne\n", None)] and not stream.isatty()
@@ -310,16 +290,24 @@ def test_lines_are_sent_whole() -> None:
 # How they end
 
 
-def test_a_process_that_dies_between_two_runs_takes_none_with_it(tmp_path: Path, monkeypatch) -> None:
+@dataclass(frozen=True)
+class Nothing(Unit):
+    """A unit without work."""
+
+    kind = "prepare"
+
+    def __call__(self, worker: Worker) -> None:
+        pass
+
+
+def test_a_process_that_dies_between_two_units_takes_none_with_it(lab: Lab) -> None:
     """Oracle: as if it lived. What it is given next is done, by the process that takes its place."""
-    monkeypatch.setattr(side_by_side, "TrainRun", lambda *_, **__: lambda *_: None)
-    share = WorkerShare(slots.Slot((), 1), 1, methods.build, tmp_path, start="fork")
-    worker = side_by_side.Worker(share)
+    worker = Process(Share(Slot((), 1), 1, start="fork"))
     first = worker.process
     os.kill(first.pid, signal.SIGKILL)
     first.join()
-    worker.train(Segment("key", "name", RunConfig.model_construct()))  # type: ignore[call-arg]
-    assert worker.receive() == ("done", "") and worker.process.pid != first.pid
+    worker.begin(Nothing(lab.runs, lab.configs()[0], (), "key"))
+    assert worker.receive() == "done" and worker.process.pid != first.pid
     worker.close(kill=False)
 
 
@@ -386,7 +374,7 @@ def test_one_failure_stops_no_other(paced: Lab) -> None:
     lab.tell("trips", "trip 0")
     lab.tell("dies", "die")
     code, said = finish(lab)
-    assert code == 1 and "2 runs failed" in said
+    assert code == 1 and "2 failed" in said
     assert "tiny:dies-s0  its process died, exit status -9; `run` goes on" in said
     states = {row: state.state for row, state in lab.states().items()}
     assert states == {"trips": "failed", "dies": "interrupted", "Naive": "done", "ER": "done"}

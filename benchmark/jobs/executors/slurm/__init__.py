@@ -1,0 +1,342 @@
+"""Slurm: each wave is an array of jobs, by submitit, that waits for the one before, however that ends.
+
+What is submitted is noted in the suite's folder, an array a line, under a lock; a call that comes later leaves out what
+is under way. Nothing depends on the process that submitted. Units that a request for resources of its own is for are an
+array of their own; an array has as many tasks as the cluster lets it, and a task as many runs as `runs_per_job`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import io
+import json
+import logging
+import os
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.errors import UserError
+from benchmark.files import whole_folder
+from benchmark.jobs import executors
+from benchmark.jobs.executors import Executor, Job
+from benchmark.jobs.executors.slurm import commands
+from benchmark.jobs.executors.slurm.commands import Queued, SlurmError
+from benchmark.jobs.state import is_timed
+from benchmark.jobs.waves import Plan, Wave, counted, without
+from benchmark.jobs.work import TRAINS, Kind, Unit
+from benchmark.locks import Lease
+from benchmark.settings.base import ConfigError
+from benchmark.settings.slurm import Slurm, asks_for_gpus
+from benchmark.settings.suite import RunConfig, Suite
+from benchmark.store import Store
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+
+ORDER: tuple[str, ...] = ("prepare", "stages", "train", "score", "measure", "report")
+NOTES = "waves.jsonl"
+PARTIAL = 3  # exit status
+LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
+SILENT = "no answer"  # for how a job ended
+FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
+CURES = {"OUT_OF_MEMORY": ": its processes took more memory than it asked for: set a larger mem in [slurm]"}
+CODE = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
+ROOT = Path(__file__).parents[4]
+# A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and submitit sets handlers.
+DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
+
+
+def folder_of(suite: Suite, store: Store) -> Path:
+    """Where jobs of a suite are noted, one line an array, and what they say and are made from lies."""
+    return executors.notes("slurm", suite, store)
+
+
+def asked_by(runs: Iterable[RunConfig], suite: Suite) -> Slurm:
+    """What a job asks for that is for these runs: what all of their rows say, or else what the suite does."""
+    said = {run.slurm or suite.slurm for run in runs}
+    return said.pop() if len(said) == 1 else suite.slurm
+
+
+def gpus(suite: Suite, runs: Sequence[RunConfig]) -> float:
+    return asked_by(runs, suite).of("train").gpus_of_a_run
+
+
+def describe(plan: Plan) -> list[str]:
+    """How many units `execute` would submit in how many jobs, what these ask for, and what they wait for."""
+    check(plan)
+    under_way = _under_way(jobs(plan.suite, plan.survey.store))
+    waves = without(plan.waves, under_way)
+    if not waves:
+        return []
+    lines = [f"  to submit, each wave after the one before: {counted(unit for wave in waves for unit in wave.units)}"]
+    for wave in [*waves, plan.report]:
+        for asked, units in _alike(plan, wave):
+            parameters = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
+            skipped = ("setup", "teardown", "srun_args", "additional_parameters", "wckey")
+            given = {key: value for key, value in parameters.items() if value and key not in skipped}
+            given |= asked.additional_parameters
+            given |= {"runs_per_job": asked.runs_per_job} if wave.kind in TRAINS and asked.runs_per_job > 1 else {}
+            said = ", ".join(f"{key} {value}" for key, value in given.items())
+            lines.append(f"  {wave.kind}: {len(_tasks(wave.kind, asked, units))} jobs, {said}")
+            lines += [f"    {unit.name}" for unit in units]
+    return lines + [f"  {len(under_way)} units are under way already"] * bool(under_way)
+
+
+def check(plan: Plan) -> None:
+    """Raises ConfigError for what cannot be submitted."""
+    if plan.parallel is not None:
+        raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
+    if plan.share_machine:
+        raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
+    for state in plan.wanted:
+        train, rows = asked_by([state.config], plan.suite).of("train"), state.config.training.batch_size
+        if train.runs_per_job > 1:
+            exclusive = train.takes_whole_nodes(state.config.budget.unit)  # "user" leaves others on the node
+            if is_timed(state.config) and train.processes > 1 and exclusive is not True:
+                raise ConfigError(
+                    f"slurm.exclusive = {json.dumps(exclusive)}: under a budget in seconds the {train.processes} runs "
+                    "at a time of a job need cores of their own: leave slurm.exclusive out, or set "
+                    "slurm.ntasks_per_node = 1"
+                )
+        elif rows % train.processes:
+            raise ConfigError(
+                f"training.batch_size {rows} cannot be split over {train.processes} processes ({train.nodes} nodes of "
+                f"{train.processes_per_node}): change one of them"
+            )
+
+
+def execute(plan: Plan) -> int:
+    """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
+    check(plan)
+    folder = folder_of(plan.suite, plan.survey.store)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Lease(folder / "lock"):
+        known = jobs(plan.suite, plan.survey.store, patient=False)
+        waves = without(plan.waves, _under_way(known))
+        if waves:
+            submission = Submission(plan, folder, known)
+            for wave in [*waves, plan.report]:
+                submission.submit(wave)
+    if not waves:
+        print("nothing to submit: all is done or under way")
+    elif submission.refusal and not submission.sent:
+        raise SlurmError(f"Slurm refused the jobs, and none is submitted: {submission.refusal}")
+    else:
+        print(*submission.said, sep="\n")
+        if submission.left:
+            print(
+                f"! Slurm took no more: {submission.left} units are left; `run` again submits them "
+                f"({submission.refusal})"
+            )
+    print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
+    return PARTIAL if waves and submission.left else 0
+
+
+def _under_way(known: Sequence[Job]) -> set[str]:
+    """The ids of units that a job does, or will do."""
+    return {unit for job in known if job.is_under_way for unit in job.units}
+
+
+def _alike(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
+    """The units of a wave by what they ask for."""
+    groups: dict[Slurm, list[Unit]] = defaultdict(list)
+    for unit in wave.units:
+        runs = [plan.configs[run] for run in unit.serves]
+        groups[plan.suite.slurm if wave.kind in ("prepare", "report") else asked_by(runs, plan.suite)].append(unit)
+    return list(groups.items())
+
+
+def _tasks(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+    """What each job does: several units where they train and the suite says so."""
+    size = asked.of("train").runs_per_job if kind in TRAINS else 1
+    return [tuple(units[start : start + size]) for start in range(0, len(units), size)]
+
+
+class Submission:
+    """Submits waves, each after the one before and what is under way of its kind or of earlier ones."""
+
+    def __init__(self, plan: Plan, folder: Path, known: Sequence[Job]) -> None:
+        self.plan, self.folder, self.known = plan, folder, [job for job in known if job.is_under_way]
+        self.sent, self.said, self.left = list[str](), list[str](), 0
+        self.refusal = ""
+        self._before: list[str] = []
+        self._largest = commands.largest_array(commands.configuration())
+        self.logs = folder / getpass.getuser()
+        _make_own(self.logs)
+        self._code = snapshot(plan.runs / "code")
+
+    def submit(self, wave: Wave) -> None:
+        """Submit a wave as arrays, or what the cluster takes of it; what is left is counted."""
+        earlier = [job for job in self.known if ORDER.index(job.kind) < ORDER.index(wave.kind)]
+        after = dict.fromkeys([*(job.id.partition("_")[0] for job in earlier), *self._before])
+        sent = len(self.sent)
+        for asked, units in _alike(self.plan, wave):
+            lanes: list[str] = []
+            tasks = _tasks(wave.kind, asked, units)
+            while tasks and not self.refusal:
+                piece, cap = tasks[: self._largest], self.plan.suite.slurm.array_parallelism
+                lane = max(1, cap // self._largest)  # so many arrays at a time keep together to array_parallelism
+                waits = lanes[-lane : len(lanes) - lane + 1] if len(lanes) >= lane else []
+                if array := self._send(wave.kind, asked, piece, [*after, *waits], max(1, cap // lane)):
+                    lanes.append(array)
+                    tasks = tasks[len(piece) :]
+            self.left += sum(map(len, tasks))
+        self._before = self.sent[sent:] or self._before
+
+    def _send(
+        self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str], cap: int
+    ) -> str | None:
+        """Submit an array, or where it is one task a job. Returns its id; None where Slurm refuses it."""
+        from submitit.core.utils import FailedJobError
+
+        from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
+
+        units = {unit.config.budget.unit for task in tasks for unit in task}
+        parameters = asked.parameters(kind, units)
+        own, exclusive = asked.of(kind), parameters.get("exclusive", False)
+        many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
+        rest = (asks_for_gpus(parameters), exclusive, float(own.signal_delay_s), own.max_num_timeout, many)
+        executor = self._executor(own, parameters, after, cap, f"{self.plan.suite.name}:{kind}")
+        try:
+            with commands.outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
+                sent = executor.map_array(_do, [Task(task, *rest) for task in tasks])
+        except FailedJobError as error:
+            said = str(error).strip()
+            if len(tasks) > 1 and any(limit in said for limit in LIMITS):
+                self._largest = -(-len(tasks) // 2)
+            else:
+                self.refusal = said
+            return None
+        array = str(sent[0].job_id).partition("_")[0]
+        _note(self.folder, array, len(tasks) > 1, kind, [[unit.id for unit in task] for task in tasks])
+        self.sent.append(array)
+        names = ", ".join([unit.name for task in tasks for unit in task][:3])
+        waits = f"  after {', '.join(after[:3])}" if after else ""
+        self.said.append(f"{array}  {len(tasks)} jobs to {kind} ({names}, ...){waits}")
+        return array
+
+    def _executor(
+        self, own: Slurm, parameters: dict[str, Any], after: Sequence[str], cap: int, name: str
+    ) -> SlurmExecutor:
+        import submitit
+
+        python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
+        try:
+            executor = submitit.SlurmExecutor(self.logs, max_num_timeout=own.max_num_timeout, python=python)
+        except RuntimeError:
+            raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
+        code = [
+            f"cd {shlex.quote(str(self._code))}",
+            f"export PYTHONPATH={shlex.quote(str(self._code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        ]
+        changes = {"setup": [*parameters["setup"], *code], "array_parallelism": cap, "stderr_to_stdout": True}
+        changes |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
+        executor.update_parameters(**{**parameters, **changes}, job_name=name)
+        return executor
+
+
+def _do(task: Any) -> None:
+    task()
+
+
+def _note(folder: Path, array: str, is_array: bool, kind: Kind, units: Sequence[Sequence[str]]) -> None:
+    """Write down what was submitted; whoever does so has the lock."""
+    line = {"id": array, "array": is_array, "kind": kind, "user": getpass.getuser(), "time": time.time()}
+    with open(folder / NOTES, "a", encoding="utf-8") as file:
+        file.write(json.dumps({**line, "units": units}) + "\n")
+
+
+def noted(folder: Path) -> list[dict[str, Any]]:
+    """What was submitted, an array a line; without half a line, which a full disk leaves."""
+    lines = (folder / NOTES).read_text(encoding="utf-8").split("\n")[:-1] if (folder / NOTES).exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _make_own(folder: Path) -> None:
+    """Make a folder from which jobs load pickles. Raises UserError where others can put something there."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(
+            f"{folder} may be written by others, and jobs load pickles from there: look what is in it, then "
+            f"`chmod go-w {folder}` if all of it is yours, else give another --runs"
+        )
+
+
+def snapshot(folder: Path) -> Path:
+    """A copy of the code as it is now, for jobs that start later, or start again."""
+    from benchmark.training.processes import COMMIT_FILE, code_version, commit
+
+    copy = folder / code_version().replace("/", "_")
+    if not copy.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), whole_folder(copy) as unfinished:
+            for name in CODE:
+                if (ROOT / name).is_dir():
+                    shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(ROOT / name, unfinished / name)
+            (unfinished / COMMIT_FILE).write_text(commit(), encoding="utf-8")
+    return copy
+
+
+def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
+    """The last job of each unit that has not done it; unknown, where it is `patient`, while Slurm does not answer.
+
+    Raises SlurmError where it is not.
+    """
+    folder = folder_of(suite, store)
+    waves = {wave["id"]: wave for wave in noted(folder)}
+    last: dict[str, tuple[str, int]] = {}  # the array and the task of each unit
+    for wave in waves.values():
+        last.update((unit, (wave["id"], number)) for number, task in enumerate(wave["units"]) for unit in task)
+    units: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for unit, place in last.items():
+        units[place].append(unit)
+    ids = {place: f"{place[0]}_{place[1]}" if waves[place[0]]["array"] else place[0] for place in units}
+    try:
+        queue = commands.queue({wave["user"] for wave in waves.values()}) if ids else {}
+        gone = [id for id in ids.values() if id not in queue]
+        ended = commands.endings(gone) if gone else {}
+    except SlurmError as error:
+        if not patient:
+            raise
+        logging.warning("%s: what follows is from the records alone", error)
+        queue, ended = {}, dict.fromkeys(ids.values(), SILENT)
+    found = []
+    for place, id in ids.items():
+        wave, (state, detail) = waves[place[0]], _state(queue.get(id), ended.get(id, "sacct does not say how"))
+        if state != "done":
+            log, node = str(folder / wave["user"] / f"{id}_0_log.out"), queue[id].node if id in queue else ""
+            found.append(Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], log, node))
+    return found
+
+
+def _state(queued: Queued | None, ending: str) -> tuple[Any, str]:
+    """The state of a job that is in the queue, or else how it ended; and why."""
+    if queued and queued.waits:
+        return "waiting", queued.reason
+    if queued:
+        return "running", queued.state.lower() if queued.state in ("SUSPENDED", "STOPPED") else ""
+    if ending in ("COMPLETED", SILENT):
+        return ("done", "") if ending == "COMPLETED" else ("unknown", "Slurm does not answer")
+    return "failed" if ending in FAILURES else "interrupted", f"its job ended ({ending}){CURES.get(ending, '')}"
+
+
+def cancel(suite: Suite, store: Store) -> list[str]:
+    """End all jobs of the suite that this user has submitted. Raises SlurmError where Slurm is silent."""
+    known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
+    mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
+    commands.cancel(mine)
+    return mine
+
+
+EXECUTOR = Executor(describe, execute, gpus, jobs, cancel)

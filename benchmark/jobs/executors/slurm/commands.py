@@ -1,0 +1,131 @@
+"""Asking Slurm and telling it: thin functions over squeue, sacct, scontrol and scancel. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmark.errors import UserError
+
+PIECE = 500  # ids in one command
+PATIENCE = 120.0  # seconds for an answer
+FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
+# a job's own variables, which sbatch would pass on: what those of Slurm and MPI begin with, and torchrun's
+OUTER = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "TORCHELASTIC_")
+OUTER_NAMES = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+}
+WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
+NO_ACCOUNTS = ("accounting storage is disabled", "no sacct here")  # in what says that a cluster keeps none
+
+
+class SlurmError(UserError):
+    """Slurm is not there, does not answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that Slurm has not ended: what squeue says of it."""
+
+    state: str  # PENDING, RUNNING, COMPLETING, ...
+    reason: str  # why it waits
+    node: str
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+
+def queue(users: Iterable[str]) -> dict[str, Queued]:
+    """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
+    told = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", "--format=%i|%T|%r|%N")
+    rows = [line.split("|", 3) for line in told.splitlines() if line.count("|") >= 3]
+    return {job: Queued(state, reason if reason != "None" else "", node) for job, state, reason, node in rows}
+
+
+def endings(jobs: Sequence[str]) -> dict[str, str]:
+    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; nothing where no accounts are kept.
+
+    Raises SlurmError where accounts are kept and there is no answer.
+    """
+    ended: dict[str, str] = {}
+    for ids in pieces(sorted({job.partition("_")[0] for job in jobs})):
+        words = ("--noheader", "--parsable2", "--allocations", f"--jobs={','.join(ids)}", "--format=JobID,State")
+        try:
+            rows = [line.split("|") for line in ask("sacct", *words).splitlines()]
+        except SlurmError as error:
+            if any(word in str(error) for word in NO_ACCOUNTS):
+                return {}
+            raise
+        ended |= {job: state.split()[0] for job, state in rows}
+    return ended
+
+
+def configuration() -> dict[str, str]:
+    """The controller's settings as text, such as MaxArraySize."""
+    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
+
+
+def requeue(job: str) -> None:
+    """Queue a running job again, which ends it here."""
+    ask("scontrol", "requeue", job)
+
+
+def is_preempted(job: str) -> bool:
+    """Whether Slurm is taking a running job's nodes for another."""
+    return bool(re.search(r"\bPreemptTime=\d", ask("scontrol", "show", "job", job)))
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs, tasks of arrays or whole arrays."""
+    for ids in pieces(jobs):
+        ask("scancel", *ids)
+
+
+def pieces(items: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Ids in bounded numbers: the words of a command are limited, and so is a message to Slurm."""
+    for start in range(0, len(items), PIECE):
+        yield items[start : start + PIECE]
+
+
+def ask(*command: str) -> str:
+    """What a command says. Raises SlurmError where it fails, or says nothing for two minutes."""
+    try:
+        with outside_of_jobs():
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+    except FileNotFoundError:
+        cure = "run this on a machine of the cluster, or use --executor local"
+        raise SlurmError(f"no {command[0]} here: {cure}") from None
+    except OSError as error:
+        raise SlurmError(f"{command[0]} cannot be started ({error.strerror}): mend that, then try again") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise SlurmError(f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again")
+    return done.stdout.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def outside_of_jobs() -> Iterator[None]:
+    """Without what belongs to a job that this process may itself run in, and what changes Slurm's answers."""
+    before = dict(os.environ)
+    own = {key for key in before if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - WHERE
+    own |= {"TMPDIR"} if "SLURM_JOB_ID" in before else set()  # a folder that ends with its job
+    for key in own:
+        del os.environ[key]
+    try:
+        yield
+    finally:
+        os.environ.update({key: before[key] for key in own})
+
+
+def largest_array(settings: Mapping[str, str]) -> int:
+    """How many tasks an array may have by the controller's settings, 1 on a site without arrays."""
+    return max(1, int(settings.get("MaxArraySize", 1001)))

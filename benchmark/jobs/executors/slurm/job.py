@@ -1,0 +1,132 @@
+"""A job of Slurm from the inside: what submitit runs in each of its processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from submitit import JobEnvironment
+from submitit.helpers import TorchDistributedEnvironment
+
+from benchmark.errors import UserError
+from benchmark.jobs.executors.slurm import commands
+from benchmark.jobs.executors.slurm.commands import SlurmError
+from benchmark.jobs.pool import Share, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
+from benchmark.jobs.state import is_timed
+from benchmark.jobs.work import Train, Unit, Worker
+from benchmark.locks import JOB
+from benchmark.settings.base import ConfigError
+from benchmark.training.processes import Stopped, join, node
+
+TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
+PAUSE = 5.0  # seconds between two questions to a controller that is silent
+REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One job, or one task of an array: units that its processes do together, or `side_by_side` of them at a time.
+
+    When its time is over, or another job takes its node, it saves and queues itself again.
+    """
+
+    units: tuple[Unit, ...]
+    gpus: bool  # whether it asked for some
+    exclusive: bool | str
+    grace: float  # seconds from the signal that its time is over to its end
+    restarts: int  # it is queued again at most so often
+    side_by_side: int = 0
+
+    def __call__(self) -> None:
+        os.environ[JOB] = JobEnvironment().job_id  # who has a lease names it
+        place = TorchDistributedEnvironment()
+        # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
+        place.export(set_cuda_visible_devices=False, overwrite=True)
+        if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
+        signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
+        try:
+            with signals:
+                self._check(place.rank)
+                with join() as world:
+                    worker = Worker(dataclasses.replace(world, exclusive=self.exclusive), signals)
+                    if self.side_by_side:
+                        work_through(self.units, self._shares(), signals)
+                    else:
+                        [unit] = self.units
+                        unit(worker)
+        except Stopped:
+            self._leave(signals, place.rank)
+
+    def _check(self, rank: int) -> None:
+        """Raises UserError, and says so in the records of its runs, where there is no GPU that it asked for."""
+        if self.gpus and not accelerators()[1]:
+            error = UserError(
+                f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
+            )
+            for unit in self.units if rank == 0 else ():
+                if isinstance(unit, Train):
+                    unit.record_failure(error)
+            raise error
+
+    def _shares(self) -> list[Share]:
+        """Equal shares of the cores and GPUs that Slurm gave this job.
+
+        They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
+        Under a budget of wall time each needs its own, which a whole node has. Raises ConfigError where that cannot be.
+        """
+        count, cores, (kind, gpus) = self.side_by_side, physical_cores(), accelerators()
+        timed, asked = any(is_timed(unit.config) for unit in self.units), f"slurm.ntasks_per_node {count}"
+        check_slots(count, timed, cores, kind, gpus, asked)
+        slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
+        if given and sum(map(len, cores)) > given and not (timed and self.exclusive is True):
+            if timed and count > 1:
+                raise ConfigError(
+                    f"{asked}: under a budget in seconds each run needs its own cores, and this job has {given} of "
+                    f"{sum(map(len, cores))} that it may run on: leave slurm.exclusive out, or set it to 1"
+                )
+            slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
+        start: Literal["spawn", "fork"] = "fork" if slots[0].gpu is None else "spawn"
+        return [Share(slot, count, self.exclusive, start) for slot in slots]
+
+    def _leave(self, signals: StopSignals, rank: int) -> None:
+        """Queue the job again where its time is over or another takes its node; where it was cancelled it ends."""
+        job = JobEnvironment().job_id
+        if rank == 0 and (signals.came[:1] == [TIME_OVER] or self._is_preempted(job, signals)):
+            if int(os.environ.get("SLURM_RESTART_COUNT", 0)) >= self.restarts:
+                raise UserError(f"queued again {self.restarts} times: raise slurm.max_num_timeout, or give more time")
+            self._patiently(commands.requeue, job, signals)
+            print("saved, and queued again", file=sys.stderr, flush=True)
+        elif rank == 0:
+            print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
+            sys.exit(128 + signal.SIGTERM)
+        sys.exit(0)
+
+    def _is_preempted(self, job: str, signals: StopSignals) -> bool:
+        """Whether Slurm ends this job for another one; not where it cannot be asked."""
+        try:
+            return self._patiently(commands.is_preempted, job, signals)
+        except SlurmError:
+            return False
+
+    def _patiently(self, ask: Callable[[str], T], job: str, signals: StopSignals) -> T:
+        """What Slurm answers, asked again and again while it is silent, until the time limit that the signal announced.
+
+        Preemption may leave less: then Slurm's SIGKILL ends it. Raises SlurmError without an answer, or at a refusal.
+        """
+        while True:
+            try:
+                return ask(job)
+            except SlurmError as error:
+                if any(word in str(error) for word in REFUSALS) or signals.seconds() + PAUSE >= self.grace:
+                    raise
+                print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
+            time.sleep(PAUSE)

@@ -1,0 +1,410 @@
+"""Workers side by side on one machine: a process each, on cores or a GPU of its own, that takes the next unit of work.
+
+What runs here are the waves of a local sweep, and what a cluster has put into one job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from benchmark.jobs.state import is_timed
+from benchmark.jobs.work import Train, Unit, Worker
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
+
+Outcome = Literal["done", "failed", "stopped", "taken"]
+HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # from workers: the parent is asked to stop
+PATIENCE = 0.5  # seconds until a signal is noticed
+AGAIN = 10.0  # seconds after which a unit is tried again that another process had
+PROCESS = 1.0e9  # bytes that a process takes before it has a model
+TOPOLOGY = Path("/sys/devices/system/cpu")
+MEMORY = Path("/proc/meminfo")
+DEVICES = Path("/dev")
+GPUS = ("nvidia*", "nvhost*", "kfd", "dxg", "dri/render*")  # NVIDIA, its small boards, AMD, below Windows, all others
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one process has to itself. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
+
+    cores: tuple[int, ...]  # none where the system cannot pin a process
+    threads: int
+    gpu: int | None = None  # its number among those that this process may use
+    gpu_share: float = 1.0
+
+
+def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
+    """Divide the machine into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
+
+    Under a budget of wall time one, unless `parallel` says more. Raises ConfigError where that cannot be.
+    """
+    timed = any(map(is_timed, runs))
+    cores, (kind, gpus) = physical_cores(), accelerators()
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        if parallel not in (None, 1):
+            raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
+        parallel = 1
+    if parallel is None:
+        parallel = 1 if timed else _fitting(runs, len(cores), kind, gpus)
+    check_slots(parallel, timed, cores, kind, gpus, f"--parallel {parallel}")
+    return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
+
+
+def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
+    """Equal slots: what does not divide is left idle."""
+    each, pinned = len(cores) // count, hasattr(os, "sched_setaffinity")
+    share = 1 / -(-count // gpus) if gpus else 1.0
+    slots = []
+    for number in range(count):
+        if each:
+            own = tuple(sorted(core for group in cores[number * each : (number + 1) * each] for core in group))
+        else:  # more runs than cores: they take turns
+            own = cores[number % len(cores)]
+        slots.append(Slot(own if pinned else (), max(1, each), number % gpus if gpus else None, share))
+    return slots
+
+
+def check_slots(count: int, timed: bool, cores: Sequence[object], kind: str, gpus: int, asked: str) -> None:
+    """Raises ConfigError where so many runs would share devices of a kind that cannot be shared.
+
+    Under a budget of wall time each needs a physical core of its own, and where there are GPUs a whole one. `asked` is
+    the option or the key that wants so many.
+    """
+    if count > 1 and timed:
+        for what, there in (("physical cores", len(cores)), ("GPUs", gpus or count)):
+            if count > there or not hasattr(os, "sched_setaffinity"):
+                raise ConfigError(
+                    f"{asked}: under a budget in seconds each run needs its own, and this machine can give "
+                    f"{there} {what}: give at most {there}, or use another budget.unit"
+                )
+    if gpus and count > gpus:
+        from benchmark.models.devices import can_be_shared
+
+        if not can_be_shared(kind):
+            raise ConfigError(
+                f"{asked}: torch gives no process a part of the memory of {kind} devices, and this machine has {gpus}"
+                f": give at most {gpus}"
+            )
+
+
+def physical_cores() -> list[tuple[int, ...]]:
+    """The cores that this process may use; logical ones that share a physical one are together."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [(core,) for core in range(os.cpu_count() or 1)]
+    groups: dict[str, list[int]] = {}
+    for core in sorted(os.sched_getaffinity(0)):
+        siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
+        groups.setdefault(siblings.read_text() if siblings.exists() else str(core), []).append(core)
+    return [tuple(group) for group in groups.values()]
+
+
+def accelerators() -> tuple[str, int]:
+    """What `devices.accelerators` says, without torch where no device file is: torch takes seconds to start."""
+    if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
+        return "cpu", 0
+    from benchmark.models import devices
+
+    return devices.accelerators()
+
+
+def _fitting(runs: Sequence[RunConfig], cores: int, kind: str, gpus: int) -> int:
+    """How many runs fit: one a core at most, and as many as the memory of the machine and of its GPUs holds.
+
+    They take the GPUs in turns, so the fullest one decides; one run each where torch cannot tell or divide its memory.
+    """
+    need = max(map(needed_bytes, runs), default=PROCESS)
+    fitting = min(cores, int(available_bytes() / (PROCESS + (0 if gpus else need))))
+    if gpus:
+        import torch
+
+        from benchmark.models.devices import can_be_shared, free_bytes
+
+        free = [free_bytes(torch.device(kind, number)) for number in range(gpus)] if can_be_shared(kind) else [None]
+        fitting = min(fitting, gpus * min(1 if one is None else int(one / (PROCESS + need)) for one in free))
+    return max(1, fitting)
+
+
+def needed_bytes(run: RunConfig) -> float:
+    """The memory that training the largest model of a run takes, roughly and rather too much.
+
+    Weights, gradients, two moments of Adam, a teacher and what it computes; and the activations of one forward pass in
+    fp32, twice the 34 s b h + 5 a s^2 b bytes a layer of Korthikanti et al. (2022, arXiv 2205.05198), with logits.
+    """
+    rows = min(run.training.micro_batch_size or run.training.batch_size, run.training.batch_size)
+    length, vocabulary = run.data.sequence_length, run.tokenizer.vocabulary
+    most = 0.0
+    for size in run.model.ladder:
+        width, heads = size.hidden_size, size.hidden_size // run.model.head_size
+        parameters = 12 * size.layers * width**2 + (vocabulary + length) * width
+        layers = 2 * size.layers * rows * length * (34 * width + 5 * heads * length)
+        most = max(most, 4 * 6 * parameters + layers + 3 * 4 * rows * length * vocabulary)
+    return most
+
+
+def available_bytes() -> float:
+    """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
+    if MEMORY.exists():
+        for line in MEMORY.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+
+
+class StopSignals:
+    """Notes signals that ask to stop, for work that asks between two steps; a second Ctrl-C insists.
+
+    `at_once` raises Stopped instead, for work that never asks.
+    """
+
+    def __init__(self, *numbers: int, at_once: bool = False) -> None:
+        self.came: list[int] = []
+        self._numbers, self._at_once, self._first = numbers, at_once, math.inf
+
+    def __call__(self) -> bool:
+        return bool(self.came)
+
+    def seconds(self) -> float:
+        """How long ago the first one came; less than 0 before that."""
+        return time.monotonic() - self._first
+
+    def __enter__(self) -> StopSignals:
+        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in self._numbers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        from benchmark.training.processes import Stopped
+
+        if number == signal.SIGINT and number in self.came:
+            raise KeyboardInterrupt
+        self._first = min(self._first, time.monotonic())
+        self.came.append(number)
+        if self._at_once:
+            raise Stopped
+
+
+@dataclass(frozen=True)
+class Share:
+    """All that a worker is told once: what it has of the machine, beside how many others."""
+
+    slot: Slot
+    slots: int
+    exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
+    # a fork need not import torch again, but threads and devices do not survive it
+    start: Literal["spawn", "fork"] = "spawn"
+
+
+def work_through(units: Sequence[Unit], shares: Sequence[Share], asked_to_stop: Callable[[], bool]) -> list[Unit]:
+    """Do units, in this order, one after the other on each share; where one fails the others go on.
+
+    What another process has is left until nothing else is to do, and then tried every ten seconds. Returns what failed.
+    Raises Stopped, after checkpoints, when asked to stop, or where one was told so by a signal of its own.
+    """
+    from benchmark.training.processes import Stopped
+
+    left, not_before, failed, stopping = list(units), dict[str, float](), list[Unit](), False
+    with _workers(shares[: len(units)]) as workers:
+        while True:
+            stopping |= asked_to_stop()
+            for worker in workers:
+                now = time.monotonic()
+                unit = next((unit for unit in left if not_before.get(unit.id, 0.0) <= now), None)
+                if stopping:
+                    worker.ask_to_stop()
+                elif unit and not worker.unit:
+                    left.remove(unit)
+                    worker.begin(unit)
+            busy = {worker.connection: worker for worker in workers if worker.unit}
+            if not busy and (stopping or not left):
+                break
+            sys.stderr.flush()  # a board draws then
+            for connection in wait(list(busy), PATIENCE):
+                worker = busy[connection]  # type: ignore[index]
+                unit, outcome = worker.unit, worker.receive()
+                assert unit
+                stopping |= outcome == "stopped"
+                failed += [unit] * (outcome == "failed")
+                if outcome == "taken":
+                    if unit.id not in not_before:
+                        print(f"{unit.name}  another process has it: its turn comes later", file=sys.stderr)
+                    not_before[unit.id] = time.monotonic() + AGAIN
+                    left.append(unit)
+    if stopping:
+        raise Stopped
+    return failed
+
+
+class Process:
+    """A process with a share of the machine, as its parent sees it; a new one takes the place of one that dies."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.unit: Unit | None = None  # that it does now
+        self._asked = False
+        self._start()
+
+    def begin(self, unit: Unit) -> None:
+        self.unit = unit
+        try:
+            self.connection.send(unit)
+        except OSError:  # it has died since its last one, when it had nothing in hand
+            self.process.join()
+            self._start()
+            with contextlib.suppress(OSError):  # this one, too: `receive` says so
+                self.connection.send(unit)
+
+    def ask_to_stop(self) -> None:
+        if not self._asked:
+            self._asked = True
+            with contextlib.suppress(OSError):  # it has died
+                self.connection.send(None)
+
+    def receive(self) -> Outcome | None:
+        """Print the line that it said; or return how its unit has ended, if it has."""
+        assert self.unit
+        try:
+            said, outcome = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            said, outcome = f"its process died, exit status {self.process.exitcode}; `run` goes on", "failed"
+            if self.process.exitcode == -signal.SIGKILL:
+                said += "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
+            said = f"{self.unit.name}  {said}\n"
+            if not self._asked:
+                self._start()
+        if said:
+            print(said, end="", file=sys.stderr, flush=True)
+        if outcome:
+            self.unit = None
+        return outcome  # type: ignore[no-any-return]
+
+    def close(self, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        self.ask_to_stop()  # forks after it have this end of the connection too: that it is closed here ends nothing
+        self.connection.close()
+        self.process.join()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context(self.share.start)
+        self.connection, theirs = context.Pipe()
+        # a fork has the parent's end, too, and would never see it close
+        ours = self.connection if self.share.start == "fork" else None
+        self.process = context.Process(target=_serve, args=(theirs, self.share, ours), daemon=True)  # type: ignore[attr-defined]
+        with _inherited(self.share.slot):
+            self.process.start()
+        theirs.close()
+
+
+@contextlib.contextmanager
+def _workers(shares: Sequence[Share]) -> Iterator[list[Process]]:
+    workers: list[Process] = []
+    kill = True
+    try:
+        for share in shares:
+            workers.append(Process(share))
+        yield workers
+        kill = False
+    finally:
+        for worker in workers:
+            worker.close(kill)
+
+
+@contextlib.contextmanager
+def _inherited(slot: Slot) -> Iterator[None]:
+    """What a process inherits that starts now: the slot's cores and GPU, and signals held back until it is ready."""
+    cores = os.sched_getaffinity(0) if slot.cores else None
+    gpu = os.environ.get("LOCAL_RANK")  # which device `join` takes
+    resource_tracker.ensure_running()  # else it starts with the first process, and lets the signals through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    if slot.cores:
+        os.sched_setaffinity(0, slot.cores)
+    if slot.gpu is not None:
+        os.environ["LOCAL_RANK"] = str(slot.gpu)
+    try:
+        yield
+    finally:
+        if gpu is not None:
+            os.environ["LOCAL_RANK"] = gpu
+        else:
+            os.environ.pop("LOCAL_RANK", None)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _serve(connection: Connection, share: Share, ours: Connection | None) -> None:
+    """A worker's life: units come, lines and outcomes go. Ctrl-C is the parent's business, and stays held back.
+
+    Anything that comes while it works asks it to stop, and so does the end of the connection, if the parent died.
+    """
+    import torch
+
+    from benchmark.models.devices import take_share
+    from benchmark.training.processes import join
+
+    if ours:
+        ours.close()
+    sys.stderr = Lines(connection)
+    torch.set_num_threads(min(torch.get_num_threads(), share.slot.threads))
+    with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(EOFError, OSError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        if share.slot.gpu_share < 1:
+            take_share(world.device, share.slot.gpu_share)
+        world = dataclasses.replace(world, side_by_side=share.slots, exclusive=share.exclusive)
+        worker = Worker(world, lambda: signals() or connection.poll(), waits=False)
+        while unit := connection.recv():
+            connection.send(("", outcome_of(unit, worker)))
+
+
+def outcome_of(unit: Unit, worker: Worker) -> Outcome:
+    """Do a unit, and return how that ended; what fails has said so in its line."""
+    from benchmark.training.processes import Stopped, Taken
+
+    try:
+        unit(worker)
+    except Taken:
+        return "taken"
+    except Stopped:
+        return "stopped"
+    except Exception as error:
+        if not isinstance(unit, Train):
+            print(f"{unit.name}  failed: {error}", file=sys.stderr)
+        logging.debug(traceback.format_exc())
+        return "failed"
+    return "done"
+
+
+class Lines(io.TextIOBase):
+    """A standard error that sends whole lines to the parent, so that those of several runs do not tear each other."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._unfinished = ""
+
+    def write(self, text: str) -> int:
+        whole, newline, self._unfinished = (self._unfinished + text).rpartition("\n")
+        if newline:
+            with contextlib.suppress(OSError):  # nobody is left to read it
+                self._connection.send((whole + newline, None))
+        return len(text)

@@ -1,0 +1,312 @@
+"""Where a suite's runs stand, by the store, and by what executors say of jobs under way. It trains nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+import msgspec
+
+from benchmark.data.tokens import Corpus, corpus_if_prepared
+from benchmark.downstream.tasks import scored_stages
+from benchmark.jobs import executors
+from benchmark.jobs.executors import Job
+from benchmark.locks import Lease
+from benchmark.records import (
+    DoneLine,
+    EndedLine,
+    EvaluationLine,
+    FailedLine,
+    Hardware,
+    LineOfRun,
+    RecordsError,
+    ResumedLine,
+    RunLine,
+    ScoreLine,
+    StageLine,
+    last,
+    of_kind,
+)
+from benchmark.settings.base import digest, of_a_row
+from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
+from benchmark.settings.units import UNITS
+from benchmark.store import Heartbeat, Store, crowded, read_heartbeat
+from benchmark.training.keys import check_memory_shares, stage_keys
+from benchmark.training.method import Build, once
+
+FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
+PAUSE = 30.0  # seconds between two questions to executors
+
+
+@dataclass(frozen=True)
+class StageState:
+    """What the records of a stage say; without any it has not begun."""
+
+    done: bool = False
+    evaluated: bool = False
+    seconds: float = 0.0  # of train time so far
+    ap: float | None = None  # over the domains so far, of one that is done and evaluated something
+    beyond: float = 0.0  # seconds that it took besides its train time, since it was last started
+    share: float = 1.0  # of its budget, that its phases were given
+    domain: str = ""
+    machine: str = ""  # that it had to itself, in words
+    crowded: str = ""  # the share of its cores that other programs left it, where it lacked some
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How far a model's fine-tuning on the suite's tasks is."""
+
+    model: str  # the key of its stage, or a name as long as that is not known
+    stage: int
+    missing: int  # scores that are still to come
+    there: int = 0
+    seconds: float = 0.0  # that those there took
+    failed: str = ""  # why the last of those that failed, and are still to come, did
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands. A run in state `todo` was never started; `interrupted` ones go on with the next `run`."""
+
+    config: RunConfig
+    state: Literal["todo", "waiting", "running", "unknown", "done", "failed", "interrupted"]
+    detail: str = ""
+    keys: tuple[str, ...] = ()  # of its stages, as far as they are known
+    stages: tuple[StageState, ...] = ()
+    prepared: bool = False  # whether its text is tokenised
+    fraction: float = 0.0  # of the budget of the stage in progress
+    scored: tuple[Scored, ...] = ()  # of a suite with tasks: each model that they are for
+    job: Job | None = None  # the last one
+
+    @property
+    def finished(self) -> tuple[StageState, ...]:
+        """The stages that are done."""
+        return tuple(takewhile(lambda stage: stage.done, self.stages))
+
+
+class Survey:
+    """The states of a suite's runs.
+
+    Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
+    """
+
+    def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
+        self.suite, self.configs, self.build, self.store = suite, configs, build, store
+        self.jobs: list[Job] = []
+        self._asked_at = -math.inf
+        self._method = once(build)
+        for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
+            check_memory_shares(config, self._method(config.method, config.options))
+        self._made_from = [data_key(config) for config in configs]
+        self._of_data = dict(zip(self._made_from, configs, strict=True))
+        self._prepared: dict[str, Corpus] = {}
+
+    def states(self, lately: bool = False) -> list[RunState]:
+        """The state of each run now; of jobs, what executors said `lately` will do for who looks at it often."""
+        self._stages: dict[tuple[str, tuple[str, ...]], StageState] = {}
+        self._scores: dict[tuple[str, Wanted], Scored] = {}
+        self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
+        if not lately or time.monotonic() - self._asked_at > PAUSE:
+            self.jobs, self._asked_at = executors.jobs(self.suite, self.store), time.monotonic()
+        self._job_of = {unit: job for job in self.jobs for unit in job.units}
+        for data, config in self._of_data.items():  # what is prepared stays so
+            if data not in self._prepared and (corpus := corpus_if_prepared(config, self.store)):
+                self._prepared[data] = corpus
+        return [self._state(config, data) for config, data in zip(self.configs, self._made_from, strict=True)]
+
+    def keys(self, config: RunConfig) -> list[str]:
+        """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
+        texts = _planned_texts(config.domains, config.tokenizer, config.data)
+        return stage_keys(config, self._method(config.method, config.options), texts)
+
+    def _state(self, config: RunConfig, data: str) -> RunState:
+        corpus = self._prepared.get(data)
+        lines = self.store.run_lines(config) if self.store.run_file(config).name in self._begun else []
+        told = last(lines, RunLine)
+        recorded = told.stages if told else []
+        keys = recorded  # without its text, those that its records name
+        if corpus is not None:
+            method = self._method(config.method, config.options)
+            keys = stage_keys(config, method, corpus.texts)
+        names = tuple(domain.name for domain in config.domains)
+        stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(keys))
+        run = RunState(config, "todo", "", tuple(keys), stages, corpus is not None, job=self._job_of.get(config.id))
+        # a kill may come between the last stage's end and the run's
+        is_done = len(run.finished) == len(config.domains) and recorded == keys and of_kind(lines, EndedLine)
+        run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, lines)
+        return dataclasses.replace(run, scored=self._scored(run)) if self.suite.tasks else run
+
+    def _unfinished(self, run: RunState, lines: Sequence[LineOfRun]) -> RunState:
+        job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], FailedLine) else None
+        so_far = f"{len(run.finished)} of {len(run.config.domains)} stages done"
+        if failed and not (job and job.submitted > failed.time):
+            return dataclasses.replace(run, state="failed", detail=failed.error.strip().rpartition("\n")[2])
+        stage = run.keys[len(run.finished) : len(run.finished) + 1]
+        is_taken = any(Lease(self.store.stage(key) / "lock").is_taken() for key in stage)
+        beat = read_heartbeat(self.store.heartbeat(run.config)) if lines else None
+        # what another clock says is to come was not said by a run in progress
+        is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
+        fraction, said = (beat.fraction, _progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
+        if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
+            return dataclasses.replace(run, state="waiting", detail=_join("its job trains others first", so_far))
+        if lines and is_taken and not (job and job.is_under_way):
+            return dataclasses.replace(run, state="running", detail=said, fraction=fraction)
+        if job:
+            shown = said if job.state == "running" else so_far
+            return dataclasses.replace(run, state=job.state, detail=_join(job.detail, shown), fraction=fraction)
+        return dataclasses.replace(run, state="interrupted", detail=so_far) if lines else run
+
+    def _stage(self, key: str, learned: tuple[str, ...]) -> StageState:
+        """What is known of a stage after which the domains `learned` were met; runs that share it ask once."""
+        if (key, learned) not in self._stages:
+            is_there = key in self._begun_stages
+            self._stages[key, learned] = read_stage(self.store, key, learned) if is_there else StageState()
+        return self._stages[key, learned]
+
+    def _scored(self, run: RunState) -> tuple[Scored, ...]:
+        """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
+
+        Until its first stage is trained a run is taken for one without prompts, which is scored in one way only.
+        """
+        trained = len(run.finished)
+        stages = [stage for stage in scored_stages(self.suite, run.config) if stage < trained or run.state != "failed"]
+        prompts = bool(stages and trained) and _has_prompts(self.store, run.keys[trained - 1])
+        models = []
+        for stage in stages:
+            wanted = _wanted(self.suite, prompts, stage == len(run.config.domains) - 1)
+            if stage >= trained:
+                name = run.keys[stage] if stage < len(run.keys) else f"{run.config.label}-{stage}"
+                models.append(Scored(name, stage, len(wanted)))
+                continue
+            key = run.keys[stage]
+            if (key, wanted) not in self._scores:
+                self._scores[key, wanted] = read_scores(self.store, key, stage, wanted, run.stages[stage].evaluated)
+            models.append(self._scores[key, wanted])
+        return tuple(models)
+
+
+def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
+    """The stage with this key, after which the domains `learned` were met.
+
+    Raises RecordsError for lines that are damaged, of another stage, or without a number that `learned` asks for.
+    """
+    lines = store.stage_lines(key, learned)
+    first, evaluation, done = last(lines, StageLine), last(lines, EvaluationLine), last(lines, DoneLine)
+    if not first:
+        return StageState()
+    spent = done or evaluation
+    stage = StageState(
+        done=done is not None,
+        evaluated=evaluation is not None,
+        seconds=spent.charged["seconds"] if spent else 0.0,
+        share=sum(phase["share"] for phase in first.phases),
+        domain=first.domain,
+        machine=_machine(first.provenance.hardware),
+        crowded=crowded([done]) if done else "",
+    )
+    if not (done and evaluation):
+        return stage
+    ap = statistics.geometric_mean([math.inf if (v := evaluation.perplexity[name]) is None else v for name in learned])
+    resumed = last(lines, ResumedLine)
+    charged = stage.seconds - (resumed.charged["seconds"] if resumed else 0.0)  # a stage that begins has spent none
+    since = resumed.time if resumed else first.time
+    return dataclasses.replace(stage, ap=ap, beyond=max(0.0, done.time - since - charged))
+
+
+def _machine(hardware: Hardware) -> str:
+    machine = f"{hardware.count} x {hardware.device}"
+    # "user" and the like leave others of a kind on the node
+    machine += " beside others" if hardware.exclusive not in (True, None) else ""
+    if hardware.side_by_side > 1:
+        machine += f", {len(hardware.own_cores)} of its cores for each of {hardware.side_by_side} runs"
+    return machine
+
+
+Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
+
+
+def read_scores(store: Store, key: str, stage: int, wanted: Wanted, evaluated: bool) -> Scored:
+    """The scores of one model that are wanted; none are to come where its method left the stage out.
+
+    Raises RecordsError for a file that is damaged, or with the scores of another model.
+    """
+    there: dict[tuple[str, str, int], float] = {}
+    errors: dict[tuple[str, str, int], str] = {}
+    for line in store.score_lines(key):
+        score = line.task, line.prompt, line.seed
+        if score in wanted and isinstance(line, ScoreLine):
+            there[score] = line.seconds
+        elif score in wanted:
+            errors[score] = line.error  # type: ignore[union-attr]
+    missing = len(wanted) - len(there) if evaluated else 0
+    failed = [error for score, error in errors.items() if score not in there] if missing else []
+    return Scored(key, stage, missing, len(there), sum(there.values()), failed[-1] if failed else "")
+
+
+@of_a_row
+def _wanted(suite: Suite, prompts: bool, final: bool) -> Wanted:
+    """The scores of a run's final model or of another, by whether it has prompts."""
+    ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
+    seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
+    return frozenset((task, way, seed) for task, of in seeds.items() for seed in of for way in ways)
+
+
+class _ModelConfig(msgspec.Struct):
+    prompts: bool = False
+
+
+_MODEL = msgspec.json.Decoder(_ModelConfig)
+
+
+def _has_prompts(store: Store, key: str) -> bool:
+    """Whether a stage ended with a model that has domain prompts."""
+    path = store.stage(key) / "model" / "config.json"
+    try:
+        return _MODEL.decode(path.read_bytes()).prompts if path.exists() else False
+    except msgspec.MsgspecError as error:
+        cure = f"restore it from a copy, or delete {store.stage(key)} to train that stage again"
+        raise RecordsError(f"{path} is damaged ({error}): {cure}") from None
+
+
+def _progress(beat: Heartbeat, config: RunConfig) -> str:
+    return (
+        f"stage {beat.stage + 1} of {len(config.domains)}: {beat.domain}, {beat.phase}, {beat.fraction:.0%}, "
+        f"{beat.tokens_per_second:,.0f} tokens/s"
+    )
+
+
+def is_timed(config: RunConfig) -> bool:
+    """Whether a run's budget is a wall time, which something beside it would shorten."""
+    return UNITS[config.budget.unit].is_wall_time
+
+
+MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
+
+
+@of_a_row
+def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
+    made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
+    return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
+
+
+def data_key(config: RunConfig) -> str:
+    """A hash of what a corpus is made from."""
+    key: str = _data_key(config.domains, config.tokenizer, config.data, config.probes)
+    return key
+
+
+@of_a_row
+def _data_key(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data, probes: Sequence[Domain]) -> str:
+    texts = [[text.model_dump(mode="json") for text in each] for each in (domains, probes)]
+    return digest([texts, tokenizer.model_dump(mode="json"), data.model_dump(mode="json")])
+
+
+def _join(*parts: str) -> str:
+    return "; ".join(filter(None, parts))

@@ -1,0 +1,258 @@
+"""The plan of a suite: the units of work that its tables still need, as a list of waves. No torch here.
+
+prepare -> stages that runs share -> runs -> scores -> measures -> report. A wave begins when the one before has ended,
+however that ended: what is missing then is made by who needs it. There is no other order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchmark.downstream.tasks import scored_stages
+from benchmark.jobs import executors
+from benchmark.jobs.executors import Executor
+from benchmark.jobs.state import RunState, Survey, data_key, is_timed
+from benchmark.jobs.status import seconds_left, sweep_line, watch
+from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderReport, Report, Score, Train, Unit
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig, Suite, per_stage
+from benchmark.settings.units import UNITS, duration
+
+LOADED = 2**32  # bytes of weights, which a dry run reads in seconds
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a suite's tables want besides training; handed in, because jobs must not import the rooms of tables."""
+
+    measures: tuple[Measure, ...]
+    render: RenderReport
+    out: Path
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Units that wait for none of each other."""
+
+    kind: Kind
+    units: Sequence[Unit]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an executor is given. `states` are those of all runs that the tables show."""
+
+    survey: Survey
+    states: Sequence[RunState]
+    tables: Tables
+    retry_failed: bool = False
+    parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
+    share_machine: bool = False  # do not wait for other runs under a budget of wall time here
+
+    @property
+    def suite(self) -> Suite:
+        return self.survey.suite
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the store."""
+        return self.survey.store.root.absolute()
+
+    @cached_property
+    def configs(self) -> dict[str, RunConfig]:
+        """All runs by their ids."""
+        return {state.config.id: state.config for state in self.states}
+
+    @cached_property
+    def wanted(self) -> list[RunState]:
+        """The runs to train: not those that are done or under way, and failed ones only when asked."""
+        states = ("todo", "interrupted", *["failed"] * self.retry_failed)
+        return [state for state in self.states if state.state in states]
+
+    @property
+    def left_out(self) -> list[RunState]:
+        """The failed runs that are left as they are."""
+        return [] if self.retry_failed else [state for state in self.states if state.state == "failed"]
+
+    @cached_property
+    def _keys(self) -> dict[str, list[str]]:
+        """A key of each stage of each run by the run's id; they agree where stages are shared."""
+        return {config.id: self.survey.keys(config) for config in self.configs.values()}
+
+    @property
+    def waves(self) -> list[Wave]:
+        """All that is missing but the report, in waves; none of them is empty."""
+        score: Sequence[Unit] = self._score()
+        both: list[tuple[Kind, Sequence[Unit]]] = [("prepare", self._prepare()), *self._train()]
+        return [Wave(kind, units) for kind, units in (*both, ("score", score), ("measure", self._measure())) if units]
+
+    @property
+    def report(self) -> Wave:
+        """The last one."""
+        configs = tuple(self.configs.values())
+        own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
+        return Wave("report", [Report(self.runs, configs[0], tuple(self.configs), "all", *own)])
+
+    def _prepare(self) -> list[Unit]:
+        """One for each text that is not tokenised."""
+        of_data: dict[str, list[RunConfig]] = {}
+        for state in self.wanted:
+            if not state.prepared:
+                of_data.setdefault(data_key(state.config), []).append(state.config)
+        return [
+            Prepare(self.runs, configs[0], tuple(config.id for config in configs), key, self.suite)
+            for key, configs in of_data.items()
+        ]
+
+    def _train(self) -> Iterable[tuple[Kind, list[Unit]]]:
+        """Waves of stages that several runs share, what others go on from first, and then all runs."""
+        users: dict[str, list[RunConfig]] = {}
+        for state in self.wanted:
+            for key in self._keys[state.config.id]:
+                users.setdefault(key, []).append(state.config)
+        waves: list[dict[str, Unit]] = []
+        for state in self.wanted:
+            keys, depth = self._keys[state.config.id], 0
+            counts = [len(users[key]) for key in keys] + [1]
+            for stage, key in enumerate(keys):
+                if stage < len(state.finished) or counts[stage] == 1 or counts[stage] == counts[stage + 1]:
+                    continue  # done, one run's own, or followed by another that the same runs share
+                waves += [{}] * (depth == len(waves))
+                waves[depth].setdefault(key, self._trains(users[key], key, stage))
+                depth += 1
+        runs = [self._trains([state.config], state.config.id) for state in self.wanted]
+        return [*(("stages", list(wave.values())) for wave in waves), ("train", runs)]
+
+    def _trains(self, configs: Sequence[RunConfig], key: str, last_stage: int | None = None) -> Unit:
+        serves = tuple(config.id for config in configs)
+        return Train(self.runs, configs[0], serves, key, self.survey.build, last_stage, self.suite.slurm.scratch)
+
+    def _score(self) -> list[Unit]:
+        """One for each model that is to be scored and has been or will be trained, shared ones once."""
+        units: dict[str, Unit] = {}
+        for state in self.states:
+            models = {model.stage: model for model in state.scored}
+            for stage in scored_stages(self.suite, state.config):
+                model, is_trained = models.get(stage), stage < len(state.finished)
+                lacks = model and model.missing and (self.retry_failed or not model.failed)
+                if lacks if is_trained else state not in self.left_out:
+                    key = self._keys[state.config.id][stage]
+                    unit = Score(self.runs, state.config, (state.config.id,), key, self.suite, stage)
+                    units.setdefault(key, unit)
+        return list(units.values())
+
+    def _measure(self) -> list[Unit]:
+        """One for the models of each run that has been or will be trained."""
+        units: dict[str, Unit] = {}
+        for state in self.states if self.tables.measures else []:
+            trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
+            missing = [one for one in self.tables.measures if not all(one.done(store, key) for key in trained)]
+            if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
+                key = self._keys[state.config.id][-1]
+                unit = MeasureModels(self.runs, state.config, (state.config.id,), key, self.tables.measures)
+                units.setdefault(key, unit)
+        return list(units.values())
+
+
+def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
+    """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+    if options.dry_run and options.wait:
+        raise ConfigError("--wait: with --dry-run nothing begins that could be waited for: leave one of them out")
+    if options.share_machine and not any(map(is_timed, survey.configs)):
+        raise ConfigError("--share-machine: runs wait for each other under a budget of wall time alone: leave it out")
+    plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
+    executor = executors.find(options.executor)
+    if options.dry_run:
+        _load_starts(plan)
+        print("\n".join(described(plan, executor)))
+        return 0
+    if plan.left_out:
+        first = plan.left_out[0]
+        print(
+            f"{len(plan.left_out)} runs failed before and are left as they are (the first, {first.config.label}: "
+            f"{first.detail}); the same command with --retry-failed tries them again",
+            file=sys.stderr,
+        )
+    code = executor.execute(plan)
+    return (watch(survey) or code) if options.wait else code
+
+
+def _load_starts(plan: Plan) -> None:
+    """Raise what a run would over the published models that it would begin with, unless large."""
+    for folder in sorted({one.config.start.folder for one in plan.wanted if one.config.start and not one.finished}):
+        if sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")) <= LOADED:
+            from benchmark.models.transformer import load_network  # torch, which other dry runs need not wait for
+
+            load_network(folder)
+
+
+def described(plan: Plan, executor: Executor) -> list[str]:
+    """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
+    lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
+    for state in plan.states:
+        amounts = _amounts(state.config)
+        budget = UNITS[state.config.budget.unit].text(sum(amounts))
+        stages = f"{len(state.finished)} of {len(amounts)} stages done"
+        lines.append(f"  {state.config.row}, seed {state.config.seed}: {budget}; {state.state}, {stages}")
+    does = executor.describe(plan)
+    lines += does
+    apart, shared, saved = _budgets(plan, lambda runs: executor.gpus(plan.suite, runs))
+    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {apart}")
+    if saved:
+        lines[-1] += f". Stages that they share are trained once: {shared}, which saves {saved}"
+    left = seconds_left(plan.states)
+    if left and not all(UNITS[state.config.budget.unit].in_seconds for state in plan.states):
+        lines[-1] += f"; about {duration(left)} at the pace of what has run"
+    lines += filter(None, dict.fromkeys(state.config.tokenizer_note for state in plan.states))
+    if plan.wanted:
+        return [*lines, "next: the same command without --dry-run trains them, then renders the report"]
+    if does:
+        return [*lines, "next: the same command without --dry-run does that"]
+    if all(state.state == "done" for state in plan.states):
+        return [*lines, f"next: `python run_all.py report {plan.suite.called}` renders tables and figures"]
+    return [*lines, f"next: `python run_all.py status {plan.suite.called}` says how they do"]
+
+
+def _amounts(config: RunConfig) -> list[float]:
+    """The budget of each stage."""
+    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
+
+
+def _budgets(plan: Plan, gpus: Callable[[Sequence[RunConfig]], float]) -> tuple[str, str, str]:
+    """What the runs still need by themselves, with shared stages counted once, and the difference; unit by unit."""
+    apart, shared, saved = [], [], []
+    for name in dict.fromkeys(state.config.budget.unit for state in plan.states):
+        stages: dict[str, tuple[float, list[RunConfig]]] = {}  # the amount of each, and the runs that need it
+        every = gpu_seconds = 0.0
+        for state in plan.wanted:
+            if state.config.budget.unit == name:
+                missing = list(zip(plan._keys[state.config.id], _amounts(state.config), strict=True))
+                for key, amount in missing[len(state.finished) :]:
+                    stages.setdefault(key, (amount, []))[1].append(state.config)
+                    every, gpu_seconds = every + amount, gpu_seconds + amount * gpus([state.config])
+        once = sum(amount for amount, _ in stages.values())
+        gpu_seconds_once = sum(amount * gpus(runs) for amount, runs in stages.values())
+        apart.append(UNITS[name].text(every, gpu_seconds))
+        shared.append(UNITS[name].text(once, gpu_seconds_once))
+        saved += [UNITS[name].text(every - once, gpu_seconds - gpu_seconds_once)] if once < every else []
+    return " and ".join(apart), " and ".join(shared), " and ".join(saved)
+
+
+def counted(units: Iterable[Unit]) -> str:
+    """How many units of which kinds."""
+    words = {"stages": "to train what runs share"}
+    return ", ".join(
+        f"{count} {words.get(kind, f'to {kind}')}" for kind, count in Counter(unit.kind for unit in units).items()
+    )
+
+
+def without(waves: Iterable[Wave], ids: Collection[str]) -> list[Wave]:
+    """Waves without the units that have these ids, such as those that are under way."""
+    left = [Wave(wave.kind, [unit for unit in wave.units if unit.id not in ids]) for wave in waves]
+    return [wave for wave in left if wave.units]

@@ -1,0 +1,270 @@
+"""Units of work: what a worker does, on this machine or in a job of a cluster.
+
+Each may be done at any time, by anybody, twice: what is done already costs a look at the store, and what is missing
+before it, such as the stages that runs share, is trained first. So the order of waves is there to waste nothing.
+What a unit works with is imported when it begins: plans are made of units, and must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from benchmark import records
+from benchmark.files import whole_folder
+from benchmark.locks import Lease, LeaseLost
+from benchmark.records import FailedLine
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.suite import RunConfig, Suite, Suites
+from benchmark.store import Store
+from benchmark.training.method import Build
+
+if TYPE_CHECKING:
+    from benchmark.training.processes import World
+
+Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
+TRAINS = ("stages", "train")
+RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
+
+
+class Measure(Protocol):
+    """Records what is still to be measured of a run's finished stages."""
+
+    def __call__(self, config: RunConfig, store: Store) -> None: ...
+
+    def done(self, store: Store, stage: str) -> bool:
+        """Whether the model of a stage is measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Who does a unit: its processes, whether it is to stop, and whether it waits for what somebody else has."""
+
+    world: World
+    asked_to_stop: Callable[[], bool] = lambda: False
+    waits: bool = True
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is done of a run, or of one of the runs that it `serves`, by their ids.
+
+    One that `polls` asks now and then whether it is to stop, and raises Stopped; the others may be ended at any time.
+    """
+
+    runs: Path
+    config: RunConfig
+    serves: tuple[str, ...]
+    key: str  # of what it makes: units of a kind with equal keys do the same
+    kind: ClassVar[Kind]
+    polls: ClassVar[bool] = False
+
+    def __call__(self, worker: Worker) -> None:
+        raise NotImplementedError
+
+    @property
+    def store(self) -> Store:
+        return Store(self.runs)
+
+    @property
+    def id(self) -> str:
+        """What tells it from all others of its suite."""
+        return f"{self.kind}-{self.key}"
+
+    @property
+    def name(self) -> str:
+        """What it is called where people read it."""
+        return f"{self.config.suite}:{self.kind}-{self.config.label}"
+
+
+@dataclass(frozen=True)
+class Prepare(Unit):
+    """Tokenise the text of a run, and read the suite's tasks."""
+
+    suite: Suite
+    kind = "prepare"
+
+    def __call__(self, worker: Worker) -> None:
+        from benchmark.data.tokens import corpus_of
+        from benchmark.downstream.scoring import load_tasks
+        from benchmark.training.processes import polled
+
+        say = lambda text: print(text, file=sys.stderr)  # noqa: E731
+        corpus_of(self.config, self.store, say, poll=polled(worker.asked_to_stop))
+        load_tasks(self.suite, self.store)
+
+
+@dataclass(frozen=True)
+class Train(Unit):
+    """Train what is missing of a run, or of its stages up to `last_stage`.
+
+    Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage and the worker does
+    not wait, and whatever went wrong, which is in the run's records; another call goes on. `scratch`: see `staged`.
+    """
+
+    build: Build
+    last_stage: int | None = None
+    scratch: str | None = None
+    polls: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> Kind:  # type: ignore[override]
+        return "train" if self.last_stage is None else "stages"
+
+    @property
+    def id(self) -> str:
+        return self.key if self.last_stage is None else super().id
+
+    @property
+    def name(self) -> str:
+        if self.last_stage is None:
+            return f"{self.config.suite}:{self.config.label}"
+        domains = "+".join(domain.name for domain in self.config.domains[: self.last_stage + 1])
+        return f"{self.config.suite}:{domains}-of-{len(self.serves)}-s{self.config.seed}"
+
+    def __call__(self, worker: Worker) -> None:
+        from benchmark.training.processes import Stopped, Taken
+        from benchmark.training.progress import ProgressLine, Silent
+        from benchmark.training.run import Run
+
+        config, store, world, run = self.config, self.store, worker.world, None
+        name = f"{config.suite}: {config.row}, seed {config.seed}"
+        line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
+        try:
+            if self.scratch:
+                store = staged(self, worker)
+            method = lambda: self.build(config.method, config.options)  # noqa: E731
+            run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
+            [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
+            if done:
+                line.finish(f"done before{run.outcome()}")
+                return
+            run.train(self.last_stage)
+        except Taken:
+            raise
+        except Stopped:
+            line.finish("stopped; goes on from what it has kept")
+            raise
+        except Exception as error:
+            if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
+                self.record_failure(error)
+            line.finish(f"failed: {error}")
+            raise
+        crowded = f"; something ran beside it: {', '.join(shares)}" if (shares := run.crowded()) else ""
+        line.finish((f"done{run.outcome()}" if self.last_stage is None else "shared stages done") + crowded)
+
+    def record_failure(self, error: Exception) -> None:
+        """Say in the run's records why it could not begin."""
+        trace = traceback.format_exc() if error.__traceback__ else ""
+        line = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=trace)
+        with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
+            records.append(self.store.run_file(self.config), line)
+
+
+@dataclass(frozen=True)
+class Score(Unit):
+    """Fine-tune and score the model that a run has after a stage."""
+
+    suite: Suite
+    stage: int
+    kind = "score"
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite.name}:score-{self.config.label}-{self.config.domains[self.stage].name}"
+
+    def __call__(self, worker: Worker) -> None:
+        from benchmark.downstream.finetune import NotScored
+        from benchmark.downstream.scoring import load_tasks, name_of, score_stage
+        from benchmark.training.progress import ProgressLine
+
+        line = ProgressLine(name_of(self.suite, self.config))
+        tasks = load_tasks(self.suite, self.store)
+        try:
+            line.finish(score_stage(self.suite, self.config, self.stage, tasks, self.store, line.passing))
+        except NotScored as error:
+            line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
+            raise
+
+
+@dataclass(frozen=True)
+class MeasureModels(Unit):
+    """Measure what tables need of the models that a run has."""
+
+    measures: tuple[Measure, ...]
+    kind = "measure"
+
+    def __call__(self, worker: Worker) -> None:
+        for measure in self.measures:
+            measure(self.config, self.store)
+
+
+@dataclass(frozen=True)
+class Report(Unit):
+    """Render tables and figures from the records that there are; `render` is handed in by who may import it."""
+
+    suite: Suite
+    configs: tuple[RunConfig, ...]
+    render: RenderReport
+    out: Path
+    kind = "report"
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite.name}:report"
+
+    def __call__(self, worker: Worker) -> None:
+        self.render([(self.suite, self.configs)], self.runs, self.out)
+
+
+def staged(unit: Train, worker: Worker) -> Store:
+    """The store, with copies of the run's tokens on a node's own disk, as rows are read at random.
+
+    They are made once a node, and kept. Who finds another at it, or a disk too small, reads the shared folder. Raises
+    ConfigError for a variable or a home that the job does not have.
+    """
+    from benchmark.data.tokens import corpus_of
+    from benchmark.training.processes import polled
+
+    store, place = unit.store, os.path.expanduser(os.path.expandvars(unit.scratch or ""))
+    if "$" in place or not os.path.isabs(place):
+        raise ConfigError(
+            f"slurm.scratch {unit.scratch!r}: jobs have no such variable or home; give a folder of the node's own disk"
+        )
+    own = Path(place) / f"lifelong-pretraining-{os.getuid()}"
+    copies = dataclasses.replace(store, tokens=own / digest(str(store.root.absolute())))
+    corpus = corpus_of(unit.config, store, check=False, poll=polled(worker.asked_to_stop, worker.waits))
+    texts = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
+    folders = [*texts, *(store.data / "tokenizers").glob("*/")]
+    pairs = [(folder, copies.data / folder.relative_to(store.data)) for folder in folders]
+    try:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder, copy in pairs:
+            _copy(folder, copy)
+    except OSError as error:
+        print(f"tokens are read from {store.data}: slurm.scratch {unit.scratch!r}: {error}", file=sys.stderr)
+    worker.world.barrier()
+    return copies if all(copy.exists() for _, copy in pairs) else store
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    """Copy a folder, unless somebody has or does."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    lease = Lease(copy.with_name(f"{copy.name}.lock"))
+    if copy.exists() or not lease.try_acquire():
+        return
+    try:
+        if not copy.exists():
+            with whole_folder(copy) as unfinished:
+                shutil.copytree(folder, unfinished, dirs_exist_ok=True)
+    finally:
+        lease.release()

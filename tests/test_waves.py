@@ -1,0 +1,314 @@
+"""Waves of units: what a plan has, what a dry run says, and what is submitted to a Slurm that is a table in memory."""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmark.jobs import executors
+from benchmark.jobs.executors.slurm import commands
+from benchmark.locks import Lease
+from tests.support.fake_slurm import FakeSlurm
+from tests.support.slurm_lab import Lab, write_task, write_texts
+
+ROWS = '{ method = "naive" }', '{ method = "er" }'
+TABLES = 'tables=["representational_similarity"]'
+TOY = '''
+"""An executor in a file from outside: it does every unit here and now."""
+
+import torch
+
+from benchmark.jobs.executors import Executor
+from benchmark.jobs.work import Worker
+from benchmark.training.processes import World
+
+
+def execute(plan):
+    for wave in [*plan.waves, plan.report]:
+        for unit in wave.units:
+            unit(Worker(World(0, 1, torch.device("cpu"))))
+    return 0
+
+
+EXECUTOR = Executor(lambda plan: [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units], execute,
+                    gpus=lambda suite, runs: 3.0)
+'''
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    write_texts(tmp_path)
+    return Lab(tmp_path / "lab", tmp_path).write(*ROWS)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return FakeSlurm(tmp_path / "bin", monkeypatch)
+
+
+def waves(lab: Lab, **overrides: object) -> list[tuple[str, list[str]]]:
+    """The plan's waves by their kinds, and the names of their units."""
+    return [(wave.kind, [unit.name for unit in wave.units]) for wave in lab.plan(overrides).waves]
+
+
+def test_waves_are_as_in_the_docs(lab: Lab) -> None:
+    """Oracle: by hand, of two runs that share their first stage; then of what is left when one is trained."""
+    lab.write(*ROWS, tasks=write_task(lab.folder))
+    assert waves(lab, tables=["representational_similarity"]) == [
+        ("prepare", ["tiny:prepare-naive-s0"]),
+        ("stages", ["tiny:wood-of-2-s0"]),
+        ("train", ["tiny:naive-s0", "tiny:er-s0"]),
+        ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
+        ("measure", ["tiny:measure-naive-s0", "tiny:measure-er-s0"]),
+    ]
+    assert lab.call("run", "--methods", "naive", "--set", "tasks=[]") == 0
+    assert waves(lab) == [
+        ("train", ["tiny:er-s0"]),
+        ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
+    ]
+    assert lab.call("run", "--set", TABLES) == 0
+    assert waves(lab, tables=["representational_similarity"]) == []
+
+
+def test_shared_stages_are_a_tree(lab: Lab) -> None:
+    """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its own."""
+    three = "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]"
+    text = lab.file.read_text().replace("[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three)
+    text = text.replace("amount = [40, 200]", "amount = 5").replace(
+        "\n]\nrows", f'\n  {{ name = "sky", train = ["{lab.texts}/sea.jsonl"] }},\n]\nrows'
+    )
+    rates = '"training.learning_rate" = [5e-4, 5e-4, 1e-3]'
+    rows = ['{ method = "naive" }', f'{{ name = "late", method = "naive", set = {{ {rates} }} }}', *ROWS[1:]]
+    lab.file.write_text(re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE))
+    assert waves(lab)[1:] == [
+        ("stages", ["tiny:wood-of-3-s0"]),
+        ("stages", ["tiny:wood+sea-of-2-s0"]),
+        ("train", ["tiny:naive-s0", "tiny:late-s0", "tiny:er-s0"]),
+    ]
+
+
+def test_a_file_adds_an_executor(lab: Lab, monkeypatch, capsys) -> None:
+    """Oracle: the plan: no other file of the project is touched."""
+    (lab.folder / "toy.py").write_text(TOY)
+    inside = executors.names()
+    monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(lab.folder)])
+    assert executors.names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
+    assert lab.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
+    told = capsys.readouterr().out
+    assert "  toy: tiny:wood-of-2-s0\n  toy: tiny:naive-s0\n" in told
+    assert f"{480 * 3 / 3600:,.1f} GPU-hours" in told
+    assert lab.call("run", "--executor", "toy") == 0
+    table = (lab.folder / "report" / "tiny" / "main_pretraining.md").read_text()
+    assert "Naive" in table and "ER" in table and "--" not in table.split("Naive")[1].split("\n")[0]
+    assert {state.state for state in lab.states().values()} == {"done"}
+    del sys.modules[f"{executors.__name__}.toy"]
+
+
+def test_each_wave_is_an_array_that_waits_for_the_one_before(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and one with a row more
+    what is that row's, after what is under way."""
+    lab.write(*ROWS, tasks=write_task(lab.folder))
+    assert lab.submit() == 0 and slurm.calls["sbatch"] == 5
+    assert [(wave["kind"], len(wave["units"])) for wave in lab.waves()] == [
+        ("prepare", 1),
+        ("stages", 1),
+        ("train", 2),
+        ("score", 2),
+        ("report", 1),
+    ]
+    arrays = list(slurm.arrays.items())
+    assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",)]
+    assert [len(array.tasks) for _, array in arrays] == [0, 0, 2, 2, 0]
+    assert all("#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays)
+    assert lab.submit() == 0 and slurm.calls["sbatch"] == 5 and "nothing to submit" in capsys.readouterr().out
+    assert {state.state for state in lab.states().values()} == {"waiting"}
+    lab.write(*ROWS, '{ method = "mas" }', tasks=write_task(lab.folder))
+    assert lab.submit() == 0
+    new = [slurm.arrays[wave["id"]] for wave in lab.waves()[5:]]
+    assert [wave["kind"] for wave in lab.waves()[5:]] == ["train", "score", "report"]
+    assert set(new[0].after) == {"100", "101"} and set(new[1].after) == {"100", "101", "102", "105"}
+
+
+def test_arrays_are_as_large_as_the_cluster_takes(lab: Lab, slurm: FakeSlurm) -> None:
+    """Oracle: by hand: ten runs in arrays of four, of which two at a time hold to eight tasks; on a site without
+    arrays single jobs, of which the fourth waits for the first."""
+    slurm.largest = 4
+    seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=8")
+    assert lab.submit(*seeds, *cap) == 0
+    train = [slurm.arrays[wave["id"]] for wave in lab.waves() if wave["kind"] == "train"]
+    assert [(len(array.tasks), array.parallelism) for array in train] == [(4, 4), (4, 4), (2, 2)]
+    first = next(wave["id"] for wave in lab.waves() if wave["kind"] == "train")
+    assert first in train[2].after and first not in train[1].after
+    slurm.ended |= dict.fromkeys(slurm.jobs, "CANCELLED")
+    slurm.largest = 1
+    before = len(lab.waves())
+    assert lab.submit(*seeds, "--methods", "naive", "--set", "slurm.array_parallelism=3") == 0
+    single = [wave["id"] for wave in lab.waves()[before:] if wave["kind"] == "train"]
+    assert len(single) == 5 and not any(slurm.arrays[id].tasks for id in single)
+    assert single[0] in slurm.arrays[single[3]].after and single[0] not in slurm.arrays[single[2]].after
+
+
+def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls submit the rest."""
+    slurm.most = 4
+    assert lab.submit("--seeds", "0,1") == 3
+    assert "! Slurm took no more: 4 units are left" in capsys.readouterr().out and len(slurm.jobs) == 4
+    assert lab.submit("--seeds", "0,1") == 2 and "none is submitted" in capsys.readouterr().err
+    slurm.most = 100
+    assert lab.submit("--seeds", "0,1") == 0
+    units = [unit for wave in lab.waves() for task in wave["units"] for unit in task]
+    assert len(units) == len(set(units)) == 8
+    slurm.refusal = "sbatch: error: invalid partition specified: nowhere"
+    assert lab.submit("--methods", "mas", "--set", 'methods=["mas"]') == 2
+    assert "invalid partition" in capsys.readouterr().err
+
+
+def test_several_runs_in_a_job(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that waits for others of its
+    job says so. A budget in seconds needs whole nodes."""
+    lab.write(*ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2")
+    assert lab.submit("--seeds", "0,1,2,3,4") == 0
+    [train] = [wave for wave in lab.waves() if wave["kind"] == "train"]
+    assert [len(task) for task in train["units"]] == [4, 4, 2]
+    text = slurm.arrays[train["id"]].text
+    assert all(f"#SBATCH --{word}\n" in text for word in ("ntasks-per-node=1", "cpus-per-task=6", "gpus-per-node=2"))
+    slurm.states[f"{train['id']}_0"] = "RUNNING"
+    assert "trains others first" in lab.states()["Naive"].detail
+    seconds = ("--set", "budget.unit=seconds", "--set", "slurm.exclusive=false")
+    assert lab.submit(*seconds) == 2 and "leave slurm.exclusive out" in capsys.readouterr().err
+    more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
+    assert lab.submit(*more) == 2 and "batch_size 8 cannot be split over 3 processes" in capsys.readouterr().err
+
+
+def test_rows_ask_for_their_own(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the batch scripts: an array for the row that asks for more, and the dry run says what it asks for."""
+    lab.write(ROWS[0], '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }', slurm='mem = "4GB"')
+    assert lab.call("run", "--dry-run", "--executor", "slurm") == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^  train: 1 jobs, nodes 2, .*mem 4GB, time 7", told, re.MULTILINE) or "nodes 2" in told
+    assert lab.submit() == 0
+    texts = [slurm.arrays[wave["id"]].text for wave in lab.waves() if wave["kind"] == "train"]
+    assert [("--nodes=2" in text, "--time=7" in text) for text in texts] == [(False, False), (True, True)]
+    [shared] = [slurm.arrays[wave["id"]].text for wave in lab.waves() if wave["kind"] == "stages"]
+    assert "--nodes=1" in shared
+
+
+def test_a_dry_run_submits_nothing_and_says_what_a_run_does(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: what is submitted then; what is next when all is done."""
+    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert lab.call("run", "--dry-run", "--executor", "slurm") == 0
+    told = capsys.readouterr().out
+    assert not slurm.calls["sbatch"] and told.splitlines()[-1].endswith("trains them, then renders the report")
+    assert "1 to prepare, 1 to train what runs share, 2 to train" in told and "saves 1 steps" in told
+    assert lab.call("run", "--parallel", "1") == 0
+    capsys.readouterr()
+    assert lab.call("run", "--dry-run") == 0
+    assert re.fullmatch(r"next: `python run_all.py report .*` renders .*", capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "expected", "detail"),
+    [
+        ("PENDING", "", "waiting", "Priority; 0 of 2 stages done"),
+        ("RUNNING", "", "running", "0 of 2 stages done"),
+        ("SUSPENDED", "", "running", "suspended; 0 of 2 stages done"),
+        ("", "FAILED", "failed", "its job ended (FAILED)"),
+        ("", "OUT_OF_MEMORY", "failed", "set a larger mem in [slurm]"),
+        ("", "NODE_FAIL", "interrupted", "its job ended (NODE_FAIL)"),
+        ("", "COMPLETED", "todo", ""),
+    ],
+)
+def test_states_of_jobs(lab: Lab, slurm: FakeSlurm, state: str, ended: str, expected: str, detail: str) -> None:
+    """Oracle: the rule: what is in the queue is under way; how it ended says whose fault that is."""
+    assert lab.submit() == 0
+    job = lab.job("ER")
+    slurm.states[job] = state
+    slurm.ended |= {job: ended} if ended else {}
+    found = lab.states()["ER"]
+    assert found.state == expected and detail in found.detail
+
+
+def test_no_answer_is_no_end(lab: Lab, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
+    """Oracle: nothing is submitted or ended while nobody knows what is under way; `status` says what is recorded."""
+    assert lab.submit() == 0
+    calls = slurm.calls["sbatch"]
+
+    def silent(*command: str) -> str:
+        raise commands.SlurmError(f"`{command[0]}` failed")
+
+    monkeypatch.setattr(commands, "ask", silent)
+    assert lab.submit() == 2 and lab.call("cancel") == 2 and slurm.calls["sbatch"] == calls
+    capsys.readouterr()
+    assert lab.call("status") == 3 and "2 unknown" in capsys.readouterr().out and "`squeue` failed" in caplog.text
+
+
+def test_cancel_ends_the_jobs_of_a_suite(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the queue; those of another suite go on."""
+    other = lab.as_suite("other")
+    assert lab.submit() == other.submit() == 0
+    assert lab.call("cancel") == 0 and "ended 5 jobs" in capsys.readouterr().out
+    assert {*slurm.jobs} == {*other.ids().values()}
+    assert {state.state for state in lab.states().values()} == {"interrupted"}
+    assert lab.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
+
+
+def test_who_submits_has_the_lock(lab: Lab, slurm: FakeSlurm, monkeypatch) -> None:
+    """Oracle: whoever comes second waits for the first, and finds its jobs."""
+    taken: list[bool] = []
+    submit = slurm.submit
+    folder = lab.runs / "suites" / "tiny" / "jobs" / "slurm"
+    monkeypatch.setattr(
+        slurm, "submit", lambda script: taken.append(Lease(folder / "lock").is_taken()) or submit(script)
+    )
+    assert lab.submit() == 0 and all(taken) and len(taken) == 4 and not Lease(folder / "lock").is_taken()
+
+
+def test_logs_and_pickles_lie_where_others_do_not_write(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the mode of their folder; what lies there is unpickled by jobs. Slurm is asked as outside of any job."""
+    assert lab.submit() == 0
+    [logs] = {path.parent for path in lab.runs.rglob("*_submitted.pkl")}
+    assert not logs.stat().st_mode & 0o022
+    logs.chmod(0o777)
+    assert lab.submit("--methods", "naive", "--set", "budget.amount=3") == 2
+    assert "may be written by others" in capsys.readouterr().err
+
+
+def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
+    for key in ("SLURM_MEM_PER_CPU", "RANK", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID", "TMPDIR"):
+        monkeypatch.setenv(key, "x")
+    kept = commands.ask("sh", "-c", "env")
+    assert "SLURM_CONF=x" in kept and "RANK" not in kept and "MEM_PER_CPU" not in kept and "TMPDIR" not in kept
+    assert os.environ["RANK"] == "x" and "SQUEUE_" not in kept
+    with pytest.raises(commands.SlurmError, match="no no-such-program here.*--executor local"):
+        commands.ask("no-such-program")
+
+
+def test_nothing_that_is_pickled_lives_in_main(lab: Lab, tmp_path: Path) -> None:
+    """Oracle: the pickles that submitit leaves: a job's process has another `__main__`, and unpickles no code, or what
+    is in a snapshot would not be what runs."""
+    (tmp_path / "bin").mkdir()
+    for name, says in {"srun": "", "squeue": "", "scontrol": "", "sbatch": "Submitted batch job $$"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    subprocess.run(
+        [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm")],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    pickles = list(lab.runs.rglob("*.pkl"))
+    assert len(pickles) == 5, "data, a shared stage, two runs, the report"
+    for path in pickles:
+        words = {argument for _, argument, _ in pickletools.genops(path.read_bytes()) if isinstance(argument, str)}
+        assert "Task" in words and "benchmark.jobs.work" in words
+        assert "__main__" not in words and not {word for word in words if "_make_function" in word}
+    [code] = (lab.runs / "code").iterdir()
+    assert (code / "run_all.py").exists() and (code / "COMMIT").exists()
