@@ -287,7 +287,7 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match="broken"):
         lab.run(config, "breaks").train()
     [found] = load_runs(folder / "breaks", config.suite)
-    assert found.failure and "broken" in found.failure["error"]
+    assert found.failure and "broken" in found.failure.error
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the machine's clock was set back: the next failure is told, too
     with pytest.raises(ValueError, match="broken"):
         lab.run(config, "breaks").train()
