@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, header, of_text, other_texts
+from analysis.study import Study, of_text, other_texts
 from analysis.tables import Block
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
@@ -26,7 +25,7 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
             stages = stages[stages["row"].isin(rows)]
         titles = study.stage_titles(suite)
         found += [*unequal_budgets(stages, titles), *unequal_texts(study, suite, rows), *unequal_hardware(stages)]
-        found += [*without_memory(study.of(suite), rows), *contended(stages, titles)]
+        found += contended(stages, titles)
         found += failures(study, suite, rows, titles)
         found += tuned(study.of(suite))
     return found
@@ -140,22 +139,6 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
         return []
     parts = (f"{hardware} ({', '.join(names)})" for hardware, names in rows.items())
     return [f"Hardware differs: {'; '.join(parts)}."]
-
-
-def without_memory(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[str]:
-    """Rows whose method asks for rows of memory where it holds none: what they measure is another method."""
-    found = []
-    for run in runs:
-        data = run.line.config.get("data")
-        if data and data["memory_tokens"] < data["sequence_length"] - 2 and (rows is None or run.row in rows):
-            found += [run.row for lines in run.stages[1:] if lines and any(map(_replays, header(lines).phases))]
-    told = _some(list(dict.fromkeys(found)), ", ", "rows")
-    return [f"Without memory, as data.memory_tokens holds no row, nothing is replayed: {told}."] if found else []
-
-
-def _replays(phase: Mapping[str, Any]) -> bool:
-    of_sources = any(one["domain"] not in ("new", "previous", "seen") for one in phase.get("sources", ()))
-    return of_sources or bool(phase["memory"] or phase.get("memory_batch"))
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:

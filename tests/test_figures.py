@@ -77,12 +77,6 @@ def test_a_row_of_fewer_seeds_says_so_in_the_legend(study, name):
     assert "ean of 2 seeds, or of n" in said(figure)
 
 
-def test_the_attention_of_one_seed_says_which(study):
-    """Oracle: the first of two seeds."""
-    figure = synthetic.load("attention_patterns").figure(study)
-    assert said(figure).startswith("Seed 0 alone")
-
-
 def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study):
     """Oracle: five stages of 60 s each, up to 0.2% of overshoot in the synthetic records."""
     figure = synthetic.load("trend_main").figure(study)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -67,16 +66,6 @@ def definitions() -> Iterator[tuple[str, str]]:
                 yield node.name, place
 
 
-def test_no_two_classes_share_a_name() -> None:
-    """Names of types count."""
-    found = defaultdict(set)
-    for name, place in definitions():
-        if name[0].isupper():
-            found[name].add(place)
-    shared = {name: places for name, places in found.items() if len(places) > 1}
-    assert not shared
-
-
 def variables() -> Iterator[tuple[str, str]]:
     """The name of every variable and parameter, and its file."""
     for path in FILES:
@@ -104,26 +93,6 @@ def test_every_word_is_defined_once() -> None:
     """One that has several uses is defined with what it is of. Oracle: the first column."""
     assert len(WORDS) == len(set(WORDS)) > 60
     assert {"row of a suite", "row of a table", "row of a batch", "row of the vocabulary"} <= {*WORDS} - {"row"}
-
-
-SAYS_REFERENCE = {
-    "benchmark/settings/suite.py": "declares a budget's table of step times",
-    "benchmark/training/step_times.py": "reads that table",
-    "benchmark/settings/load.py": "looks whether that table's folder can be written",
-    "benchmark/instruments/speed.py": "takes it off a budget, to measure what it will hold",
-    "methods/agem.py": "declares the rows of the reference gradient",
-}
-
-
-def test_reference_names_a_budgets_table_and_an_option_of_agem() -> None:
-    """Suites say both, so they stay; whatever else needs a name gets another. Oracle: the table above."""
-    found = set()
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [str(getattr(node, part, "")) for part in ("id", "attr", "arg", "name")]
-            if any("reference" in name.lower().split("_") for name in names):
-                found.add(path.relative_to(ROOT).as_posix())
-    assert found == SAYS_REFERENCE.keys()
 
 
 def test_the_page_is_what_the_test_reads() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.notes import contended, unequal_budgets, unequal_texts, without_memory
-from analysis.study import Study, header
+from analysis.notes import contended, unequal_budgets, unequal_texts
+from analysis.study import Study
 from benchmark.records import Titled
 from tests.support import synthetic
 
@@ -50,32 +49,6 @@ def test_a_note_on_cores_names_the_six_worst_stages():
     assert contended(stages, ["WB"]) == [note]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "asked", "noted"),
-    [
-        (0, {}, True),
-        (15, {}, True),
-        (16, {}, False),
-        (0, {"memory": 0.0}, False),
-        (0, {"memory": 0.0, "memory_batch": 0.5}, True),
-        (0, {"memory": 0.0, "sources": [{"domain": "new"}, {"domain": "wb"}]}, True),
-    ],
-)
-def test_a_note_on_rows_whose_memory_holds_no_row(tokens, asked, noted, tmp_path):
-    """Oracle: by hand: rows of 16 tokens; only what asks for rows of memory lacks them."""
-    found = synthetic.study(tmp_path, rows=ROWS[:3], stages=2)
-    for run in found.runs:
-        run.line.config["data"] = {"sequence_length": 18, "memory_tokens": tokens}
-        phases: list[Any] = [phase for lines in run.stages for phase in header(lines).phases]
-        for phase in phases:
-            phase["memory"] = 0.0
-            if run.row == "ER":
-                phase.update({"memory": 0.1, **asked})
-    said = ["Without memory, as data.memory_tokens holds no row, nothing is replayed: ER."]
-    assert without_memory(found.runs) == said * noted and without_memory(found.runs, ["Naive"]) == []
-    assert all(one in synthetic.load("main_pretraining").build(found).notes for one in said * noted)
-
-
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     """Two domains and a probe, each of its own text; of rows in `changed` some are another."""
     found = synthetic.study(tmp_path, rows=ROWS, stages=2)
@@ -112,16 +85,6 @@ def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
     assert unequal_texts(with_texts(tmp_path, changed), "demo") == expected
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_of_perplexities_say_which_rows_are_on_other_texts(name, tmp_path):
-    """Oracle: a row whose second domain is another text, and one where nothing is."""
-    notes = [
-        [*synthetic.load(name).build(with_texts(tmp_path / str(i), changed)).notes]
-        for i, changed in enumerate([{}, {"ER": {"ns": "other"}}])
-    ]
-    assert [differ("Ns: ER") in found for found in notes] == [False, True]
-
-
 FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
 FIGURES += ["attention_patterns", "stage_domain_matrix", "forgetting_cost"]
 
@@ -135,14 +98,6 @@ def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
         exhibit, found = synthetic.load(name), with_texts(tmp_path / str(i), changed)
         said.append(" ".join(exhibit.figure(found).legends[0].get_title().get_text().split()))
     assert [differ(f"Ns: {row}") in text for text in said] == [False, True]
-
-
-@pytest.mark.parametrize("name", ["trend_main", "attention_patterns"])
-def test_figures_say_nothing_of_rows_that_they_do_not_show(name, tmp_path):
-    """Oracle: by hand: another row's text is another; the curves are asked for one row, the pictures are of ELLE."""
-    exhibit, found = synthetic.load(name), with_texts(tmp_path, {"ER": {"ns": "other"}})
-    exhibit = replace(exhibit, rows=("naive",)) if name == "trend_main" else exhibit
-    assert "Texts differ" not in " ".join(exhibit.figure(found).legends[0].get_title().get_text().split())
 
 
 @pytest.mark.parametrize(

@@ -125,15 +125,6 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_a_missing_browser_is_skipped_but_in_ci(monkeypatch, ci, outcome):
-    """Oracle: pytest's outcomes, on a machine that has no program, with what `.ci/run` sets and without."""
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("CI", ci)
-    with pytest.raises(outcome, match="no chromium on this machine"):
-        program("chromium", package="chromium")
-
-
 def test_without_scripts_tables_and_pictures_are_there(report, browser):
     """Oracle: Chromium, which runs no script of the page: numbers, pictures and what opens are laid out; what scripts
     would fill has no room, and nothing can be pressed that would do nothing."""

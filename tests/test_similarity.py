@@ -16,16 +16,13 @@ from scipy.special import rel_entr
 from torch import Tensor, nn
 
 import methods
-import paper_tables
 from analysis import attention, similarity
-from analysis.study import Study
 from benchmark.data.tokenizer import MASK, Vocabulary
 from benchmark.instruments import run_models
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.suite import Data, RunConfig
-from benchmark.store import load_runs
 from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
@@ -234,13 +231,6 @@ def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
         assert first["maps"] and all("unchanged" in line["reason"] and not line["own"] for line in later)
 
 
-def test_a_model_and_itself_have_ars_0(runs: dict[str, Run]) -> None:
-    """Oracle: KL(p || p) = 0, exactly."""
-    for run in runs.values():
-        model = load(run.store.stage(run.keys[-1]) / "model")
-        assert similarity.divergences([model, model], run.stream, 2)[0] == [0.0]
-
-
 def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> None:
     """Oracle: bytes of the records, and no model is loaded."""
     folder = runs["elle"].store.root / "similarity"
@@ -287,16 +277,6 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     assert shown[0] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     first = maps[2][3 * shown[2][0][0] + shown[2][0][1], 0]
     np.testing.assert_allclose(line["maps"][0], 1000 * first[:24, :24], atol=0.51)
-
-
-def test_figures_of_runs(runs: dict[str, Run]) -> None:
-    """Oracle: byte equality of two renderings, from records alone."""
-    config = runs["elle"].config
-    found = load_runs(runs["elle"].store.root, config.suite)
-    study = Study(config.suite, found)
-    for name in ("representational_similarity", "attention_patterns"):
-        once = paper_tables.load(name).render(study)
-        assert paper_tables.load(name).render(study) == once and set(once) == {"pdf", "png"}
 
 
 # From the command line
