@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from benchmark.settings.base import ConfigError, validated, validation_message
 from benchmark.settings.load import expand, load_study
-from benchmark.settings.names import BASELINE, START, UNIGRAM, UNTOUCHED, is_of_tables, same_labels
+from benchmark.settings.names import same_labels
 from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
@@ -132,11 +132,6 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         raise ConfigError(
             f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them names that differ in "
             "more than spaces, hyphens and letter case"
-        )
-    if own := [row.name for row in resolved if is_of_tables(row.name)]:
-        raise ConfigError(
-            f"suite {suite.name!r} has rows named {', '.join(own)}, as tables call lines of their own: give them names "
-            f"other than {UNIGRAM!r} and {START + UNTOUCHED!r}, which do not begin with {BASELINE!r}"
         )
     for name in only:
         if name not in [row.method for row in resolved]:

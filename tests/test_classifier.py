@@ -28,7 +28,6 @@ from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
-from benchmark.settings.tasks import Prompt
 from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 
 
@@ -112,16 +111,6 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
     result = score(checkpoint, TASK.model_copy(update={"max_epochs": 1}), data, "picked", 0, SETTINGS)
     assert result.picked_right == np.mean([domain == 1 for domain in domains["test"]])
-
-
-def test_only_final_models_with_prompts_are_scored_with_all_prompts(folders, tmp_path):
-    """Oracle: the prompts asked for, and that a folder without a model is refused."""
-    asked: tuple[Prompt, ...] = ("right", "none", "wrong")
-    assert SavedModel(folders["gpt"]).prompts(asked) == asked
-    assert SavedModel(folders["gpt"], final=False).prompts(asked) == ("right",)
-    assert SavedModel(save(tmp_path / "plain", prompts=False)).prompts(asked) == ("none",)
-    with pytest.raises(ConfigError, match="it has no config.json"):
-        SavedModel(tmp_path)
 
 
 # The classifier

@@ -43,13 +43,6 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     assert not lines
 
 
-def test_a_vocabulary_that_the_text_cannot_fill_is_reported(tmp_path) -> None:
-    """Oracle: the trained tokenizer's size."""
-    lines: list[str] = []
-    made = prepare(two_domains(tmp_path), Tokenizer(vocabulary=9000), DATA, tmp_path / "data", lines.append)
-    assert f"tokenizer: {made.text_vocabulary:,} of 9,000 entries" in lines[1]
-
-
 def test_keys_follow_the_content(tmp_path) -> None:
     """Oracle: the same bytes under other paths, names of files, times and packing; then one letter differs."""
     first = prepare(two_domains(tmp_path / "here"), SMALL, DATA, tmp_path / "data")

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from benchmark.store import Store
 from paper_tables import study_of
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
-from tests.support.synthetic import load
 
 ROOT = Path(__file__).parent.parent
 SUITE = """
@@ -130,17 +128,6 @@ def test_a_report_has_scores_of_its_own_suites_tasks(folder):
     for tasks in (suite.tasks, suite.tasks[:1], ()):
         study = study_of([(suite.model_copy(update={"tasks": tasks}), methods.runs(suite))], folder / "runs")
         assert set(study.scores["task"]) == {task.name for task in tasks}
-
-
-def test_a_prompt_is_a_row_if_it_was_picked_at_all(folder):
-    """Oracle: the records with and without scores of picked prompts; the others are rows even before there are any."""
-    suite = load_suite(str(folder / "scored.toml"))
-    study = study_of([(suite, methods.runs(suite))], folder / "runs")
-    some = [replace(run, scores=[[s for s in of if s["prompt"] == "right"] for of in run.scores]) for run in study.runs]
-    ways = ["no", "wrong", "right", "picked"]
-    for runs, expected in ((study.runs, ways), (some, ways[:3])):
-        (block,) = load("prompt_finetuning").build(replace(study, runs=runs)).blocks
-        assert [row.stub[0] for row in block.rows] == [f"ELLE, {way} prompt" for way in expected]
 
 
 def test_what_diverges_stops_nothing_else(folder, monkeypatch, capsys):

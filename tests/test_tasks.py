@@ -294,14 +294,6 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     assert not any(name in text for name in ("alpha", "beta", "gamma") for text in texts)
 
 
-def test_too_little_documentation_is_refused_with_what_there_is():
-    """Oracle: the message names classes, counts and cures."""
-    with pytest.raises(DataError, match=r"5 classes .* raise the domain's hold_out"):
-        examples.balanced("toy", Docstrings(classes=5), ["lib"], made_up({"alpha": 40, "beta": 30}))
-    with pytest.raises(DataError, match=r"lib\.beta [0-9]+"):
-        examples.balanced("toy", Docstrings(classes=2), ["lib"], made_up({"alpha": 40, "beta": 2}))
-
-
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     """A package with three parts of forty documented functions each."""
@@ -331,10 +323,3 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
     assert places <= everything - trained_on
     monkeypatch.setattr(examples, "from_docstrings", None)
     assert examples.load(task, [domain], tmp_path / "data").key == data.key
-
-
-def test_a_domain_that_holds_nothing_out_has_no_docstring_task(library, tmp_path):
-    """Oracle: the message names the setting."""
-    task = Task(name="toy", domain="d", docstrings=Docstrings())
-    with pytest.raises(ConfigError, match=r"hold_out = 0\.0; set both"):
-        examples.load(task, [Domain(name="d", packages=(library,))], tmp_path)

@@ -15,7 +15,6 @@ import pytest
 from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
 
 from benchmark.data import tokens
-from benchmark.data.corpus import read
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
@@ -180,20 +179,6 @@ def test_limits_on_tokens(tmp_path) -> None:
     assert len(set(numbers)) >= kept - 1
     assert abs(np.mean(numbers) - 1000) < 5 * 2000 / 12**0.5 / len(numbers) ** 0.5
     assert len({whole.key, part.key, some.key}) == 3
-
-
-def test_the_sample_for_a_tokenizer_is_even(tmp_path, monkeypatch) -> None:
-    """Oracles: the mean place of the documents is within five standard errors of the middle; none is held out."""
-    texts = [f"document {i:04}" for i in range(2000)]  # 13 bytes each
-    domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
-    taken = tokens._sample(domain, 0.2, 1300)
-    held_out = [document.text for document in read(domain, 0.2, Counter()) if document.split == "valid"]
-    assert held_out and set(taken).isdisjoint(held_out)
-    places = [int(text.split()[1]) for text in taken]
-    assert len(taken) == 100
-    assert abs(np.mean(places) - 1000) < 5 * 2000 / 12**0.5 / 10
-    monkeypatch.setattr(tokens, "SAMPLED_FROM", 2)
-    assert max(int(text.split()[1]) for text in tokens._sample(domain, 0.2, 1300)) < 300
 
 
 def test_unigram_perplexity(tmp_path) -> None:

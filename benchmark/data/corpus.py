@@ -54,7 +54,8 @@ def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[tuple[Document,
             try:
                 hashed = int.from_bytes(hashlib.sha256(document.text.encode()).digest()[:8], "big")
             except UnicodeEncodeError as error:
-                raise DataError(f"{document.source}: {_surrogate(error)}") from None
+                half = f"half of a surrogate pair (\\u{ord(error.object[error.start]):x})"
+                raise DataError(f"{document.source}: character {error.start} is {half}: repair the text") from None
             if seen.add(hashed):
                 yield document, hashed
             else:
@@ -126,9 +127,3 @@ def _dataset(dataset: HubDataset) -> Iterator[Document]:
         for number, row in enumerate(islice(rows, dataset.documents)):
             place = f"{dataset.path}:{number}"
             yield from (Document(piece, place) for piece in cut(text_of(row, dataset.text_field, place)))
-
-
-def _surrogate(error: UnicodeEncodeError) -> str:
-    return (
-        f"character {error.start} is half of a surrogate pair (\\u{ord(error.object[error.start]):x}): repair the text"
-    )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 from benchmark.data.documents import DataError, Document, cut, text_of
 
@@ -139,8 +139,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
             if path.suffix == ".gz" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
             elif path.suffix == ".gz":
-                with gzip.open(file) as content:
-                    yield content
+                with gzip.GzipFile(fileobj=file) as content:
+                    yield cast(IO[bytes], content)
             elif path.suffix == ".zst":
                 with _zstd(file) as content:
                     yield content

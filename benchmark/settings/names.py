@@ -58,13 +58,6 @@ START, UNTOUCHED = "Start model", ", untouched"
 BASELINE = "Baseline: "
 
 
-def is_of_tables(label: str) -> bool:
-    """Whether a table may have a line of its own by this name, which a row of the suite could not be told from."""
-    found = slug(label)
-    is_start = found.startswith(slug(START)) and found.endswith(slug(UNTOUCHED))
-    return found == slug(UNIGRAM) or is_start or found.startswith(slug(BASELINE))
-
-
 @cache
 def row_slug(row: str) -> str:
     """A row's name as file names have it."""
@@ -74,8 +67,3 @@ def row_slug(row: str) -> str:
 def label_of(run: str) -> str:
     """Row and seed of a run, `elle-s0`, by its id."""
     return run.rpartition("-")[0]
-
-
-def without_seed(label: str) -> str:
-    """The slug of the row that a label is of."""
-    return label.rpartition("-s")[0]
