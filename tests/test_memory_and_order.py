@@ -87,16 +87,6 @@ def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
     assert keys[0] == others[0] and keys[1] != others[1] and fixed.id != own.id
 
 
-def test_a_memory_of_its_own_trains_to_other_weights(tmp_path) -> None:
-    """Oracle: the same run with the shared memory: equal after the first stage, and not after the second."""
-    lab = Lab("er", methods.build, tmp_path)
-    config = lab.config()
-    own = config.model_copy(update={"data": config.data.model_copy(update={"memory_seed": "run"})})
-    shared, drawn = lab.weights(config, "store"), lab.weights(own, "store")
-    same = [all(torch.equal(one[name], other[name]) for name in one) for one, other in zip(shared, drawn, strict=True)]
-    assert same == [True, False, False]
-
-
 def test_a_share_of_no_row_is_found_before_training(configs) -> None:
     """Oracle: ER's tenth of five rows is half a row. Without a memory, or with none asked for, nothing is wrong."""
     [config] = configs(range(1), training__batch_size=5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from benchmark.settings.suite import Data
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform
-from benchmark.training.stream import Stream, _order
+from benchmark.training.stream import Stream
 from tests.support.random_corpus import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
@@ -92,11 +91,6 @@ def test_a_share_that_no_batch_can_hold(corpus, share: float, batch_size: int, c
         assert 0 < rows_of_share(proposed[0], batch_size) < batch_size
 
 
-def test_none_and_all_are_shares() -> None:
-    """Oracle: the two shares that ask for it: Naive's, and function recovering warmup's."""
-    assert rows_of_share(0.0, 5) == 0 and rows_of_share(1.0, 5) == 5
-
-
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
     """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of each are seen."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
@@ -155,35 +149,6 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
             seen.update(tensor.numpy().tobytes())
     seen.update(stream.memory_text(2, 9).numpy().tobytes())
     assert seen.hexdigest()[:16] == expected
-
-
-def test_many_rows_are_shuffled_at_once(corpus, monkeypatch) -> None:
-    """Oracle: counted by hand: 30 steps of 14 new rows are among the first 512, which are 9 epochs of 62 blocks, each a
-    shuffle; and one is the memory of each of the two domains before."""
-    calls = []
-    monkeypatch.setattr("benchmark.training.stream.shuffled", lambda *given: (calls.append(given), shuffled(*given))[1])
-    _order.cache_clear()
-    stream = Stream(corpus, DATA, masked=False, seed=5)
-    for step in range(30):
-        stream.batch(2, Phase("adapt", memory=0.3), 1, step, 20, range(20))
-    assert len(calls) == 9 + 2
-
-
-def test_a_batch_of_a_gpt_asks_neither_files_nor_hashes_for_its_rows(corpus, monkeypatch) -> None:
-    """Oracle: counted: no look into the mapped file, whose every slice is dear, and no random bits for masks."""
-    asked = []
-
-    class Mapped(np.ndarray):
-        def __getitem__(self, place):
-            asked.append(place)
-            return super().__getitem__(place)
-
-    domains = tuple(replace(domain, train=domain.train.view(Mapped)) for domain in corpus.domains)
-    stream = Stream(replace(corpus, domains=domains), DATA, masked=False, seed=5)
-    asked.clear()
-    monkeypatch.setattr("benchmark.training.stream.random_bits", lambda *counters: asked.append(counters))
-    batch = stream.batch(0, Phase("adapt"), 0, 3, 20, range(20))
-    assert asked == [] and torch.equal(batch.targets, batch.tokens[:, 1:])
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -25,11 +25,7 @@ from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, node, own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
-# where it counts how long the quota of a container held its processes back: cgroups of version 2 and 1
-QUOTAS = {
-    Path("/sys/fs/cgroup/cpu.stat"): ("throttled_usec", 1e-6),
-    Path("/sys/fs/cgroup/cpu/cpu.stat"): ("throttled_time", 1e-9),
-}
+QUOTA = Path("/sys/fs/cgroup/cpu.stat")  # where it counts how long a container's quota held its processes back
 LOCK = Path("/tmp/lifelong-pretraining.lock")  # one place for all users, whatever their TMPDIR
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
@@ -205,12 +201,9 @@ def _busy(numbers: Sequence[int]) -> float:
 
 
 def _held_back() -> float:
-    """Core-seconds that a CPU quota has kept from the processes of this container, since it started."""
-    for file, (key, seconds) in QUOTAS.items():
-        if file.exists():
-            counters = dict(line.split() for line in file.read_text().splitlines())
-            return int(counters.get(key, 0)) * seconds
-    return 0.0
+    """Core-seconds that a CPU quota has kept from the processes of this container, since it started (cgroups 2)."""
+    lines = QUOTA.read_text().splitlines() if QUOTA.exists() else []
+    return int(dict(line.split() for line in lines).get("throttled_usec", 0)) * 1e-6
 
 
 def machine_lock() -> Lease:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from benchmark.settings.base import ConfigError
-from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import Training
 from benchmark.training.learner import Elapsed
 
@@ -112,40 +110,17 @@ def of_layers(known: Moments, sources: Sequence[int]) -> Moments:
     }
 
 
-@dataclass(frozen=True)
-class Span:
-    """A part of the stream, in the budget's unit; both ends count from where the stage at hand begins."""
-
-    begin: float
-    end: float
-
-    def share(self, spent: float, step_cost: float = 0.0) -> float:
-        """The share that is over at the middle of a step that begins when `spent` is spent and costs `step_cost`."""
-        length = max(self.end - self.begin, step_cost) or 1.0  # a budget may be shorter than a step
-        return (spent + step_cost / 2 - self.begin) / length
+Part = tuple[float, float]  # where a part of the stream begins and ends, in the budget's unit
 
 
-@dataclass(frozen=True)
-class Spans:
-    """The parts of the stream that a step belongs to."""
+def elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Part) -> Elapsed:
+    """What share of each part is over at the middle of a step that begins when `spent` is spent and costs `step_cost`.
 
-    phase: Span
-    stage: Span
-    stream: Span
+    All count from where the stage at hand begins.
+    """
 
-    def elapsed(self, spent: float, step_cost: float) -> Elapsed:
-        """What is over of each at the middle of a step, see `Span.share`."""
-        parts = (self.phase, self.stage, self.stream)
-        return Elapsed(*(min(max(part.share(spent, step_cost), 0.0), 1.0) for part in parts))
+    def share(begin: float, end: float) -> float:
+        length = max(end - begin, step_cost) or 1.0  # a budget may be shorter than a step
+        return min(max((spent + step_cost / 2 - begin) / length, 0.0), 1.0)
 
-
-@dataclass(frozen=True)
-class LearningRate:
-    """The learning rate in a phase."""
-
-    schedule: Schedule
-    peak: float
-
-    def at(self, elapsed: Elapsed) -> float:
-        """The rate of a step at whose middle so much is over."""
-        return self.peak * self.schedule.at(getattr(elapsed, self.schedule.over))
+    return Elapsed(share(*phase), share(*stage), share(*stream))

@@ -56,12 +56,6 @@ CHECKPOINT = "checkpoint.pt"  # in a stage's folder, while it is trained
 _log = logging.getLogger(__name__)
 
 
-def _say_who(lease: Lease) -> None:
-    """Tell who has what this process waits for."""
-    if owner := lease.owner():
-        print(f"waits for {lease.path.parent}: {owner} has it", file=sys.stderr)
-
-
 def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
     """The batches of a run; its architecture says whether every token is predicted or masked ones."""
     masked = architectures.load(config.model.architecture).masked
@@ -173,12 +167,8 @@ class Run:
         """
         auto = self.config.training.precision == "auto"
         begun = records.last(self.store.stage_lines(self.keys[0]), StageLine) if auto else None
-        return self.world.agree(begun.provenance.precision if begun else self._precision_here)
-
-    @property
-    def _precision_here(self) -> str:
-        """What a run that began on this machine would compute in."""
-        return precision_of(self.config.training.precision, self.world.device)
+        here = precision_of(self.config.training.precision, self.world.device)
+        return self.world.agree(begun.provenance.precision if begun else here)
 
     @property
     def _start_key(self) -> str:
@@ -219,7 +209,8 @@ class Run:
         def somebody_has_it() -> None:
             if not self.waits:
                 raise Taken
-            _say_who(lease)
+            if owner := lease.owner():
+                print(f"waits for {lease.path.parent}: {owner} has it", file=sys.stderr)
 
         if not self.world.acquire(lease, self.asked_to_stop, somebody_has_it):
             raise Stopped
@@ -230,11 +221,7 @@ class Run:
         What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
         and say the cure.
         """
-        precision = self._precision()
-        config = with_training(self.config, precision=precision)
-        if precision != self._precision_here:
-            told = "%s: trained in %s, with which the run's first stage began; one that began here would take %s"
-            _log.warning(told, folder, precision, self._precision_here)
+        config = with_training(self.config, precision=self._precision())
         rows, spent = config.training.micro_batch_size or config.training.batch_size, 0.0
         while True:
             training: StageRun | None = None  # which also lets go of an attempt that failed
@@ -291,8 +278,6 @@ class Run:
                 values |= self._lost(index, spent) if (folder / "records.jsonl").exists() else {}
             elif kind is ResumedLine:
                 values |= self._lost(index, values["charged"]["seconds"])
-                if config.training.precision != self._precision_here:
-                    values["auto"] = self._precision_here
             records.append(folder / "records.jsonl", kind(**values))
 
         def asked_to_stop() -> bool:

@@ -16,7 +16,7 @@ import torch
 from benchmark.models import LanguageModel
 from benchmark.records import EvaluationLine, MetricsLine, OptimizerLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
-from benchmark.settings.schedules import schedule_of
+from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
@@ -24,7 +24,7 @@ from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase, get_state, set_state
-from benchmark.training.optimization import LearningRate, Moments, Span, Spans, of_layers
+from benchmark.training.optimization import Moments, elapsed, of_layers
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine, Silent
 from benchmark.training.stage_inputs import StageInputs
@@ -143,10 +143,9 @@ class StageRun:
             if stepper.optimizer and saved.optimizer:
                 stepper.optimizer.load_state_dict(saved.optimizer)
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
-        rate = LearningRate(schedule, self.stage.learning_rate)
         seconds = self.times.phases[phase.name] if self.times else 0.0
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
-        self.take_steps(stepper, work, rate, self._spans(end))
+        self.take_steps(stepper, work, schedule, end)
         stepper.close()
         if phase.trains:
             self.carried = stepper.moments() if self.carries else {}
@@ -157,32 +156,26 @@ class StageRun:
             # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
             torch.compiler.reset()
 
-    def _spans(self, end: float) -> Spans:
-        """The parts of the stream to which the phase belongs that now begins, and ends when `end` is spent."""
-        earlier = sum(per_stage(self.inputs.config.budget.amount, index) for index in range(self.stage.index))
-        return Spans(
-            phase=Span(self.position.before[self.clock.unit.name], end),
-            stage=Span(0.0, self.clock.limit * self.clock.share),
-            stream=Span(-earlier, self.stage.outlook.budget - earlier),
-        )
-
-    def take_steps(self, stepper: Stepper, work: Work, rate: LearningRate, spans: Spans) -> None:
-        """The loop. Each step is charged as `work`, and the time that it takes."""
+    def take_steps(self, stepper: Stepper, work: Work, schedule: Schedule, end: float) -> None:
+        """The loop, until `end` is spent. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
+        earlier = sum(per_stage(self.inputs.config.budget.amount, index) for index in range(self.stage.index))
+        phase = position.before[clock.unit.name], end
+        stage, stream = (0.0, clock.limit * clock.share), (-earlier, self.stage.outlook.budget - earlier)
         loss, learning_rate = torch.zeros(()), 0.0
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
-            if clock.unit.cost and not position.step_cost and clock.spent < spans.phase.end * (1 - 1e-9):
+            if clock.unit.cost and not position.step_cost and clock.spent < end * (1 - 1e-9):
                 raise ConfigError(
                     f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the phase would never end "
                     "under this budget: let it multiply matrices, or take another unit"
                 )
         clock.start()
-        while position.step == 0 or clock.spent < spans.phase.end * (1 - 1e-9):
+        while position.step == 0 or clock.spent < end * (1 - 1e-9):
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss
-            elapsed = spans.elapsed(spent, position.step_cost)
-            learning_rate = rate.at(elapsed)
-            loss = stepper.step(position.step, learning_rate, elapsed)
+            over = elapsed(spent, position.step_cost, phase, stage, stream)
+            learning_rate = self.stage.learning_rate * schedule.at(getattr(over, schedule.over))
+            loss = stepper.step(position.step, learning_rate, over)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()

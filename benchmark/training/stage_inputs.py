@@ -113,17 +113,14 @@ class Loader:
         self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
         self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
-        if 0 < self._memory_rows < world.size:
-            raise ConfigError(
-                f"{self._memory_rows} rows from memory cannot be split over {world.size} processes: give more of them, "
-                "or fewer processes"
-            )
         self._source_rows = [stream.source_batch_size(one, stage.index, training.batch_size) for one in phase.sources]
-        for source, count in zip(phase.sources, self._source_rows, strict=True):
+        each = zip(phase.sources, self._source_rows, strict=True)
+        counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
+        for what, count in counts.items():
             if 0 < count < world.size:
                 raise ConfigError(
-                    f"{count} rows of source {source.domain!r} cannot be split over {world.size} processes: give more "
-                    "of them, or fewer processes"
+                    f"{count} rows of {what} cannot be split over {world.size} processes: give more of them, or fewer "
+                    "processes"
                 )
         rows = sum(self._source_rows) if phase.sources else training.batch_size  # of a step, over all processes
         self.tokens = (rows + self._memory_rows) * stream.length
