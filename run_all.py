@@ -149,11 +149,9 @@ def check(options: argparse.Namespace) -> int:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    import methods
-    import paper_tables
     from benchmark.jobs.doctor import doctor as look
 
-    return look(options, methods.rows, paper_tables.measures)
+    return look(*read_suite(options, options.suite), options.runs)
 
 
 def collect(options: argparse.Namespace) -> int:

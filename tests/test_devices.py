@@ -207,4 +207,4 @@ def test_one_file_asks_torch_for_devices() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch" and node.attr in of_devices
     }
-    assert asking == {"benchmark.models.devices", "benchmark.jobs.slurm.probe"}
+    assert asking == {"benchmark.models.devices"}

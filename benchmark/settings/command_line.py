@@ -164,6 +164,7 @@ def _commands_beside_a_sweep(add: Add, suites: str) -> None:
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")
     sub.add_argument("--runs", type=path, default=Path("runs"), help="the folder that nodes must see (default: runs)")
     _add_set(sub, "override, e.g. slurm.partition=long")
+    sub.set_defaults(methods=None, seeds=None)
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     for side in "ab":
         sub.add_argument(side, type=given, metavar=side.upper(), help="a folder of --runs, or a study's")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -41,6 +41,19 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What was looked at, and where it is not well what to do. One that is not serious may be as it should."""
+
+    what: str
+    cure: str = ""
+    serious: bool = True
+
+    def __str__(self) -> str:
+        kind = "ok    " if not self.cure else "wrong " if self.serious else "look  "
+        return f"{kind} {self.what}" + (f": {self.cure}" if self.cure else "")
+
+
+@dataclass(frozen=True)
 class Executor:
     """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit twice at a time.
 
@@ -52,6 +65,9 @@ class Executor:
     gpus: Callable[[Suite, Sequence[RunConfig]], float] = lambda suite, runs: 0.0  # of a stage that these runs share
     jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
+    examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[Finding]] = (
+        lambda suite, runs, folder: ()
+    )  # `doctor`
 
 
 def names() -> list[str]:

@@ -19,14 +19,14 @@ import stat
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.errors import UserError
 from benchmark.files import whole_folder
 from benchmark.jobs import executors
-from benchmark.jobs.executors import Executor, Job
+from benchmark.jobs.executors import Executor, Finding, Job
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import Queued, SlurmError
 from benchmark.jobs.state import is_timed
@@ -40,6 +40,7 @@ from benchmark.store import Store
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
+
 
 ORDER: tuple[str, ...] = ("prepare", "stages", "train", "score", "measure", "report")
 NOTES = "waves.jsonl"
@@ -339,4 +340,11 @@ def cancel(suite: Suite, store: Store) -> list[str]:
     return mine
 
 
-EXECUTOR = Executor(describe, execute, gpus, jobs, cancel)
+def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
+    from benchmark.jobs.executors.slurm.doctor import examine as look  # for which nothing else need wait
+
+    asked = {asked_by([config], suite) for config in configs} - {suite.slurm}
+    return look([*asked, suite.slurm], {config.budget.unit for config in configs}, runs)
+
+
+EXECUTOR = Executor(describe, execute, gpus, jobs, cancel, examine)
