@@ -86,7 +86,7 @@ def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
     """Oracle: a task that one word decides: far above chance after a few epochs."""
     checkpoint = SavedModel(save(tmp_path / "model", toy))
     assert checkpoint.length == 16
-    assert score(checkpoint, TASK, data_of(), "right", 0, SETTINGS)["test"] > 0.95
+    assert score(checkpoint, TASK, data_of(), "right", 0, SETTINGS).test > 0.95
 
 
 def test_no_other_file_asks_for_an_architecture_by_name() -> None:

@@ -131,16 +131,18 @@ class Place:
                 whole[slice(None) if self.rows is None else self.rows] = values.to(whole)
 
     def _tensors(self) -> tuple[Tensor, Tensor | None]:
-        module: Any = self.module
-        weight = module.weight.detach()
-        bias = getattr(module, "bias", None)
-        return weight.T if isinstance(module, Conv1D) else weight, None if bias is None else bias.detach()
+        bias = getattr(self.module, "bias", None)
+        return matrix(self.module).detach(), None if bias is None else bias.detach()
+
+
+def matrix(module: Any) -> Tensor:
+    """The weight (out, in) of a linear map; transformers' Conv1D keeps it the other way round."""
+    return module.weight.T if isinstance(module, Conv1D) else module.weight
 
 
 def stacked(module: Any, parts: int) -> list[Place]:
     """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
-    rows = module.weight.shape[1 if isinstance(module, Conv1D) else 0]
-    return [Place(module, indices) for indices in torch.arange(rows).chunk(parts)]
+    return [Place(module, indices) for indices in torch.arange(len(matrix(module))).chunk(parts)]
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,8 @@ class Architecture:
         network = family(self.configuration(shape))
         for layer in self.places(network).layers if shape.scaled else ():
             for place, inputs in ((layer.attention.output, shape.hidden_size), (layer.ffn.down, 4 * shape.hidden_size)):
-                nn.init.normal_(place.module.weight, std=(inputs * 2 * shape.layers) ** -0.5)
+                weight: Any = place.module.weight
+                nn.init.normal_(weight, std=(inputs * 2 * shape.layers) ** -0.5)
         return network
 
     def layers(self, network: Any) -> Sequence[nn.Module]:

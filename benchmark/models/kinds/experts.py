@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
+from benchmark.models.architecture import matrix
 from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES[
@@ -175,19 +175,14 @@ def _maps(ffn: Any) -> list[Any]:
 
 
 def _linear(module: Any, x: Tensor, learns: bool) -> Tensor:
-    weight = _weight(module)
+    weight = matrix(module)
     if learns and not weight.requires_grad:
         weight = weight.detach().requires_grad_()
     return F.linear(x, weight, module.bias)
 
 
-def _weight(module: Any) -> Tensor:
-    """The weight (outputs, inputs); transformers' Conv1D has it the other way round."""
-    return module.weight.T if isinstance(module, Conv1D) else module.weight
-
-
 def _copied(module: Any) -> nn.Linear:
-    weight = _weight(module)
+    weight = matrix(module)
     outputs, inputs = weight.shape
     new = nn.utils.skip_init(
         nn.Linear, inputs, outputs, module.bias is not None, device=weight.device, dtype=weight.dtype

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
+from benchmark.models.architecture import matrix
 from benchmark.models.kinds.progressive import domain_index, for_each
 from benchmark.models.transformer import LanguageModel
 
@@ -33,22 +34,21 @@ FILE = transformer.KIND_FILES["lora"]  # in the folder of a saved model, which i
 class Adapter(nn.Module):
     """A (r, inputs) and B (outputs, r) of one linear map; B A is zero at first."""
 
-    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+    def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
+        outputs, inputs = weight.shape
         self.down = nn.Linear(inputs, rank, bias=False)
         self.up = nn.Linear(rank, outputs, bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, module: nn.Linear | Conv1D, inputs: Tensor) -> Tensor:
         """What `module` puts out with W + B A in place of W, for inputs (..., inputs)."""
-        weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-        return AdaptedLinear.apply(inputs, weight, module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
+        return AdaptedLinear.apply(inputs, matrix(module), module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def merge(self, module: nn.Linear | Conv1D) -> None:
         """Add B A to the module's W for good."""
-        change = self.up.weight @ self.down.weight
-        module.weight += change.T if isinstance(module, Conv1D) else change
+        matrix(module).add_(self.up.weight @ self.down.weight)
 
 
 class AdaptedLinear(torch.autograd.Function):
@@ -93,7 +93,7 @@ class LoraModel(LanguageModel):
     def add(self, rank: int) -> None:
         """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
         self.requires_grad_(False)
-        new = nn.ModuleList(Adapter(*_sizes(module), rank) for module in linear_maps(self))
+        new = nn.ModuleList(Adapter(matrix(module), rank) for module in linear_maps(self))
         self.adapters.append(new.to(next(self.parameters()).device))
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
@@ -162,9 +162,3 @@ class MergedEncoder(nn.Module):
 def load_column(folder: Path | str, domain: str) -> MergedEncoder:
     """The network with the adapters of `domain`, the newest for a domain that has none."""
     return MergedEncoder(merged(load(folder), domain_index(Path(folder), domain)))
-
-
-def _sizes(module: Any) -> tuple[int, int]:
-    """Inputs and outputs of a linear map; transformers' Conv1D keeps its weight the other way round."""
-    outputs, inputs = module.weight.T.shape if isinstance(module, Conv1D) else module.weight.shape
-    return inputs, outputs
