@@ -150,10 +150,10 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
 
 @pytest.mark.parametrize(("unit", "share", "taken"), [("seconds", 0, 1), ("seconds", 1, 0), ("steps", 0, 0)])
 def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path, monkeypatch) -> None:
-    """Oracle: the rule, and --share-machine. No run is trained, since its method cannot be built."""
+    """Oracle: the rule, and --share-machine. No run is trained."""
     config = Lab("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
-    survey = Survey(load_suite("demo"), [config], lambda name, options: methods.build("none"), Store(tmp_path))
+    survey = Survey(load_suite("demo"), [config], methods.build, Store(tmp_path))
     survey.states = lambda lately=False: [RunState(config, "todo")]  # type: ignore[method-assign]
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -298,7 +299,7 @@ def test_killed_jobs_that_train_nothing_are_done_by_the_next(lab: Lab, capsys) -
     lab.submit()
     for kind in ("score", "measure"):
         [job] = lab.ids(kind).values()
-        wait_until(lambda job=job: tasks_of(job))
+        wait_until(partial(tasks_of, job))
         processes.kill(processes_of(job))
     lab.wait_for_endings()
     assert lab.call("status") == 1

@@ -88,7 +88,7 @@ class Board(io.TextIOBase):
         return states
 
     def __enter__(self) -> Board:
-        self._look()
+        self._said = sweep_line(self._look())
         if self._terminal:
             self._terminal.start()
         return self

@@ -6,11 +6,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmark.jobs.slurm import commands
-from benchmark.jobs.slurm.job_files import Job
+from benchmark.jobs.executors import Job
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import Lab, processes_of, scontrol, silent, wait_until
+from tests.support.slurm_lab import Lab, processes_of, queue, scontrol, silent, wait_until
 
 SILENCE = 3.0  # seconds
 
@@ -39,7 +38,7 @@ class Disturbances:
         self.left = True
 
     def lose_node(self, job: Job) -> None:
-        node = job.starts[-1]["node"]
+        node = job.node
         self.cluster.kill_node(node)
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         self.cluster.start_node(node)
@@ -47,10 +46,10 @@ class Disturbances:
 
     def drain(self, job: Job) -> None:
         """No job starts on its node for a while, and it goes on."""
-        node = job.starts[-1]["node"]
+        node = job.node
 
         def there() -> set[str]:
-            return {id for id, one in commands.queue().items() if one.node == node}
+            return {id for id, one in queue().items() if one.node == node}
 
         scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
         before = there()
@@ -62,7 +61,7 @@ class Disturbances:
         """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
         scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
         self.preempt(job)
-        wait_until(lambda: job.id not in (queue := commands.queue()) or queue[job.id].state != "RUNNING")
+        wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state != "RUNNING")
         scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
 
     def preempt(self, job: Job) -> None:
@@ -71,7 +70,7 @@ class Disturbances:
             "sbatch",
             "--account=urgent",
             "--partition=main",
-            f"--nodelist={job.starts[-1]['node']}",
+            f"--nodelist={job.node}",
             "--exclusive",
             "--wrap=true",
             "--output=/dev/null",
@@ -80,14 +79,12 @@ class Disturbances:
 
     def suspend(self, job: Job) -> None:
         """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
-        row = next(config.row for config in self.lab.configs() if config.id == job.run)
+        row = next(config.row for config in self.lab.configs() if config.id in job.units)
         evaluations = self.lab.count(row, "evaluation")
         # it trains next: what stands still between two pieces of training is off the clock anyway
         wait_until(
             lambda: (
-                self.lab.count(row, "evaluation") > evaluations
-                or self.lab.count(row, "done")
-                or job.id not in commands.queue()
+                self.lab.count(row, "evaluation") > evaluations or self.lab.count(row, "done") or job.id not in queue()
             )
         )
         if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
@@ -110,7 +107,7 @@ class Disturbances:
         before = self.ended()
         with silent(self.cluster, "slurmdbd"):
             self.kill(job)
-            wait_until(lambda: job.id not in commands.queue())
+            wait_until(lambda: job.id not in queue())
             assert (ended := self.ended()) <= before, ended - before  # it waits half a minute for an answer
 
     def ended(self) -> set[str]:
@@ -121,10 +118,10 @@ class Disturbances:
         """The job that prepares is told in the middle of a text that its time is over; Slurm queues it again."""
         domains = self.lab.runs / "data" / "domains"
         wait_until(lambda: [*domains.glob("*.unfinished/*.bin")] and self.made())
-        [job] = [job for job in self.lab.jobs() if ":prepare" in job.name and not job.end]
+        [job] = self.lab.ids("prepare").values()
         self.made_before = self.made()
-        subprocess.run(["scancel", "--signal=USR2", job.id], check=True)
-        wait_until(lambda: commands.queue()[job.id].waits)
+        subprocess.run(["scancel", "--signal=USR2", job], check=True)
+        wait_until(lambda: queue()[job].waits)
         assert not self.made().keys() - self.made_before.keys(), "it was not stopped in mid-text"
 
     def made(self) -> dict[Path, int]:

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
-from benchmark.jobs.executors import slurm
+from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import train_here
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.state import RunState, Survey
@@ -206,9 +206,12 @@ class Lab:
         """The state of each row."""
         return {state.config.row: state for state in self.survey().states()}
 
+    def jobs(self) -> list[Job]:
+        return slurm.jobs(load_suite(str(self.file)), Store(self.runs))
+
     def waves(self) -> list[dict[str, Any]]:
         """What was submitted, an array a line."""
-        return slurm.noted(slurm.folder_of(self.survey().suite, Store(self.runs)))
+        return slurm.noted(slurm.folder_of(load_suite(str(self.file)), Store(self.runs)))
 
     def ids(self, kind: str = "") -> dict[str, str]:
         """The last job of each unit of a kind, default all."""

@@ -13,10 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.pool import physical_cores
-from benchmark.jobs.slurm import commands, job_files
+from benchmark.settings.load import load_suite
+from benchmark.store import Store
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import wait_until
+from tests.support.slurm_lab import queue, wait_until
 
 ROOT = Path(__file__).parents[2]
 RUNS, OUT = ROOT / "runs" / "slurm-demo", ROOT / "report" / "slurm-demo"
@@ -42,14 +44,11 @@ def say(*lines: str) -> None:
     print(*(line[:160] for line in lines), sep="\n", flush=True)
 
 
-def job() -> job_files.Job | None:
-    """The job that trains, as one of its runs that says how far it is."""
-    found = job_files.read(job_files.folder_of(RUNS, "demo"))
-    return next((job for job in found if job.run and job.begun and not job.end and heartbeat(job).exists()), None)
-
-
-def heartbeat(job: job_files.Job) -> Path:
-    return RUNS / "suites" / "demo" / f"{job.run}.json"
+def job() -> Job | None:
+    """The job that trains, once one of its runs says how far it is."""
+    jobs = slurm.jobs(load_suite("demo"), Store(RUNS)) if RUNS.exists() else []
+    trains = [job for job in jobs if job.kind == "train" and job.state == "running"]
+    return next((job for job in trains if list((RUNS / "suites" / "demo").glob("*.json"))), None)
 
 
 def state() -> str:
@@ -69,9 +68,9 @@ def main() -> None:
         trains = job()
         assert trains
         subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
-        wait_until(lambda: commands.queue()[trains.id].waits)
+        wait_until(lambda: queue()[trains.id].waits)
         say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", state())
-        wait_until(lambda: not commands.queue(), patience=600)
+        wait_until(lambda: not queue(), patience=600)
         say(state())
     say(f"{time.monotonic() - began:.0f} s; the report is in {OUT.relative_to(ROOT)}:", "")
     [table] = OUT.rglob("main_pretraining.md")
