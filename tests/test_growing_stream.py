@@ -127,7 +127,7 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     )
     for key, found in zip(long.keys, records_of(long).matrix, strict=True):
         model = load(long.store.stage(key) / "model")
-        values = {name: value["perplexity"] for name, value in found.items()}
+        values = {name: value.perplexity for name, value in found.items()}
         assert values == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
     assert records_of(short).matrix == matrix
     trained(lab, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
@@ -160,9 +160,9 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
     decoded = [run.corpus.tokenizer.decode(ids[ids != EOS].tolist(), False) for ids in documents]
     assert text.info["valid_bytes"] == sum(len(one.encode()) for one in decoded)
     found = records_of(run).matrix[0][text.name]
-    bits = math.log2(found["perplexity"] or math.nan) * len(text.valid)
-    assert found["bits_per_byte"] == pytest.approx(bits / sum(len(one.encode()) for one in decoded))
-    assert 1 < found["bits_per_byte"] < 8
+    bits = math.log2(found.perplexity or math.nan) * len(text.valid)
+    assert found.bits_per_byte == pytest.approx(bits / sum(len(one.encode()) for one in decoded))
+    assert 1 < found.bits_per_byte < 8
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:

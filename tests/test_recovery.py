@@ -278,7 +278,7 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match="broken"):
         lab.run(config, "breaks").train()
     [found] = load_runs(folder / "breaks", config.suite)
-    assert found.failure and found.failure["time"] == 0.0
+    assert found.failure and found.failure.time == 0.0
     monkeypatch.undo()
     (folder / "broken").unlink()
     calls = iter(range(100))
