@@ -20,12 +20,12 @@ from benchmark.errors import UserError, flushed, print_anything, stop_printing, 
 from benchmark.instruments.commands import evaluate, export, grow, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import check_runs, command_line, interrupted
-from benchmark.store import Store
 
 if TYPE_CHECKING:
     from analysis.notebook import OpenSuite
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite
+    from benchmark.store import Store
 
 # What a command needs is imported when it is called, so that --help answers at once, and plans before torch would
 
@@ -62,6 +62,12 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     return suite.called_by(words_again(options, name)), runs
 
 
+def store_of(options: argparse.Namespace) -> Store:
+    from benchmark.store import Store
+
+    return Store(options.runs)
+
+
 def say(lines: Iterable[str]) -> int:
     for line in lines:
         print(line)
@@ -72,7 +78,7 @@ def survey_of(options: argparse.Namespace) -> Survey:
     import methods
     from benchmark.jobs.state import Survey
 
-    return Survey(*read_suite(options, options.suite), methods.build, Store(options.runs))
+    return Survey(*read_suite(options, options.suite), methods.build, store_of(options))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,7 +110,7 @@ def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
     suite, configs = read_suite(options, options.suite)
-    return say(preparation.prepare(suite, configs, Store(options.runs)))
+    return say(preparation.prepare(suite, configs, store_of(options)))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -124,7 +130,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    (suite, _), store = read_suite(options, options.suite), Store(options.runs)
+    (suite, _), store = read_suite(options, options.suite), store_of(options)
     ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
     if not ended:
         return say(["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"])
@@ -136,7 +142,7 @@ def speed(options: argparse.Namespace) -> int:
     from benchmark.instruments.speed import print_speed
 
     _, configs = read_suite(options, options.suite)
-    print_speed(configs, methods.build, Store(options.runs), options.pairs, options.reference)
+    print_speed(configs, methods.build, store_of(options), options.pairs, options.reference)
     return 0
 
 
@@ -160,7 +166,7 @@ def collect(options: argparse.Namespace) -> int:
     from paper_tables import write_report
 
     suites = methods.of_study(options.study)
-    study.collect(*read_suite(options, options.suite), Store(options.runs), options.study)
+    study.collect(*read_suite(options, options.suite), store_of(options), options.study)
     return say(study.render(options.study, suites, write_report))
 
 
@@ -171,7 +177,7 @@ def verify(options: argparse.Namespace) -> int:
 
     suites = methods.of_study(options.study)
     if options.stage:
-        return say(study.verify_stage(options.study, suites, options.stage, methods.build, Store(options.runs)))
+        return say(study.verify_stage(options.study, suites, options.stage, methods.build, store_of(options)))
     if str(options.runs) != "runs":
         raise UserError("--runs: verify trains nothing without --stage KEY: give that, or leave --runs out")
     return say(study.verify(options.study, suites, write_report, methods.build))
