@@ -256,7 +256,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
 
     def source(stage: int, layer: int, head: int) -> tuple[int, int]:
         growth = growths[stage - 1]
-        return growth.layer_sources[layer], growth.head_sources[layer][head]
+        return growth["layer_sources"][layer], growth["head_sources"][layer][head]
 
     own: list[float] = []
     others: list[float] = []
