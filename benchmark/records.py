@@ -191,7 +191,6 @@ class ResumedLine(Line, tag="resumed", kw_only=True):
     charged: Spent
     lost: Amount = 0.0  # seconds that are spent again
     precision: str = ""  # that of the run
-    auto: str = ""  # what a run that began on the machine that goes on would have, where that is another
 
 
 class Measured(Struct):
@@ -229,7 +228,6 @@ class CoreShare(Struct, kw_only=True):
     others: float | None  # cores that other programs or a quota kept, on average, where most; None: cannot be told
     share: float | None  # of the cores that its processes wanted, that others left them, where least
     stood_still: float = 0.0  # seconds beside `wall`, and off the clock, in which it was stopped
-    jumped: float = 0.0  # seconds by which the time of day was set meanwhile, or for which the machine slept
 
 
 class DoneLine(Line, tag="done", kw_only=True):

@@ -129,7 +129,7 @@ def test_a_run_says_which_stages_were_crowded(tmp_path, monkeypatch) -> None:
     assert 0 < saved["cores"]["wall"] < totals[0]
     assert run.crowded() == []
     [done] = [line for line in read_lines(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
-    assert done["cores"] == {"wall": 10.0, "cpu": 5.0, "others": 0.4, "share": 0.8, "stood_still": 0.0, "jumped": 0.0}
+    assert done["cores"] == {"wall": 10.0, "cpu": 5.0, "others": 0.4, "share": 0.8, "stood_still": 0.0}
     config = lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=1e-6)})
     run = lab.run(config, "seconds")
     run.train(last_stage=0)
