@@ -91,15 +91,6 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
         raise ConfigError(f"options of method {name!r}: {error}") from None
 
 
-def check(configs: Iterable[RunConfig], place: str) -> None:
-    """Raise ConfigError for options of runs that their methods do not take; `place` says who gave them."""
-    for config in configs:
-        try:
-            build(config.method, config.options)
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from None
-
-
 @functools.cache
 def _adapter(method: Any) -> TypeAdapter[LifelongMethod]:
     method.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
