@@ -16,6 +16,7 @@ from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 
 VOCABULARY = 13
+SHARED = Path(__file__).parents[3] / "shared" / "oracles"  # beside the checkout, where somebody has put it
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}  # float64
 
 
@@ -121,4 +122,27 @@ def own() -> dict[str, Any]:
         numbers.setdefault("weights", {})[name] = weights
     for vectors in numbers["agem"]["vectors"]:
         vectors |= {name: [value / 4096 for value in vectors[name]] for name in "gr"}
+    return numbers
+
+
+def shared() -> dict[str, Any]:
+    """The same with all parameters and more vectors, from the larger files in SHARED."""
+    numbers = own()
+    names = ("ewc", "mas", "agem", "er", "logit_kd")
+    files = {name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    ewc, mas, agem, er, kd = (files[name]["outputs"] for name in names)
+    for kind in ("per_sample", "batched"):
+        numbers["ewc"][kind] = ewc[f"fisher_{kind}"]
+        numbers["ewc"]["penalty_gradient"][kind] = ewc["penalty_gradient"][kind]["half"]
+    numbers["ewc"]["ragged"] = ewc["fisher_batched_ragged"]
+    numbers["mas"]["importance"] = mas["importance_per_sample"]
+    numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
+    for name, found in (("ewc", ewc), ("mas", mas)):
+        numbers[name]["trajectory"]["weights"] = found["trajectory"]["final_weights"]
+    given = files["agem"]["inputs"]["random"]
+    numbers["agem"]["vectors"] = [own | other for own, other in zip(given, agem["random"], strict=True)]
+    for union, found in zip(numbers["er"]["unions"], er["union"], strict=True):
+        union["gradient"] = found["gradient"]
+    for temperature, answers in numbers["logit_kd"]["T"].items():
+        answers["gradient"] = kd["elle"][temperature]["gradient_mean"]
     return numbers
