@@ -70,11 +70,10 @@ class Store:
     """Where things lie below the folder of `--runs`, but for copies of tokens."""
 
     root: Path
-    tokens: Path | None = None  # of copies on a node's own disk
 
     @property
     def data(self) -> Path:
-        return self.tokens or self.root / "data"
+        return self.root / "data"
 
     def stage(self, key: str) -> Path:
         return self.root / "stages" / key

@@ -1,29 +1,24 @@
-"""What a local sweep shows while it runs: a live table on a terminal; elsewhere lines, and how far the sweep is."""
+"""What a local sweep shows while it runs: on a terminal what `status` says, live; elsewhere how far the sweep is."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from benchmark.jobs.state import RunState, Survey
-from benchmark.jobs.status import sweep_line, to_show
+from benchmark.jobs.status import lines_of, sweep_line
 from benchmark.training.progress import IN_PROGRESS
 
 EVERY, LINE = 2.0, 60.0  # seconds between two looks at the records: on a terminal, and in a file where nothing ends
 REST = 9.0  # times a look's seconds in which there is no other
-WIDTH = 100  # of the table in a file
-STYLES = {"running": "bold", "failed": "red", "todo": "dim"}
-STATE, GAP = 11, 2  # letters of the longest state, and between two columns
 
 
 class Board(io.TextIOBase):
@@ -59,10 +54,9 @@ class Board(io.TextIOBase):
             return
         states = self._look()
         if self._terminal:
-            console = self._terminal.console
-            below = [Text(sweep_line(states)), Text(self._now, style="dim")]
-            height = console.height - sum(len(text.wrap(console, console.width)) for text in below) - 1
-            self._terminal.update(Group(*table(states, console.width, height), *below), refresh=True)
+            size = self._terminal.console.size
+            lines = lines_of(self._survey, states, (size.width, size.height - 1))
+            self._terminal.update(Text("\n".join([*lines, self._now]), no_wrap=True), refresh=True)
         elif (said := sweep_line(states)) != self._said:
             self._said = said
             self._out.write(f"{said}\n")
@@ -94,11 +88,9 @@ class Board(io.TextIOBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        states = self._survey.states()
         if self._terminal:
             self._terminal.stop()
-        console = self._terminal.console if self._terminal else Console(file=self._out, width=WIDTH)
-        console.print(*table(states, console.width), Text(sweep_line(states)), soft_wrap=True)
+        self._out.write("\n".join([*lines_of(self._survey, self._survey.states(), None), ""]))
 
 
 @contextlib.contextmanager
@@ -106,37 +98,3 @@ def board(survey: Survey) -> Iterator[None]:
     """Show the sweep in place of standard error."""
     with Board(survey, sys.stderr) as shown, contextlib.redirect_stderr(shown):
         yield
-
-
-def table(states: Sequence[RunState], width: int, height: float = math.inf) -> list[Table | Text]:
-    """A line a run: AP after each domain, how much of the stage in progress is over, and the run's state.
-
-    Of more domains than fit into `width` letters it shows those that running ones are at; of more runs than fit into
-    `height` lines those that say most.
-    """
-    kept, more = to_show(states, height - 1)
-    labels = [domain.label for domain in max((one.config.domains for one in states), key=len)]
-    cells = [_cells(one) for one in kept]
-    names = [f"{one.config.row}, seed {one.config.seed}" for one in kept]
-    first = min(max(map(len, names)), width // 3)
-    least = max(7, max((len(cell) for line in cells for cell in line), default=0))  # letters of an AP
-    left = width - first - STATE
-    room = min(len(labels), max(1, left // (least + GAP)))  # columns that fit
-    now = [len(line) for line, one in zip(cells, kept, strict=True) if one.state == "running"]
-    end = max(room, *(now or map(len, cells)))
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("AP after", no_wrap=True, width=first)
-    for label in labels[end - room : end]:
-        wide = max(least, min(len(label), left // room - GAP))
-        shown.add_column(label, justify="right", no_wrap=True, width=wide)
-    shown.add_column("", no_wrap=True, width=STATE)
-    for name, line, one in zip(names, cells, kept, strict=True):
-        aps = [*line, *[""] * (end - len(line))][end - room : end]
-        shown.add_row(name, *aps, one.state, style=STYLES.get(one.state, ""))
-    return [shown, Text(more, style="dim")] if more else [shown]
-
-
-def _cells(one: RunState) -> list[str]:
-    """AP after each finished stage, and the share of the one in progress."""
-    aps = [f"{stage.ap:,.1f}" if stage.ap else "" for stage in one.finished]
-    return [*aps, f"{one.fraction:.0%}"] if one.state == "running" else aps

@@ -12,6 +12,7 @@ import logging
 import math
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -62,7 +63,7 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
         parallel = 1
     if parallel is None:
-        parallel = 1 if timed else _fitting(runs, len(cores), kind, gpus)
+        parallel = 1 if timed else _fitting(runs, len(cores), gpus)
     check_slots(parallel, timed, cores, kind, gpus, f"--parallel {parallel}")
     return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
 
@@ -124,28 +125,17 @@ def accelerators() -> tuple[str, int]:
     return devices.accelerators()
 
 
-def _fitting(runs: Sequence[RunConfig], cores: int, kind: str, gpus: int) -> int:
-    """How many runs fit: one a core at most, and as many as the memory of the machine and of its GPUs holds.
-
-    They take the GPUs in turns, so the fullest one decides; one run each where torch cannot tell or divide its memory.
-    """
-    need = max(map(needed_bytes, runs), default=PROCESS)
-    fitting = min(cores, int(available_bytes() / (PROCESS + (0 if gpus else need))))
-    if gpus:
-        import torch
-
-        from benchmark.models.devices import can_be_shared, free_bytes
-
-        free = [free_bytes(torch.device(kind, number)) for number in range(gpus)] if can_be_shared(kind) else [None]
-        fitting = min(fitting, gpus * min(1 if one is None else int(one / (PROCESS + need)) for one in free))
-    return max(1, fitting)
+def _fitting(runs: Sequence[RunConfig], cores: int, gpus: int) -> int:
+    """How many runs fit: one a GPU, or else one a core, and as many as the machine's memory holds."""
+    need = PROCESS + (0 if gpus else max(map(needed_bytes, runs), default=0.0))
+    return max(1, min(gpus or cores, cores, int(available_bytes() / need)))
 
 
 def needed_bytes(run: RunConfig) -> float:
     """The memory that training the largest model of a run takes, roughly and rather too much.
 
-    Weights, gradients, two moments of Adam, a teacher and what it computes; and the activations of one forward pass in
-    fp32, twice the 34 s b h + 5 a s^2 b bytes a layer of Korthikanti et al. (2022, arXiv 2205.05198), with logits.
+    Weights, gradients, two moments and a teacher; and twice the 34 s b h + 5 a s^2 b bytes a layer of activations that
+    Korthikanti et al. (2022, arXiv 2205.05198) count for half precision, with logits.
     """
     rows = min(run.training.micro_batch_size or run.training.batch_size, run.training.batch_size)
     length, vocabulary = run.data.sequence_length, run.tokenizer.vocabulary
@@ -160,10 +150,8 @@ def needed_bytes(run: RunConfig) -> float:
 
 def available_bytes() -> float:
     """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
-    if MEMORY.exists():
-        for line in MEMORY.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024.0 * int(line.split()[1])
+    if MEMORY.exists() and (told := re.search(r"^MemAvailable: *(\d+)", MEMORY.read_text(), re.MULTILINE)):
+        return 1024.0 * int(told[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
 
 

@@ -53,7 +53,6 @@ class StageState:
     seconds: float = 0.0  # of train time so far
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     beyond: float = 0.0  # seconds that it took besides its train time, since it was last started
-    share: float = 1.0  # of its budget, that its phases were given
     domain: str = ""
     machine: str = ""  # that it had to itself, in words
     crowded: str = ""  # the share of its cores that other programs left it, where it lacked some
@@ -206,7 +205,6 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
         done=done is not None,
         evaluated=evaluation is not None,
         seconds=spent.charged["seconds"] if spent else 0.0,
-        share=sum(phase["share"] for phase in first.phases),
         domain=first.domain,
         machine=_machine(first.provenance.hardware),
         crowded=crowded([done]) if done else "",

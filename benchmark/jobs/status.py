@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import shutil
 import statistics
 import sys
@@ -81,7 +79,7 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     return f"next: {again} does what is missing{failed}"
 
 
-def lines_of(survey: Survey, states: Sequence[RunState], screen: os.terminal_size | None) -> list[str]:
+def lines_of(survey: Survey, states: Sequence[RunState], screen: tuple[int, int] | None) -> list[str]:
     """The lines of `status`. On a screen they end at its edge, and of more runs than it has lines those are shown that
     say most."""
     others = [job for job in survey.jobs if job.kind != "train"]
@@ -92,10 +90,11 @@ def lines_of(survey: Survey, states: Sequence[RunState], screen: os.terminal_siz
     below = [*below[:SHOWN], *[f"and {len(below) - SHOWN} more"] * (len(below) > SHOWN), *notes(states)]
     if not screen:
         return [head, *_rows(states), *below]
-    above = textwrap.wrap(head, screen.columns)
-    below = [part for line in below for part in textwrap.wrap(line, screen.columns)]
-    kept, more = to_show(states, screen.lines - len(above) - len(below) - 2)  # a line of titles, and the cursor's
-    rows = [line if len(line) <= screen.columns else f"{line[: screen.columns - 1]}…" for line in _rows(kept)]
+    columns, height = screen
+    above = textwrap.wrap(head, columns)
+    below = [part for line in below for part in textwrap.wrap(line, columns)]
+    kept, more = to_show(states, height - len(above) - len(below) - 2)  # a line of titles, and the cursor's
+    rows = [line if len(line) <= columns else f"{line[: columns - 1]}…" for line in _rows(kept)]
     return [*above, *rows, *filter(None, [more]), *below]
 
 
@@ -145,15 +144,15 @@ def different_hardware(states: Sequence[RunState]) -> list[str]:
 
 
 def sweep_line(states: Sequence[RunState]) -> str:
-    """Runs by state, the share of the budget that is spent, scores, the time left by what ran, and the best row."""
+    """Runs by state, the share of the budget that is spent, scores, and the time left by what ran."""
     counts = Counter(one.state for one in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
-    models, best = _scored(states), best_row(states)
+    models = _scored(states)
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
     left = seconds_left(states)
     time_left = f"about {duration(left)} left to train" if left else ""
-    parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left, best and f"best so far: {best}"]
+    parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left]
     return "; ".join(filter(None, parts))
 
 
@@ -203,25 +202,7 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
     return seconds / max(1, sum(one.state == "running" for one in states))
 
 
-def best_row(states: Sequence[RunState]) -> str:
-    """The row of lowest AP among those that have come furthest, a geometric mean over seeds; nothing before that.
-
-    One that was given more than its budget, as references are, is left out.
-    """
-    furthest = max((len(one.finished) for one in states), default=0)
-    rows: dict[str, list[float]] = {}
-    for one in states:
-        given = sum(stage.share for stage in one.finished)
-        if furthest and len(one.finished) == furthest and given < 1.01 * furthest and one.finished[-1].ap:
-            rows.setdefault(one.config.row, []).append(one.finished[-1].ap)
-    if not rows:
-        return ""
-    means = {row: statistics.geometric_mean(aps) for row, aps in rows.items()}
-    row = min(means, key=means.__getitem__)
-    return f"{row}, AP {means[row]:,.1f} after {states[0].config.domains[furthest - 1].label}"
-
-
-def to_show(states: Sequence[RunState], lines: float) -> tuple[list[RunState], str]:
+def to_show(states: Sequence[RunState], lines: int) -> tuple[list[RunState], str]:
     """The runs to show in so many lines, and how the others are, which takes one of them.
 
     What runs or failed comes before what is done, and that before what has not begun; their order stays.
@@ -229,7 +210,7 @@ def to_show(states: Sequence[RunState], lines: float) -> tuple[list[RunState], s
     if len(states) <= lines:
         return list(states), ""
     order = sorted(range(len(states)), key=lambda i: LAST.index(word) if (word := states[i].state) in LAST else -1)
-    most = max(1, math.floor(lines) - 1)
+    most = max(1, lines - 1)
     others = Counter(states[i].state for i in order[most:])
     more = ", ".join(f"{count} {state}" for state, count in others.items())
     return [states[i] for i in sorted(order[:most])], f"and {len(order) - most} runs more: {more}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,6 @@ from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderRep
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS, duration
-
-LOADED = 2**32  # bytes of weights, which a dry run reads in seconds
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class Plan:
         return [] if self.retry_failed else [state for state in self.states if state.state == "failed"]
 
     @cached_property
-    def _keys(self) -> dict[str, list[str]]:
+    def keys(self) -> dict[str, list[str]]:
         """A key of each stage of each run by the run's id; they agree where stages are shared."""
         return {config.id: self.survey.keys(config) for config in self.configs.values()}
 
@@ -114,11 +112,11 @@ class Plan:
         """Waves of stages that several runs share, what others go on from first, and then all runs."""
         users: dict[str, list[RunConfig]] = {}
         for state in self.wanted:
-            for key in self._keys[state.config.id]:
+            for key in self.keys[state.config.id]:
                 users.setdefault(key, []).append(state.config)
         waves: list[dict[str, Unit]] = []
         for state in self.wanted:
-            keys, depth = self._keys[state.config.id], 0
+            keys, depth = self.keys[state.config.id], 0
             counts = [len(users[key]) for key in keys] + [1]
             for stage, key in enumerate(keys):
                 if stage < len(state.finished) or counts[stage] == 1 or counts[stage] == counts[stage + 1]:
@@ -131,7 +129,7 @@ class Plan:
 
     def _trains(self, configs: Sequence[RunConfig], key: str, last_stage: int | None = None) -> Unit:
         serves = tuple(config.id for config in configs)
-        return Train(self.runs, configs[0], serves, key, self.survey.build, last_stage, self.suite.slurm.scratch)
+        return Train(self.runs, configs[0], serves, key, self.survey.build, last_stage)
 
     def _score(self) -> list[Unit]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
@@ -142,7 +140,7 @@ class Plan:
                 model, is_trained = models.get(stage), stage < len(state.finished)
                 lacks = model and model.missing and (self.retry_failed or not model.failed)
                 if lacks if is_trained else state not in self.left_out:
-                    key = self._keys[state.config.id][stage]
+                    key = self.keys[state.config.id][stage]
                     unit = Score(self.runs, state.config, (state.config.id,), key, self.suite, stage)
                     units.setdefault(key, unit)
         return list(units.values())
@@ -154,7 +152,7 @@ class Plan:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
             missing = [one for one in self.tables.measures if not all(one.done(store, key) for key in trained)]
             if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
-                key = self._keys[state.config.id][-1]
+                key = self.keys[state.config.id][-1]
                 unit = MeasureModels(self.runs, state.config, (state.config.id,), key, self.tables.measures)
                 units.setdefault(key, unit)
         return list(units.values())
@@ -169,7 +167,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
     executor = executors.find(options.executor)
     if options.dry_run:
-        _load_starts(plan)
         print("\n".join(described(plan, executor)))
         return 0
     if plan.left_out:
@@ -183,15 +180,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     return (watch(survey) or code) if options.wait else code
 
 
-def _load_starts(plan: Plan) -> None:
-    """Raise what a run would over the published models that it would begin with, unless large."""
-    for folder in sorted({one.config.start.folder for one in plan.wanted if one.config.start and not one.finished}):
-        if sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")) <= LOADED:
-            from benchmark.models.transformer import load_network  # torch, which other dry runs need not wait for
-
-            load_network(folder)
-
-
 def described(plan: Plan, executor: Executor) -> list[str]:
     """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
     lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
@@ -202,10 +190,8 @@ def described(plan: Plan, executor: Executor) -> list[str]:
         lines.append(f"  {state.config.row}, seed {state.config.seed}: {budget}; {state.state}, {stages}")
     does = executor.describe(plan)
     lines += does
-    apart, shared, saved = _budgets(plan, lambda runs: executor.gpus(plan.suite, runs))
-    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {apart}")
-    if saved:
-        lines[-1] += f". Stages that they share are trained once: {shared}, which saves {saved}"
+    missing = " and ".join(_to_train(plan, unit, executor) for unit in dict.fromkeys(map(_unit, plan.states)))
+    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}")
     left = seconds_left(plan.states)
     if left and not all(UNITS[state.config.budget.unit].in_seconds for state in plan.states):
         lines[-1] += f"; about {duration(left)} at the pace of what has run"
@@ -224,24 +210,23 @@ def _amounts(config: RunConfig) -> list[float]:
     return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
-def _budgets(plan: Plan, gpus: Callable[[Sequence[RunConfig]], float]) -> tuple[str, str, str]:
-    """What the runs still need by themselves, with shared stages counted once, and the difference; unit by unit."""
-    apart, shared, saved = [], [], []
-    for name in dict.fromkeys(state.config.budget.unit for state in plan.states):
-        stages: dict[str, tuple[float, list[RunConfig]]] = {}  # the amount of each, and the runs that need it
-        every = gpu_seconds = 0.0
-        for state in plan.wanted:
-            if state.config.budget.unit == name:
-                missing = list(zip(plan._keys[state.config.id], _amounts(state.config), strict=True))
-                for key, amount in missing[len(state.finished) :]:
-                    stages.setdefault(key, (amount, []))[1].append(state.config)
-                    every, gpu_seconds = every + amount, gpu_seconds + amount * gpus([state.config])
-        once = sum(amount for amount, _ in stages.values())
-        gpu_seconds_once = sum(amount * gpus(runs) for amount, runs in stages.values())
-        apart.append(UNITS[name].text(every, gpu_seconds))
-        shared.append(UNITS[name].text(once, gpu_seconds_once))
-        saved += [UNITS[name].text(every - once, gpu_seconds - gpu_seconds_once)] if once < every else []
-    return " and ".join(apart), " and ".join(shared), " and ".join(saved)
+def _unit(state: RunState) -> str:
+    return state.config.budget.unit
+
+
+def _to_train(plan: Plan, unit: str, executor: Executor) -> str:
+    """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
+    stages: dict[str, tuple[float, list[RunConfig]]] = {}  # the amount of each, and the runs that need it
+    for state in plan.wanted:
+        if _unit(state) == unit:
+            missing = list(zip(plan.keys[state.config.id], _amounts(state.config), strict=True))[len(state.finished) :]
+            for key, amount in missing:
+                stages.setdefault(key, (amount, []))[1].append(state.config)
+    once = sum(amount for amount, _ in stages.values())
+    gpu_seconds = sum(amount * executor.gpus(plan.suite, runs) for amount, runs in stages.values())
+    every = sum(amount * len(runs) for amount, runs in stages.values())
+    saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
+    return UNITS[unit].text(once, gpu_seconds) + saves
 
 
 def counted(units: Iterable[Unit]) -> str:

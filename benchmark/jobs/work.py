@@ -8,9 +8,6 @@ What a unit works with is imported when it begins: plans are made of units, and 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
-from benchmark.files import whole_folder
-from benchmark.locks import Lease, LeaseLost
+from benchmark.locks import LeaseLost
 from benchmark.records import FailedLine
-from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -108,12 +103,11 @@ class Train(Unit):
     """Train what is missing of a run, or of its stages up to `last_stage`.
 
     Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage and the worker does
-    not wait, and whatever went wrong, which is in the run's records; another call goes on. `scratch`: see `staged`.
+    not wait, and whatever went wrong, which is in the run's records; another call goes on.
     """
 
     build: Build
     last_stage: int | None = None
-    scratch: str | None = None
     polls: ClassVar[bool] = True
 
     @property
@@ -140,8 +134,6 @@ class Train(Unit):
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
         try:
-            if self.scratch:
-                store = staged(self, worker)
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
             [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
@@ -224,47 +216,3 @@ class Report(Unit):
 
     def __call__(self, worker: Worker) -> None:
         self.render([(self.suite, self.configs)], self.runs, self.out)
-
-
-def staged(unit: Train, worker: Worker) -> Store:
-    """The store, with copies of the run's tokens on a node's own disk, as rows are read at random.
-
-    They are made once a node, and kept. Who finds another at it, or a disk too small, reads the shared folder. Raises
-    ConfigError for a variable or a home that the job does not have.
-    """
-    from benchmark.data.tokens import corpus_of
-    from benchmark.training.processes import polled
-
-    store, place = unit.store, os.path.expanduser(os.path.expandvars(unit.scratch or ""))
-    if "$" in place or not os.path.isabs(place):
-        raise ConfigError(
-            f"slurm.scratch {unit.scratch!r}: jobs have no such variable or home; give a folder of the node's own disk"
-        )
-    own = Path(place) / f"lifelong-pretraining-{os.getuid()}"
-    copies = dataclasses.replace(store, tokens=own / digest(str(store.root.absolute())))
-    corpus = corpus_of(unit.config, store, check=False, poll=polled(worker.asked_to_stop, worker.waits))
-    texts = [text.folder for text in (*corpus.domains, *corpus.probes) if text.folder]
-    folders = [*texts, *(store.data / "tokenizers").glob("*/")]
-    pairs = [(folder, copies.data / folder.relative_to(store.data)) for folder in folders]
-    try:
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder, copy in pairs:
-            _copy(folder, copy)
-    except OSError as error:
-        print(f"tokens are read from {store.data}: slurm.scratch {unit.scratch!r}: {error}", file=sys.stderr)
-    worker.world.barrier()
-    return copies if all(copy.exists() for _, copy in pairs) else store
-
-
-def _copy(folder: Path, copy: Path) -> None:
-    """Copy a folder, unless somebody has or does."""
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    lease = Lease(copy.with_name(f"{copy.name}.lock"))
-    if copy.exists() or not lease.try_acquire():
-        return
-    try:
-        if not copy.exists():
-            with whole_folder(copy) as unfinished:
-                shutil.copytree(folder, unfinished, dirs_exist_ok=True)
-    finally:
-        lease.release()

@@ -15,7 +15,7 @@ from benchmark.settings.units import UNITS
 MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
 # what no row has of its own: it is of jobs for all rows, or of all jobs
-OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python", "scratch", "wckey")
+OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python", "wckey")
 # what a section's key takes the place of: Slurm refuses both, or gives the job both
 INSTEAD_OF = {
     "mem": ("mem_per_cpu", "mem_per_gpu"),
@@ -23,7 +23,7 @@ INSTEAD_OF = {
     "cpus_per_task": ("cpus_per_gpu",),
 }
 OF_GPUS = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
-NOT_OF_SBATCH = {"exclusive", "max_num_timeout", "python", "scratch", "runs_per_job"}
+NOT_OF_SBATCH = {"exclusive", "max_num_timeout", "python", "runs_per_job"}
 Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
@@ -96,10 +96,6 @@ class Slurm(Settings):
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
     )
-    scratch: str | None = Field(
-        None,
-        description='folder of a node\'s own disk for copies of tokens, e.g. "$TMPDIR"; ~ and variables as in a job',
-    )
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
     score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
@@ -114,14 +110,6 @@ class Slurm(Settings):
                     f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {limit} minutes"
                     ": change one of them"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _scratch_is_a_place(self) -> Slurm:
-        if self.scratch is not None and not self.scratch.startswith(("/", "~", "$")):
-            raise ValueError(
-                f"scratch {self.scratch!r}: no path from / on, ~ or a variable; give a folder of the node's own disk"
-            )
         return self
 
     @model_validator(mode="after")
