@@ -2,110 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import statistics
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark import records
 from benchmark.data.tokens import corpus_of
-from benchmark.downstream.tasks import TaskData, record_baselines, scored_stages
+from benchmark.downstream.tasks import TaskData, record_baselines
 from benchmark.models import load_evaluated
-from benchmark.models.devices import accelerators
 from benchmark.records import EvaluationLine, ScoreLine
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
 from benchmark.store import Store
-from benchmark.training.progress import IN_PROGRESS, ProgressLine
+from benchmark.training.progress import IN_PROGRESS
 
 if TYPE_CHECKING:
     from benchmark.downstream.classifier import SavedModel
 
 # a suite without tasks imports nothing of fine-tuning
-
-
-def score_runs(suite: Suite, configs: Iterable[RunConfig], runs: Path) -> int:
-    """Fine-tune and score what is missing of all runs. Returns how many models lack one.
-
-    Raises DataError, ConfigError.
-
-    Without a GPU, models are scored side by side, one on each core: theirs are small steps, which two threads do not
-    make faster. Each model is a line, when its scores are there.
-    """
-    if not suite.tasks:
-        return 0
-    import joblib
-
-    store = Store(runs)
-    tasks = load_tasks(suite, store)
-    wanted: dict[str, tuple[RunConfig, int]] = {}  # by stage key: a model that runs share is scored once
-    for config in configs:
-        for index in scored_stages(suite, config):
-            key = _to_score(suite, config, index, tasks, store)
-            if key:
-                wanted.setdefault(key, (config, index))
-    if not wanted:
-        return 0
-    processes = 1 if accelerators()[1] else min(joblib.cpu_count(), len(wanted))
-    names = ", ".join(task.name for task, _ in tasks)
-    print(f"{suite.name}: scoring {len(wanted)} models on {names}; scores go to {store.root}/scores", file=sys.stderr)
-    lacking = 0
-    for told, failed in joblib.Parallel(n_jobs=processes, return_as="generator_unordered")(
-        joblib.delayed(_outcome)(os.getpid(), suite, config, index, tasks, store, processes == 1)
-        for config, index in wanted.values()
-    ):
-        lacking += failed
-        if told:
-            print(told, file=sys.stderr)
-    return lacking
-
-
-@functools.cache
-def end_with(process: int) -> None:
-    """End this process, if it is another, soon after that one, also if that one was killed and could not say so.
-
-    Else it would go on for as long as a fine-tuning takes, and slow whatever is timed meanwhile.
-    """
-
-    def wait() -> None:
-        while os.getppid() == process:
-            time.sleep(1.0)
-        os._exit(1)
-
-    if process != os.getpid():
-        threading.Thread(target=wait, daemon=True).start()
-
-
-def _outcome(
-    parent: int,
-    suite: Suite,
-    config: RunConfig,
-    index: int,
-    tasks: Sequence[tuple[Task, TaskData]],
-    store: Store,
-    speaks: bool,
-) -> tuple[str, bool]:
-    """Score a stage. Returns a line about it, and whether it lacks scores then: the other models go on.
-
-    Where it `speaks` it has said all itself; several at once would tear each other's lines.
-    """
-    from benchmark.downstream.finetune import NotScored
-
-    end_with(parent)
-    line, failed = ProgressLine(name_of(suite, config)), False
-    try:
-        told = score_stage(suite, config, index, tasks, store, line.passing if speaks else lambda _: None)
-    except NotScored as error:
-        told, failed = f"not all scored after {config.domains[index].name}: {error}", True
-    if not speaks:
-        return f"{line.name}  {told}", failed
-    line.finish(told)
-    return "", failed
 
 
 def name_of(suite: Suite, config: RunConfig) -> str:

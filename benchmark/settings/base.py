@@ -131,21 +131,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fals
 
 def digest(value: Any) -> str:
     """A short hash of anything JSON can hold, the same on every machine."""
-    return _hash(_encode(value))
-
-
-def encoded(parts: Mapping[str, Any]) -> dict[str, str]:
-    """The parts of a mapping of identifiers as `digest` sees them: those that many mappings share are encoded once."""
-    return {name: f'"{name}":{_encode(value)}' for name, value in parts.items()}
-
-
-def digest_of_encoded(parts: Mapping[str, str]) -> str:
-    """The `digest` of a mapping, by its `encoded` parts."""
-    return _hash(f"{{{','.join(parts[name] for name in sorted(parts))}}}")
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(_encode(value).encode()).hexdigest()[:12]
 
 
 # Ranges of numbers, and what names may be

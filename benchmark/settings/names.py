@@ -62,8 +62,3 @@ BASELINE = "Baseline: "
 def row_slug(row: str) -> str:
     """A row's name as file names have it."""
     return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
-
-
-def label_of(run: str) -> str:
-    """Row and seed of a run, `elle-s0`, by its id."""
-    return run.rpartition("-")[0]

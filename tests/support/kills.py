@@ -37,14 +37,13 @@ import run_all
 from benchmark import records
 from benchmark.data import tokens
 from benchmark.downstream import finetune
-from benchmark.downstream.scoring import end_with
 from benchmark.instruments.run_models import RunModels
 from benchmark.models import transformer
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
 from benchmark.training.stage_inputs import StageInputs
 from benchmark.training.step import Stepper
-from tests.support import tiny_suite
+from tests.support import processes, tiny_suite
 from tests.support.record_lines import read_lines, read_stage_lines
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -255,12 +254,12 @@ class Kills:
 
     def _wait(self, watch: Watch) -> int:
         """Run in a copy of this process. Returns its exit status; a negative number is a signal."""
-        parent, child = os.getpid(), os.fork()
+        child = os.fork()
         if child:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         status = 99
         try:
-            end_with(parent)
+            processes.prctl(processes.SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
             log = os.open(self.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.dup2(log, 1)
             os.dup2(log, 2)
