@@ -83,12 +83,11 @@ def score(folder: Path) -> dict[str, list[float]]:
         lines = [json.dumps({"text": " ".join(words[i * 9 : i * 9 + 6]), "label": words[i * 9]}) for i in range(count)]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     suite = folder / "scored.toml"
-    head, tables = SUITE.format(architecture="gpt", methods='["naive", "elle"]').rsplit("tables", 1)
-    suite.write_text(head + "tables" + tables + TASK)
+    suite.write_text(SUITE.format(architecture="gpt", methods='["naive", "elle"]') + TASK)
     run(folder, suite)
     keys = {method: known["keys"][-1] for method, known in results(folder, "scored").items()}
-    lines = {method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()}
-    return {method: [line["test"] for line in scores if line["kind"] == "score"] for method, scores in lines.items()}
+    scored = {method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()}
+    return {method: [line["test"] for line in found if line["kind"] == "score"] for method, found in scored.items()}
 
 
 def run(folder: Path, suite: Path) -> None:

@@ -42,7 +42,7 @@ def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]
         if run.row == row:
             last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
             names = [domain.name for domain in run.domains[: stage + 1]]
-            ap.append(np.prod([last[stage][name] for name in names]) ** (1 / (stage + 1)))
+            ap.append(np.prod([float(last[stage][name] or 0.0) for name in names]) ** (1 / (stage + 1)))
             rises = [last[stage][name] - last[i][name] for i, name in enumerate(names[:-1])]
             ap_plus.append(sum(rises) / max(len(rises), 1))
     return ap, ap_plus
