@@ -130,10 +130,15 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    (suite, _), store = read_suite(options, options.suite), store_of(options)
-    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
+    from benchmark.jobs import executors
+    from benchmark.store import Store
+
+    (suite, _), store = read_suite(options, options.suite), Store(options.runs)
+    ended = [id for one in executors.of(suite, store) for id in one.cancel(suite, store, options.dry_run)]
     if not ended:
         return say(["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"])
+    if options.dry_run:
+        return say([f"{len(ended)} jobs would be ended: {', '.join(ended)}"])
     return say([f"ended {len(ended)} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints"])
 
 

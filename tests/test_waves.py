@@ -252,6 +252,7 @@ def test_cancel_ends_the_jobs_of_a_suite(lab: Lab, slurm: FakeSlurm, capsys) -> 
     """Oracle: the queue; those of another suite go on."""
     other = lab.as_suite("other")
     assert lab.submit() == other.submit() == 0
+    assert lab.call("cancel", "--dry-run") == 0 and "5 jobs would be ended: 100, 101, 102_0" in capsys.readouterr().out
     assert lab.call("cancel") == 0 and "ended 5 jobs" in capsys.readouterr().out
     assert {*slurm.jobs} == {*other.ids().values()}
     assert {state.state for state in lab.states().values()} == {"interrupted"}

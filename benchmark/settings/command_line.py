@@ -137,7 +137,7 @@ def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None
     )
     sub = add("status", "the state of each run", [one, common])
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
-    sub = add("cancel", "end the jobs of the suite or of some runs; what is trained stays", [one, common])
+    sub = add("cancel", "end the jobs of the suite; what is trained stays", [one, common])
     sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
     sub = add("collect", "add the records of finished runs to a study's folder, and render its report", [one, common])
     sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")

@@ -117,7 +117,7 @@ class Disturbances:
     def stop_preparation(self) -> None:
         """The job that prepares is told in the middle of a text that its time is over; Slurm queues it again."""
         domains = self.lab.runs / "data" / "domains"
-        wait_until(lambda: [*domains.glob("*.unfinished/*.bin")] and self.made())
+        wait_until(lambda: [*domains.glob(".*/*.bin")] and self.made())
         [job] = self.lab.ids("prepare").values()
         self.made_before = self.made()
         subprocess.run(["scancel", "--signal=USR2", job], check=True)
@@ -127,4 +127,4 @@ class Disturbances:
     def made(self) -> dict[Path, int]:
         """The texts that are tokenised, and when each of them was."""
         found = (self.lab.runs / "data" / "domains").glob("*/info.json")
-        return {path: path.stat().st_mtime_ns for path in found if path.parent.suffix != ".unfinished"}
+        return {path: path.stat().st_mtime_ns for path in found if not path.parent.name.startswith(".")}

@@ -64,7 +64,8 @@ class Executor:
     execute: Callable[[Plan], int]  # returns an exit status
     gpus: Callable[[Suite, Sequence[RunConfig]], float] = lambda suite, runs: 0.0  # of a stage that these runs share
     jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
-    cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
+    # ends all, but in a dry run; returns their ids
+    cancel: Callable[[Suite, Store, bool], list[str]] = lambda suite, store, dry_run: []
     examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[Finding]] = (
         lambda suite, runs, folder: ()
     )  # `doctor`

@@ -332,11 +332,12 @@ def _state(queued: Queued | None, ending: str) -> tuple[Any, str]:
     return "failed" if ending in FAILURES else "interrupted", f"its job ended ({ending}){CURES.get(ending, '')}"
 
 
-def cancel(suite: Suite, store: Store) -> list[str]:
-    """End all jobs of the suite that this user has submitted. Raises SlurmError where Slurm is silent."""
+def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
+    """End all jobs of the suite that this user has submitted; their ids. Raises SlurmError where Slurm is silent."""
     known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
-    commands.cancel(mine)
+    if not dry_run:
+        commands.cancel(mine)
     return mine
 
 
