@@ -6,8 +6,7 @@ Shapes: B rows, T columns of a row, D hidden size, C classes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.utils import logging as transformers_logging
 
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import PAD, Special, Vocabulary
@@ -105,18 +103,17 @@ class SavedModel:
         if kind := kind_of(self.folder):
             return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
         check_files(self.folder)
-        with _quiet():  # that the head is new is no news
-            network = AutoModelForSequenceClassification.from_pretrained(
-                self.folder,
-                num_labels=len(labels),
-                id2label=dict(enumerate(labels)),
-                label2id={label: index for index, label in enumerate(labels)},
-                attn_implementation="sdpa",
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-            )
+        network = AutoModelForSequenceClassification.from_pretrained(
+            self.folder,
+            num_labels=len(labels),
+            id2label=dict(enumerate(labels)),
+            label2id={label: index for index, label in enumerate(labels)},
+            attn_implementation="sdpa",
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
         use_fast_dropout(network)
         return network
 
@@ -192,13 +189,3 @@ def rows_of(checkpoint: SavedModel, task: Task, data: TaskData, domains: dict[Sp
             tokens.append([special.bos, *prompt, *(token for part in parts for token in [*part, special.eos])])
         splits[split] = Rows(tokens, data.targets(split), special.pad)
     return splits
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)

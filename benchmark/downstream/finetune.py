@@ -9,7 +9,6 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,7 +210,8 @@ def _fitted(
     checkpoint: SavedModel, task: Task, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
 ) -> tuple[Trainer, float, list[float], list[int]]:
     """A fine-tuned model, its score on dev, that after each epoch, and what it predicts of test."""
-    with _seeded(seed):
+    with kept_random_numbers(own_device()):
+        torch.manual_seed(seed)
         trainer = Trainer(checkpoint.classifier(data.labels, task.domain), settings.applied_to(task), settings, seed)
         dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
         return trainer, *trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
@@ -297,11 +297,3 @@ def score_all(
             progress(found, len(cells) - number)
     if lost:
         raise lost[0]
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """torch's random numbers inside the block follow from the seed; outside they go on as if nothing had been."""
-    with kept_random_numbers(own_device()):
-        torch.manual_seed(seed)
-        yield
