@@ -1,11 +1,10 @@
-"""Which domain is a text from? Two rules that ask nothing but the pre-trained model and the memory.
+"""Which domain is a text from? A rule that asks nothing but the pre-trained model and the memory.
 
 The paper leaves to future work that the prompt is picked automatically, "by training a domain discriminator" (its
 analysis of domain prompts). The classifier here is multinomial logistic regression on the mean of the model's own
-token embeddings, fitted to the memory of the domains seen. The likelihood rule takes the prompt under which the model
-finds the text likeliest; it costs a forward pass for each domain.
+token embeddings, fitted to the memory of the domains seen.
 
-Shapes: R texts, T columns of a text with `<s>`, K predicted positions, D hidden size, C domains seen.
+Shapes: R texts, D hidden size, C domains seen.
 """
 
 from __future__ import annotations
@@ -20,27 +19,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from benchmark.files import seal, unseal, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.base import ConfigError
-from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 
 FILE = "domain_discriminator.json"  # beside the model in its checkpoint folder
 MEMORY_ROWS, VALIDATION_ROWS = 2000, 100  # of a domain
-MASKED_EVERY = 7  # about 15%, as in pre-training
 
 
 @dataclass(frozen=True)
 class Discriminator:
     """A linear classifier of mean token embeddings: argmax over C of embeddings @ weights.T + bias.
 
-    `accuracy` was measured on rows of validation text, in 0..1: {"classifier"} and, for models with prompts,
-    {"likelihood"}.
+    `accuracy` was measured on rows of validation text, in 0..1: {"classifier": ...}.
     """
 
     domains: list[int]  # (C,) indices of the stream
@@ -83,11 +78,7 @@ def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
     valid = [next(iter(stream.validation(domain, VALIDATION_ROWS))) for domain in range(seen)]
     texts = [row for batch in valid for row in batch.tokens.tolist()]
     truth = torch.cat([batch.domains for batch in valid]).numpy()
-    picked = {"classifier": fitted.pick(mean_embeddings(model, texts))}
-    if model.prompts:
-        picked["likelihood"] = likeliest(model, texts, range(seen))
-    for rule, domains in picked.items():
-        fitted.accuracy[rule] = float((domains == truth).mean())
+    fitted.accuracy["classifier"] = float((fitted.pick(mean_embeddings(model, texts)) == truth).mean())
     fitted.save(folder)
     return fitted
 
@@ -129,43 +120,3 @@ def mean_embeddings(model: LanguageModel, texts: Sequence[Sequence[int]]) -> NDA
     table = embedding.weight.detach().cpu().double().numpy()
     bos = model.vocabulary.special.bos
     return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
-
-
-@torch.no_grad()
-def likeliest(model: LanguageModel, texts: Sequence[Sequence[int]], candidates: Sequence[int]) -> NDArray[np.int64]:
-    """The candidate under whose prompt (or in whose column) each text has the lowest perplexity.
-
-    `texts`: R lists of ids that fit into a row of the model. BERT: every token is predicted once, each seventh of
-    the text masked at a time.
-    """
-    bos = model.vocabulary.special.bos
-    rows = [[bos, *(token for token in text if token != bos)] for text in texts]
-    losses = torch.empty(len(rows), len(candidates))
-    by_length: dict[int, list[int]] = {}  # equal lengths together, so that nothing is padded
-    for index, row in enumerate(rows):
-        by_length.setdefault(len(row), []).append(index)
-    for length, same in by_length.items():
-        together = max(1, LOGITS_AT_ONCE // (length * model.vocabulary.text))
-        for start in range(0, len(same), together):
-            some = same[start : start + together]
-            tokens = torch.tensor([rows[index] for index in some])
-            for number, domain in enumerate(candidates):
-                losses[some, number] = _loss(model, tokens, torch.full((len(some),), domain))
-    return np.array(candidates)[losses.argmin(1).numpy()]
-
-
-def _loss(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
-    """Sum of the cross-entropies of all tokens of each row; tokens (R, T), domains (R,) -> (R,)."""
-    device = next(model.parameters()).device
-    tokens, domains = tokens.to(device), domains.to(device)
-    columns = torch.arange(1, tokens.shape[1], device=device)
-    if not model.masked:
-        passes = [(tokens, columns - 1, columns)]
-    else:
-        chosen = [columns[first::MASKED_EVERY] for first in range(min(MASKED_EVERY, len(columns)))]
-        passes = [(tokens.index_fill(1, some, model.vocabulary.special.mask), some, some) for some in chosen]
-    total = torch.zeros(len(tokens), device=device)
-    for shown, positions, targets in passes:
-        logits = model(shown, domains, positions.expand(len(tokens), -1)).float()  # (R, K, V_text)
-        total -= logits.log_softmax(-1).gather(-1, tokens[:, targets].unsqueeze(-1)).sum((1, 2))
-    return total.cpu()

@@ -67,8 +67,8 @@ def score_stage(
     checkpoint, told = SavedModel(folder, final), ""
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))
-        accuracy = discriminator.create(folder, stream, index + 1).accuracy
-        told = "; domains told apart: " + ", ".join(f"{rule} {share:.1%}" for rule, share in accuracy.items())
+        share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
+        told = f"; domains told apart: {share:.1%}"
     score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say)
     return f"scored after {place}: {_means(store, key, tasks, suite, checkpoint)}{told}"
 
