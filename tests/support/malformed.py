@@ -383,7 +383,7 @@ def models(place: Path) -> Iterator[Case]:
     config, weights, tokenizer = (f"model/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json"))
     evaluate = "evaluate {here}/model --text {place}/a.jsonl"
     grow = "grow {here}/model --layers 3 --width 64 --out {here}/out"
-    start = f"{DRY_RUN} --methods naive --set model.ladder=[]"
+    start = f"prepare {SUITE} --runs {{here}}/runs --set model.ladder=[]"
     for damage in (
         lambda here: (here / config).unlink(),
         lambda here: (here / weights).unlink(),
