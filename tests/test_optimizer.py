@@ -14,9 +14,9 @@ from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys
+from benchmark.training.learner import carry_on, factors, moments, new_optimizer, of_layers
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.optimization import carry_on, factors, moments, new_optimizer, of_layers
-from benchmark.training.stage_inputs import trainable_stage
+from benchmark.training.step import trainable_stage
 from tests.support.record_lines import read_lines
 
 CONSTANT: Any = "constant"

@@ -25,7 +25,7 @@ from benchmark.settings.suite import Data
 from benchmark.training.method import Phase, Source
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import shuffled
-from benchmark.training.stage_inputs import Loader
+from benchmark.training.step import Loader
 from benchmark.training.stream import Stream
 from tests.support.random_corpus import tiny_corpus
 from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network

@@ -33,8 +33,7 @@ from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import stream_of
-from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
-from benchmark.training.step import Stepper
+from benchmark.training.step import StageInputs, Stepper, trainable_stage, with_training
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
 

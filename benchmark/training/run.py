@@ -43,12 +43,12 @@ from benchmark.store import Store, crowded, read_heartbeat
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
+from benchmark.training.learner import Moments, in_main_memory
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
-from benchmark.training.optimization import Moments, in_main_memory
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
 from benchmark.training.progress import ProgressLine, Silent
 from benchmark.training.stage import StageRun
-from benchmark.training.stage_inputs import StageInputs, trainable_stage, with_training
+from benchmark.training.step import StageInputs, trainable_stage, with_training
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
 

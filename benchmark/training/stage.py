@@ -22,13 +22,11 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
-from benchmark.training.learner import Learner
+from benchmark.training.learner import Learner, Moments, elapsed, of_layers
 from benchmark.training.method import Phase, get_state, set_state
-from benchmark.training.optimization import Moments, elapsed, of_layers
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine, Silent
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.step import Stepper, count_flops
+from benchmark.training.step import StageInputs, Stepper, count_flops
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 

@@ -41,8 +41,7 @@ from benchmark.instruments.run_models import RunModels
 from benchmark.models import transformer
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
-from benchmark.training.stage_inputs import StageInputs
-from benchmark.training.step import Stepper
+from benchmark.training.step import StageInputs, Stepper
 from tests.support import processes, tiny_suite
 from tests.support.record_lines import read_lines, read_stage_lines
 
