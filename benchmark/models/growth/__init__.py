@@ -68,14 +68,12 @@ def grow(
     for place, weights in chain(placed(wide, new.layers), width.ends(old, new)):
         place.write(weights)
 
-    case, note = _case(network, layers, hidden_size, mode, noise, calibration is not None)
     return grown, GrowthRecord(
         layer_sources=plan.sources,
         layer_is_copy=plan.is_copy,
         head_sources=width.head_sources,
         copied=plan.copied,
-        case=case,
-        note=note,
+        case=_case(network, layers, hidden_size, mode, noise),
     )
 
 
@@ -115,34 +113,18 @@ def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
 
 
 def _case(
-    network: PreTrainedModel, layers: int, hidden_size: int, mode: Mode, noise: float, calibrated: bool
-) -> tuple[Literal["exact", "closest", "approximate"], str]:
-    """How near the larger network comes to the function of the given one, and why."""
+    network: PreTrainedModel, layers: int, hidden_size: int, mode: Mode, noise: float
+) -> Literal["exact", "closest", "approximate"]:
+    """How near the larger network comes to the function of the given one; docs/growth.md says why."""
     old = network.config.hidden_size
     deeper, whole = layers > network.config.num_hidden_layers, hidden_size % old == 0
-    has_head, post_norm = places(network).head is not None, architecture_of(network).post_norm
     if mode != "exact":
-        reasons = {
-            "a copied layer acts twice": deeper,
-            "unequal numbers of copies shift the mean and variance of the norms": not whole,
-            "noise on the outgoing weights of split units": noise > 0,
-            "new units are those of the layer above": mode == "aki" and hidden_size > old,
-        }
-        note = "; ".join(reason for reason, holds in reasons.items() if holds)
-        return ("approximate", note) if note else ("exact", "every unit is there equally often")
-    if architecture_of(network).rms_norm:
-        return "exact", "new residual units are zero; new heads, feed-forward units and layers write nothing yet"
-    if not has_head or (whole and not (post_norm and deeper)):
-        return "exact", "average expansion; new layers add nothing yet" if deeper else "average expansion"
-    fit = "fitted on the calibration batch" if calibrated else "copies, for there was no calibration batch"
-    reasons = {
-        f"{hidden_size} is no whole multiple of {old}: the extra units of the LM head, whose LayerNorm follows a GELU, "
-        f"are {fit}": not whole,
-        "extra units of the residual stream hold a constant for its mean": not whole and post_norm,
-        "the embedding's LayerNorm is kept up to the square of its output's mean": not whole and not post_norm,
-        "new layers normalise once more, which differs by the LayerNorms' epsilon": post_norm and deeper,
-    }
-    return "closest", "; ".join(reason for reason, holds in reasons.items() if holds)
+        changes = deeper or not whole or noise > 0 or (mode == "aki" and hidden_size > old)
+        return "approximate" if changes else "exact"
+    architecture = architecture_of(network)
+    if architecture.rms_norm or places(network).head is None or (whole and not (architecture.post_norm and deeper)):
+        return "exact"
+    return "closest"
 
 
 def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
@@ -169,8 +151,7 @@ def architecture_of(network: PreTrainedModel) -> Architecture:
     """Raises ConfigError for what is no language model of a known architecture."""
     architecture = architectures.of(network.config.model_type)
     if type(network) not in architecture.families:
-        names = ", ".join(family.__name__ for family in architecture.families)
-        raise ConfigError(f"cannot grow a {type(network).__name__}; can grow: {names}")
+        raise ConfigError(f"cannot grow a {type(network).__name__}: it is no language model; take one with an LM head")
     return architecture
 
 

@@ -31,9 +31,7 @@ from benchmark.models import transformer
 from benchmark.models.architecture import matrix
 from benchmark.models.transformer import LanguageModel
 
-FILE = transformer.KIND_FILES[
-    "experts"
-]  # in the folder of a saved model, which is the Hugging Face folder of its first experts
+FILE = transformer.KIND_FILES["experts"]  # in the folder of a saved model
 EVERY = 2  # of so many layers the uppermost has experts
 CHOSEN = 2  # of the experts, for each token
 
