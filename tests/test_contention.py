@@ -142,9 +142,9 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
         assert not ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
-        assert said == ["waits"] and not mine.is_held
+        assert said == ["waits"] and not mine.number
     assert ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
-    assert said == ["waits"] and mine.is_held
+    assert said == ["waits"] and mine.number
     mine.release()
 
 
@@ -158,11 +158,11 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")
     monkeypatch.setattr(contention, "machine_lock", lambda: lock)
-    monkeypatch.setattr(local, "in_turns", lambda units, worker: held.append(lock.is_held) or [])
-    monkeypatch.setattr(local, "work_through", lambda units, *_: held.append(lock.is_held) or [])
+    monkeypatch.setattr(local, "in_turns", lambda units, worker: held.append(lock.number > 0) or [])
+    monkeypatch.setattr(local, "work_through", lambda units, *_: held.append(lock.number > 0) or [])
     tables = Tables((), lambda *_: None, tmp_path)
     local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
-    assert set(held) == {bool(taken)} and not lock.is_held
+    assert set(held) == {bool(taken)} and not lock.number
 
 
 def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> None:

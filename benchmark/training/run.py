@@ -280,13 +280,9 @@ class Run:
                 values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", kind(**values))
 
-        def asked_to_stop() -> bool:
-            lease.refuse_if_lost()
-            return self.asked_to_stop()
-
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
         inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
-        return StageRun(inputs, folder / CHECKPOINT, record, asked_to_stop, self.progress, lease.check, spent)
+        return StageRun(inputs, folder / CHECKPOINT, record, self.asked_to_stop, self.progress, lease.check, spent)
 
     def _keep(self, training: StageRun, model: LanguageModel, index: int, folder: Path, lease: Lease) -> None:
         """Write what a trained stage leaves, and at the end that it is done. All processes must call this at once."""
