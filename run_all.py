@@ -9,6 +9,7 @@ python run_all.py report SUITE          tables and figures from the records that
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import signal
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError, flushed, print_anything, stop_printing, told, unprinted
+from benchmark.errors import UserError, is_of_printing, stop_printing, told
 from benchmark.instruments.commands import evaluate, export, grow, new_suite, track
 from benchmark.jobs import executors
 from benchmark.settings.command_line import check_runs, command_line, interrupted
@@ -38,12 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         check_runs(options)
-        return flushed(COMMANDS[options.command](options))
+        code = COMMANDS[options.command](options)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
         return stop_printing()
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
-        if isinstance(error, OSError) and error.filename is None and not unprinted(error):
-            raise
+        if isinstance(error, OSError) and error.filename is None:
+            if not is_of_printing(error):
+                raise
+            stop_printing()  # or Python would try again as it ends
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -222,4 +227,6 @@ COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_C
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on
-    sys.exit(print_anything() or main())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever its encoding, it takes any character
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.exit(main())
