@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -22,7 +21,6 @@ from benchmark.errors import UserError
 
 CHECKSUMS = "checksums.json"  # in a folder: the size and SHA-256 of each of its files, which guard against disks
 NOT_READ = {CHECKSUMS, "README.md"}  # people edit the latter, and nothing is computed from it
-SEAL = "sha256"  # the field of a JSON file that guards the others
 LEFT = 86400.0  # seconds after which nobody goes on with what it began to write
 
 
@@ -80,9 +78,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         with naming(folder):
             yield beside
-        mode = beside.stat().st_mode
+        mode = beside.stat().st_mode & 0o666  # by the umask; safetensors gives a file to its user alone, whatever that
         for path in (*beside.rglob("*"), beside):
-            _share_as(mode, path)
+            if path.is_file():
+                path.chmod(mode)
             sync(path)
         if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
             old = _beside(folder)
@@ -94,17 +93,6 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         sync(folder.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def _share_as(mode: int, path: Path) -> None:
-    """Let those read and write a file whom the folder's mode, which is made by the umask, lets into the folder.
-
-    safetensors gives a file to its user alone, whatever the umask.
-    """
-    status = path.lstat()
-    if stat.S_ISREG(status.st_mode) and (lacking := mode & 0o666 & ~status.st_mode):
-        with contextlib.suppress(PermissionError):  # a file system without modes
-            path.chmod(stat.S_IMODE(status.st_mode) | lacking)
 
 
 def _beside(path: Path) -> Path:
@@ -143,13 +131,8 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def names_in(folder: Path) -> list[str]:
-    """What is in a folder; nothing without one."""
-    return os.listdir(folder) if folder.exists() else []
-
-
 def sha256(files: Sequence[Path]) -> str:
-    """A hash of files and their names; a process reads them once, unless one changes meanwhile."""
+    """A hash of files and their names."""
     total = hashlib.sha256()
     for path in files:
         _add(total, path)
@@ -158,56 +141,44 @@ def sha256(files: Sequence[Path]) -> str:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write down what the files in `folder` are now, at any depth. It replaces what was written down before."""
+    """Write down what the files in `folder` are now, at any depth."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ)
-    sums = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, SEAL: _hash(path)} for path in files}
+    sums = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in files
+    }
     write_json(folder / CHECKSUMS, sums, indent=1)
 
 
 def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Collection[str] = ()) -> None:
     """Hold the files in `folder` against what `write_checksums` wrote down; of `sizes_alone` no more than the size.
 
-    Files that must be among those that were written down are `named`. A process reads each file once, unless it changes
-    meanwhile. Of a folder without checksums, of other people's software, nothing is said. Raises DamagedFile.
+    Files that must be among those that were written down are `named`. Of a folder without checksums, of other people's
+    software, nothing is said. Raises DamagedFile.
     """
     path = folder / CHECKSUMS
     if not path.exists():
         return
-    try:
-        known = {name: (int(one["bytes"]), str(one[SEAL])) for name, one in json.loads(path.read_bytes()).items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        known = {}
-    if not known or not known.keys() >= set(named):  # of no files, all would be right
-        raise DamagedFile(f"{path} is damaged: {cure}")
-    for name, (size, digest) in known.items():
+    known: dict[str, dict[str, Any]] = read_json(path, cure)
+    if not known or not known.keys() >= set(named):
+        raise DamagedFile(f"{path} is damaged (it lacks files): {cure}")
+    for name, expected in known.items():
         file = folder / name
         if not file.is_file():
             raise DamagedFile(f"{file} is missing: {cure}")
-        if file.stat().st_size != size:
-            raise DamagedFile(f"{file} has {file.stat().st_size:,} bytes instead of {size:,}: {cure}")
-        if name not in sizes_alone and _hash(file) != digest:
+        size = file.stat().st_size
+        if size != expected["bytes"]:
+            raise DamagedFile(f"{file} has {size:,} bytes instead of {expected['bytes']:,}: {cure}")
+        if name not in sizes_alone and _hash(file) != expected["sha256"]:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
 
 
-def seal(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a JSON file with a field more, which guards the others."""
-    return {**content, SEAL: _seal_of(content)}
-
-
-def unseal(path: Path, cure: str) -> dict[str, Any]:
-    """What `seal` was given, from a JSON file. Raises DamagedFile."""
+def read_json(path: Path, cure: str) -> dict[str, Any]:
+    """What `write_json` wrote. Raises DamagedFile."""
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
-        kept = content.pop(SEAL)
-    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
-        raise DamagedFile(f"{path} is damaged: {cure}") from None
-    if kept != _seal_of(content):
-        raise DamagedFile(f"{path} is damaged (its checksum is another): {cure}")
+    except ValueError as error:
+        raise DamagedFile(f"{path} is damaged ({error}): {cure}") from None
     return content
-
-
-def _seal_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:
@@ -217,7 +188,7 @@ def _hash(path: Path) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _hash_once(path: Path, size: int, changed: int, inode: int) -> str:
-    """The hash of a file of this size, time of change and inode."""
+    """The hash of a file of this size, time of change and inode, which a process reads once."""
     total = hashlib.sha256()
     _add(total, path)
     return total.hexdigest()

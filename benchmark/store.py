@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.files import names_in
 from benchmark.records import (
     CURE,
     AttentionLine,
@@ -103,11 +102,11 @@ class Store:
 
     def begun_runs(self, suite: str) -> set[str]:
         """The names of the files of a suite's runs: one question, where asking for each is many."""
-        return set(names_in(self.root / "suites" / suite))
+        return {path.name for path in (self.root / "suites" / suite).glob("*")}
 
     def begun_stages(self) -> set[str]:
         """The keys of stages that have a folder."""
-        return set(names_in(self.root / "stages"))
+        return {path.name for path in (self.root / "stages").glob("*")}
 
     def stage_lines(self, key: str, learned: Sequence[str] = ()) -> list[LineOfStage]:
         """What is recorded of a stage, after which the domains `learned` were met, in the order of training.

@@ -17,7 +17,7 @@ from benchmark.data.tokens import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
-from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, seal, unseal, write_checksums
+from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import load
@@ -71,33 +71,16 @@ def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -
     with pytest.raises(DamagedFile, match=r"a\.bin is missing: cure"):
         check_checksums(tmp_path, "cure")
     cut(tmp_path / CHECKSUMS)
-    with pytest.raises(DamagedFile, match=r"checksums\.json is damaged: cure"):
+    with pytest.raises(DamagedFile, match=r"checksums\.json is damaged .*: cure"):
         check_checksums(tmp_path, "cure")
 
 
-def test_a_seal_finds_every_flipped_bit(tmp_path: Path) -> None:
-    """Oracle: the content; a flip may at most change the name of the seal, which leaves the content as it was."""
-    path, content = tmp_path / "a.json", {"weights": [0.25, -1.0], "name": "é"}
-    whole = json.dumps(seal(content)).encode()
-    for bit in range(0, 8 * len(whole), 9):
-        path.write_bytes(whole)
-        flip(path, bit)
-        try:
-            found = unseal(path, "cure")
-        except DamagedFile:
-            continue
-        assert {name: found[name] for name in content} == content, bit
-    path.write_text(json.dumps(content))
-    with pytest.raises(DamagedFile, match="cure"):
-        unseal(path, "cure")
-
-
-@pytest.mark.parametrize("content", [{}, [], 7, {"a": 7}, {"a": {"bytes": 1}}, {"a": {"bytes": "x", "sha256": ""}}])
-def test_checksums_that_cannot_be_are_damaged(content: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{}", "{", "\x00"])
+def test_checksums_that_cannot_be_are_damaged(content: str, tmp_path: Path) -> None:
     """Oracle: what `write_checksums` writes, for one file at least: of none nothing would be held against anything."""
     (tmp_path / "a").write_text("a")
-    (tmp_path / CHECKSUMS).write_text(json.dumps(content))
-    with pytest.raises(DamagedFile, match=rf"{CHECKSUMS} is damaged: cure"):
+    (tmp_path / CHECKSUMS).write_text(content)
+    with pytest.raises(DamagedFile, match=rf"{CHECKSUMS} is damaged .*: cure"):
         check_checksums(tmp_path, "cure")
 
 
@@ -225,6 +208,6 @@ def test_a_damaged_discriminator_picks_no_prompt(tmp_path: Path) -> None:
     made, path = Discriminator([0, 1], [[1.5], [2.5]], [0.25, 0.5], {"classifier": 0.75}), tmp_path / discriminator.FILE
     made.save(tmp_path)
     assert discriminator.read(tmp_path) == made
-    path.write_text(path.read_text().replace("2.5", "2.75"))
+    path.write_text(path.read_text()[:-1])
     with pytest.raises(DamagedFile, match="scoring makes it again"):
         discriminator.read(tmp_path)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.files import seal, unseal, write_json
+from benchmark.files import read_json, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.base import ConfigError
@@ -49,7 +49,7 @@ class Discriminator:
         return np.array(self.domains)[logits.argmax(1)]
 
     def save(self, folder: Path) -> None:
-        write_json(folder / FILE, seal(asdict(self)))
+        write_json(folder / FILE, asdict(self))
 
 
 def read(folder: Path) -> Discriminator:
@@ -59,7 +59,7 @@ def read(folder: Path) -> Discriminator:
             f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
             "that have prompts"
         )
-    return Discriminator(**unseal(folder / FILE, "remove it, and scoring makes it again"))
+    return Discriminator(**read_json(folder / FILE, "remove it, and scoring makes it again"))
 
 
 def create(folder: Path, stream: Stream, seen: int) -> Discriminator:

@@ -16,7 +16,7 @@ from typing import Any
 from benchmark.data import corpus, text_files
 from benchmark.data.documents import DataError, Document, naming_source
 from benchmark.downstream.tasks import RawExample, TaskData, check, domain_of
-from benchmark.files import seal, unseal, write_json
+from benchmark.files import read_json, write_json
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, HubTask, Split, Task
@@ -49,9 +49,9 @@ def _kept(
     if not path.exists():
         examples = find()
         data = check(task.name, examples)
-        write_json(path, seal({split: [asdict(row) for row in rows] for split, rows in examples.items()}))
+        write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
         return data
-    content = unseal(path, "remove it, and the examples are found again")
+    content = read_json(path, "remove it, and the examples are found again")
     return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
 
 
