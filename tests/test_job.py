@@ -124,11 +124,11 @@ def test_cores_of_a_job(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    shares = Task((steps,), False, False, 20, 9, side_by_side=2)._shares()
-    assert [(share.slot.cores, share.slot.threads, share.start) for share in shares] == [((), 1, "fork")] * 2
+    slots = Task((steps,), False, False, 20, 9, side_by_side=2)._slots()
+    assert [(slot.cores, slot.threads, slot.start) for slot in slots] == [((), 1, "fork")] * 2
     with pytest.raises(ValueError, match=r"ntasks_per_node 2.*has 2 of 8"):
-        Task((seconds,), False, False, 20, 9, side_by_side=2)._shares()
-    assert [share.slot.cores for share in Task((seconds,), False, True, 20, 9, side_by_side=2)._shares()] == [
+        Task((seconds,), False, False, 20, 9, side_by_side=2)._slots()
+    assert [slot.cores for slot in Task((seconds,), False, True, 20, 9, side_by_side=2)._slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]

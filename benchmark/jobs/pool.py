@@ -49,6 +49,10 @@ class Slot:
     threads: int
     gpu: int | None = None  # its number among those that this process may use
     gpu_share: float = 1.0
+    count: int = 1  # of slots on the machine
+    exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
+    # a fork need not import torch again, but threads and devices do not survive it
+    start: Literal["spawn", "fork"] = "spawn"
 
 
 def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
@@ -78,7 +82,7 @@ def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list
             own = tuple(sorted(core for group in cores[number * each : (number + 1) * each] for core in group))
         else:  # more runs than cores: they take turns
             own = cores[number % len(cores)]
-        slots.append(Slot(own if pinned else (), max(1, each), number % gpus if gpus else None, share))
+        slots.append(Slot(own if pinned else (), max(1, each), number % gpus if gpus else None, share, count))
     return slots
 
 
@@ -191,19 +195,8 @@ class StopSignals:
             raise Stopped
 
 
-@dataclass(frozen=True)
-class Share:
-    """All that a worker is told once: what it has of the machine, beside how many others."""
-
-    slot: Slot
-    slots: int
-    exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
-    # a fork need not import torch again, but threads and devices do not survive it
-    start: Literal["spawn", "fork"] = "spawn"
-
-
-def work_through(units: Sequence[Unit], shares: Sequence[Share], asked_to_stop: Callable[[], bool]) -> list[Unit]:
-    """Do units, in this order, one after the other on each share; where one fails the others go on.
+def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Callable[[], bool]) -> list[Unit]:
+    """Do units, in this order, one after the other in each slot; where one fails the others go on.
 
     What another process has is left until nothing else is to do, and then tried every ten seconds. Returns what failed.
     Raises Stopped, after checkpoints, when asked to stop, or where one was told so by a signal of its own.
@@ -211,7 +204,7 @@ def work_through(units: Sequence[Unit], shares: Sequence[Share], asked_to_stop: 
     from benchmark.training.processes import Stopped
 
     left, not_before, failed, stopping = list(units), dict[str, float](), list[Unit](), False
-    with _workers(shares[: len(units)]) as workers:
+    with _workers(slots[: len(units)]) as workers:
         while True:
             stopping |= asked_to_stop()
             for worker in workers:
@@ -243,10 +236,10 @@ def work_through(units: Sequence[Unit], shares: Sequence[Share], asked_to_stop: 
 
 
 class Process:
-    """A process with a share of the machine, as its parent sees it; a new one takes the place of one that dies."""
+    """A process in a slot, as its parent sees it; a new one takes the place of one that dies."""
 
-    def __init__(self, share: Share) -> None:
-        self.share = share
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
         self.unit: Unit | None = None  # that it does now
         self._asked = False
         self._start()
@@ -294,23 +287,23 @@ class Process:
         self.process.join()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context(self.share.start)
+        context = multiprocessing.get_context(self.slot.start)
         self.connection, theirs = context.Pipe()
         # a fork has the parent's end, too, and would never see it close
-        ours = self.connection if self.share.start == "fork" else None
-        self.process = context.Process(target=_serve, args=(theirs, self.share, ours), daemon=True)  # type: ignore[attr-defined]
-        with _inherited(self.share.slot):
+        ours = self.connection if self.slot.start == "fork" else None
+        self.process = context.Process(target=_serve, args=(theirs, self.slot, ours), daemon=True)  # type: ignore[attr-defined]
+        with _inherited(self.slot):
             self.process.start()
         theirs.close()
 
 
 @contextlib.contextmanager
-def _workers(shares: Sequence[Share]) -> Iterator[list[Process]]:
+def _workers(slots: Sequence[Slot]) -> Iterator[list[Process]]:
     workers: list[Process] = []
     kill = True
     try:
-        for share in shares:
-            workers.append(Process(share))
+        for slot in slots:
+            workers.append(Process(slot))
         yield workers
         kill = False
     finally:
@@ -341,7 +334,7 @@ def _inherited(slot: Slot) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _serve(connection: Connection, share: Share, ours: Connection | None) -> None:
+def _serve(connection: Connection, slot: Slot, ours: Connection | None) -> None:
     """A worker's life: units come, lines and outcomes go. Ctrl-C is the parent's business, and stays held back.
 
     Anything that comes while it works asks it to stop, and so does the end of the connection, if the parent died.
@@ -354,12 +347,12 @@ def _serve(connection: Connection, share: Share, ours: Connection | None) -> Non
     if ours:
         ours.close()
     sys.stderr = Lines(connection)
-    torch.set_num_threads(min(torch.get_num_threads(), share.slot.threads))
+    torch.set_num_threads(min(torch.get_num_threads(), slot.threads))
     with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(EOFError, OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        if share.slot.gpu_share < 1:
-            take_share(world.device, share.slot.gpu_share)
-        world = dataclasses.replace(world, side_by_side=share.slots, exclusive=share.exclusive)
+        if slot.gpu_share < 1:
+            take_share(world.device, slot.gpu_share)
+        world = dataclasses.replace(world, side_by_side=slot.count, exclusive=slot.exclusive)
         worker = Worker(world, lambda: signals() or connection.poll(), waits=False)
         while unit := connection.recv():
             connection.send(("", outcome_of(unit, worker)))

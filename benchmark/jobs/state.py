@@ -26,7 +26,6 @@ from benchmark.records import (
     Hardware,
     LineOfRun,
     RecordsError,
-    ResumedLine,
     RunLine,
     ScoreLine,
     StageLine,
@@ -52,7 +51,6 @@ class StageState:
     evaluated: bool = False
     seconds: float = 0.0  # of train time so far
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
-    beyond: float = 0.0  # seconds that it took besides its train time, since it was last started
     domain: str = ""
     machine: str = ""  # that it had to itself, in words
     crowded: str = ""  # the share of its cores that other programs left it, where it lacked some
@@ -212,10 +210,7 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     if not (done and evaluation):
         return stage
     ap = statistics.geometric_mean([math.inf if (v := evaluation.perplexity[name]) is None else v for name in learned])
-    resumed = last(lines, ResumedLine)
-    charged = stage.seconds - (resumed.charged["seconds"] if resumed else 0.0)  # a stage that begins has spent none
-    since = resumed.time if resumed else first.time
-    return dataclasses.replace(stage, ap=ap, beyond=max(0.0, done.time - since - charged))
+    return dataclasses.replace(stage, ap=ap)
 
 
 def _machine(hardware: Hardware) -> str:

@@ -177,10 +177,9 @@ def spent(states: Sequence[RunState]) -> float:
 
 
 def seconds_left(states: Sequence[RunState]) -> float | None:
-    """How long training still takes at the pace of finished stages, of the same row if there are some.
+    """Train time that is left at the pace of finished stages, of the same row if there are some.
 
-    To each stage comes what the middle one took beyond its charged time: evaluations. None where nothing is known yet
-    of a unit of budget.
+    None where nothing is known yet of a unit of budget.
     """
     missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
     for one in states:
@@ -191,14 +190,13 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
         for (_, amount, _), stage in zip(_stages(one), one.finished, strict=False):
             for row in (one.config.row, ""):
                 paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
-    ran = [stage.beyond for one in states for stage in one.finished if stage.ap]
-    beyond, seconds = statistics.median(ran) if ran else 0.0, 0.0
+    seconds = 0.0
     for share, amount, config in missing.values():
         unit = config.budget.unit
         pace = paces.get((config.row, unit)) or paces.get(("", unit)) or ([1.0] if UNITS[unit].in_seconds else [])
         if share and not pace:
             return None
-        seconds += share * (amount * statistics.fmean(pace) + beyond) if share else 0.0
+        seconds += share * amount * statistics.fmean(pace) if share else 0.0
     return seconds / max(1, sum(one.state == "running" for one in states))
 
 

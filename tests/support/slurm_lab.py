@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
+from benchmark.jobs import executors
 from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import train_here
 from benchmark.jobs.executors.slurm import commands
@@ -211,7 +212,7 @@ class Lab:
 
     def waves(self) -> list[dict[str, Any]]:
         """What was submitted, an array a line."""
-        return slurm.noted(slurm.folder_of(load_suite(str(self.file)), Store(self.runs)))
+        return slurm.noted(executors.notes("slurm", load_suite(str(self.file)), Store(self.runs)))
 
     def ids(self, kind: str = "") -> dict[str, str]:
         """The last job of each unit of a kind, default all."""

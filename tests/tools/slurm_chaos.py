@@ -187,7 +187,7 @@ class Chaos(Disturbances):
             assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
         assert self.made_before.items() <= self.made().items(), "a text that was there was made anew"
         assert not self.lab.plan().waves and not self.others, (self.lab.plan().waves, self.others)
-        assert list(self.lab.folder.rglob("representational_similarity.md")), "no report"
+        assert list(self.lab.folder.rglob("representational_similarity.png")), "no report"
         for row, resumed in self.stood_still.items():
             if self.lab.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
                 assert self.lab.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import Share, StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
+from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, counted
@@ -58,8 +58,7 @@ def execute(plan: Plan) -> int:
                         for unit in units if leads else ():
                             unit(worker)  # what is wrong with a text is so for all its runs
                     elif wave.kind in TRAINS and len(slots) > 1:
-                        shares = [Share(slot, len(slots)) for slot in slots]
-                        failed += work_through(units, shares, asked_to_stop)
+                        failed += work_through(units, slots, asked_to_stop)
                     elif wave.kind == "train":  # one after the other: the first trains what they share
                         failed += in_turns(units, worker)
             for wave in waves if leads else ():
@@ -104,7 +103,7 @@ def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worke
     count = 1 if accelerators()[1] else min(len(cores), len(units))
     if count == 1:
         return in_turns(units, worker)
-    return work_through(units, [Share(slot, count) for slot in equal_slots(count, cores, 0)], asked_to_stop)
+    return work_through(units, equal_slots(count, cores, 0), asked_to_stop)
 
 
 def _take(machine: Lease, worker: Worker) -> None:

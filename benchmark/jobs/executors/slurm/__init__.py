@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
 
+NAME = "slurm"
 ORDER: tuple[str, ...] = ("prepare", "stages", "train", "score", "measure", "report")
 NOTES = "waves.jsonl"
 PARTIAL = 3  # exit status
@@ -53,11 +54,6 @@ CODE = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
 ROOT = Path(__file__).parents[4]
 # A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and submitit sets handlers.
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
-
-
-def folder_of(suite: Suite, store: Store) -> Path:
-    """Where jobs of a suite are noted, one line an array, and what they say and are made from lies."""
-    return executors.notes("slurm", suite, store)
 
 
 def asked_by(runs: Iterable[RunConfig], suite: Suite) -> Slurm:
@@ -117,7 +113,7 @@ def check(plan: Plan) -> None:
 def execute(plan: Plan) -> int:
     """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
     check(plan)
-    folder = folder_of(plan.suite, plan.survey.store)
+    folder = executors.notes(NAME, plan.suite, plan.survey.store)
     folder.mkdir(parents=True, exist_ok=True)
     with Lease(folder / "lock"):
         known = jobs(plan.suite, plan.survey.store, patient=False)
@@ -294,7 +290,7 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
 
     Raises SlurmError where it is not.
     """
-    folder = folder_of(suite, store)
+    folder = executors.notes(NAME, suite, store)
     waves = {wave["id"]: wave for wave in noted(folder)}
     last: dict[str, tuple[str, int]] = {}  # the array and the task of each unit
     for wave in waves.values():
@@ -337,7 +333,7 @@ def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
     known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
     if not dry_run:
-        commands.cancel(mine)
+        commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
     return mine
 
 

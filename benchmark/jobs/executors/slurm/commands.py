@@ -6,12 +6,11 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from benchmark.errors import UserError
 
-PIECE = 500  # ids in one command
 PATIENCE = 120.0  # seconds for an answer
 FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
 # a job's own variables, which sbatch would pass on: what those of Slurm and MPI begin with, and torchrun's
@@ -49,22 +48,20 @@ def queue(users: Iterable[str]) -> dict[str, Queued]:
     return {job: Queued(state, reason if reason != "None" else "", node) for job, state, reason, node in rows}
 
 
-def endings(jobs: Sequence[str]) -> dict[str, str]:
+def endings(jobs: Iterable[str]) -> dict[str, str]:
     """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; nothing where no accounts are kept.
 
     Raises SlurmError where accounts are kept and there is no answer.
     """
-    ended: dict[str, str] = {}
-    for ids in pieces(sorted({job.partition("_")[0] for job in jobs})):
-        words = ("--noheader", "--parsable2", "--allocations", f"--jobs={','.join(ids)}", "--format=JobID,State")
-        try:
-            rows = [line.split("|") for line in ask("sacct", *words).splitlines()]
-        except SlurmError as error:
-            if any(word in str(error) for word in NO_ACCOUNTS):
-                return {}
-            raise
-        ended |= {job: state.split()[0] for job, state in rows}
-    return ended
+    arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)
+    words = ("--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}", "--format=JobID,State")
+    try:
+        rows = [line.split("|") for line in ask("sacct", *words).splitlines()]
+    except SlurmError as error:
+        if any(word in str(error) for word in NO_ACCOUNTS):
+            return {}
+        raise
+    return {job: state.split()[0] for job, state in rows}
 
 
 def configuration() -> dict[str, str]:
@@ -82,16 +79,10 @@ def is_preempted(job: str) -> bool:
     return bool(re.search(r"\bPreemptTime=\d", ask("scontrol", "show", "job", job)))
 
 
-def cancel(jobs: Sequence[str]) -> None:
-    """End jobs, tasks of arrays or whole arrays."""
-    for ids in pieces(jobs):
+def cancel(jobs: Iterable[str]) -> None:
+    """End jobs, or whole arrays."""
+    if ids := [*jobs]:
         ask("scancel", *ids)
-
-
-def pieces(items: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Ids in bounded numbers: the words of a command are limited, and so is a message to Slurm."""
-    for start in range(0, len(items), PIECE):
-        yield items[start : start + PIECE]
 
 
 def ask(*command: str) -> str:

@@ -18,7 +18,7 @@ from submitit.helpers import TorchDistributedEnvironment
 from benchmark.errors import UserError
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
-from benchmark.jobs.pool import Share, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
+from benchmark.jobs.pool import Slot, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import JOB
@@ -59,7 +59,7 @@ class Task:
                 with join() as world:
                     worker = Worker(dataclasses.replace(world, exclusive=self.exclusive), signals)
                     if self.side_by_side:
-                        work_through(self.units, self._shares(), signals)
+                        work_through(self.units, self._slots(), signals)
                     else:
                         [unit] = self.units
                         unit(worker)
@@ -77,7 +77,7 @@ class Task:
                     unit.record_failure(error)
             raise error
 
-    def _shares(self) -> list[Share]:
+    def _slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
@@ -95,7 +95,7 @@ class Task:
                 )
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
         start: Literal["spawn", "fork"] = "fork" if slots[0].gpu is None else "spawn"
-        return [Share(slot, count, self.exclusive, start) for slot in slots]
+        return [dataclasses.replace(slot, exclusive=self.exclusive, start=start) for slot in slots]
 
     def _leave(self, signals: StopSignals, rank: int) -> None:
         """Queue the job again where its time is over or another takes its node; where it was cancelled it ends."""
