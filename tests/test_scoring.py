@@ -136,7 +136,7 @@ def test_status_says_why_a_score_failed(folder, capsys):
     told = capsys.readouterr().out
     assert f": the model of stage {path.stem} lacks scores (1), as computing them failed: of this test" in told
     assert run_all.main(["report", *arguments(folder)]) == 0
-    assert run_all.main(["run", *arguments(folder)]) == 0
+    assert run_all.main(["run", *arguments(folder), "--retry-failed"]) == 0
     capsys.readouterr()
     assert run_all.main(command) == 0 and "failed" not in capsys.readouterr().out
     path.write_bytes(kept)
@@ -158,7 +158,8 @@ def test_a_signal_ends_the_processes_that_fine_tune(folder):
     text = (folder / "scored.toml").read_text()
     before, after = text.replace("seeds = 2", "seeds = 1, patience = 1_000").split('name = "last_b"')
     after = after.replace("max_epochs = 2", "max_epochs = 10_000")
-    (folder / "endless.toml").write_text(f'{before}name = "last_b"{after}')
+    before = before.replace('"last_a"', '"quick"')
+    (folder / "endless.toml").write_text(f'{before}name = "endless"{after}')
     options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
     command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
     before_it = len(scores(folder))

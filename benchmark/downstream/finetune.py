@@ -34,7 +34,14 @@ from benchmark.training.processes import Stopped
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
 
+Asked = Callable[[], bool]
+
 _log = logging.getLogger(__name__)
+
+
+def never() -> bool:
+    """Whether to stop, where nobody asks for it."""
+    return False
 
 
 class NotScored(ArithmeticError):
@@ -61,8 +68,11 @@ def length_bucketed(
 class Trainer:
     """Fine-tunes one classifier on one task."""
 
-    def __init__(self, model: nn.Module, task: Task, settings: Finetuning, seed: int) -> None:
+    def __init__(
+        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = never
+    ) -> None:
         """`task` with the hyper-parameters that apply (`Finetuning.applied_to`)."""
+        self.asked_to_stop = asked_to_stop
         self.device = own_device()
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
@@ -107,6 +117,8 @@ class Trainer:
         return max(scores), scores
 
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
+        if self.asked_to_stop():
+            raise Stopped
         share = (self.steps + 1) / (total + 1)  # neither the first nor the last step has a rate of 0
         rate = schedule_of(self.task.schedule, self.task.warmup).at(share)
         for group in self.optimizer.param_groups:
@@ -156,11 +168,12 @@ def score(
     prompt: Prompt,
     seed: int,
     settings: Finetuning,
+    asked_to_stop: Asked = never,
 ) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
     Where memory does not hold the columns of a forward pass, it begins anew with half as many. Raises DataError,
-    ConfigError, NotScored.
+    ConfigError, NotScored, and Stopped before the next step when `asked_to_stop` says so.
     """
     began = time.monotonic()
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
@@ -169,7 +182,7 @@ def score(
     columns = settings.forward_tokens
     while True:
         try:
-            trainer, best, epochs, predictions = _fitted(checkpoint, task, data, rows, seed, settings)
+            trainer, best, epochs, predictions = _fitted(checkpoint, task, data, rows, seed, settings, asked_to_stop)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -207,12 +220,19 @@ def score(
 
 
 def _fitted(
-    checkpoint: SavedModel, task: Task, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
+    checkpoint: SavedModel,
+    task: Task,
+    data: TaskData,
+    rows: Mapping[Split, Rows],
+    seed: int,
+    settings: Finetuning,
+    asked_to_stop: Asked = never,
 ) -> tuple[Trainer, float, list[float], list[int]]:
     """A fine-tuned model, its score on dev, that after each epoch, and what it predicts of test."""
     with kept_random_numbers(own_device()):
         torch.manual_seed(seed)
-        trainer = Trainer(checkpoint.classifier(data.labels, task.domain), settings.applied_to(task), settings, seed)
+        network = checkpoint.classifier(data.labels, task.domain)
+        trainer = Trainer(network, settings.applied_to(task), settings, seed, asked_to_stop)
         dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
         return trainer, *trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
@@ -254,6 +274,7 @@ def score_all(
     path: Path,
     final: bool = True,
     progress: Callable[[ScoreLine, int], None] = lambda found, left: None,
+    asked_to_stop: Asked = never,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
@@ -273,7 +294,7 @@ def score_all(
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
             try:
-                found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings)
+                found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings, asked_to_stop)
             except (UserError, Stopped):
                 raise
             except Exception as error:

@@ -44,10 +44,11 @@ def score_stage(
     tasks: Sequence[tuple[Task, TaskData]],
     store: Store,
     progress: Callable[[str], None],
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> str:
     """Fine-tune what is still to be scored of the model after a stage, if that is finished; say what it came to.
 
-    `progress` gets a text after each score.
+    `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
     """
     from benchmark.downstream import discriminator
     from benchmark.downstream.classifier import SavedModel
@@ -69,7 +70,7 @@ def score_stage(
         stream = stream_of(config, corpus_of(config, store))
         share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
         told = f"; domains told apart: {share:.1%}"
-    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say)
+    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say, asked_to_stop)
     return f"scored after {place}: {_means(store, key, tasks, suite, checkpoint)}{told}"
 
 

@@ -169,6 +169,7 @@ class Score(Unit):
     suite: Suite
     stage: int
     kind = "score"
+    polls = True
 
     @property
     def name(self) -> str:
@@ -182,7 +183,8 @@ class Score(Unit):
         line = ProgressLine(name_of(self.suite, self.config))
         tasks = load_tasks(self.suite, self.store)
         try:
-            line.finish(score_stage(self.suite, self.config, self.stage, tasks, self.store, line.passing))
+            given = (self.suite, self.config, self.stage, tasks, self.store)
+            line.finish(score_stage(*given, line.passing, worker.asked_to_stop))
         except NotScored as error:
             line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
             raise
