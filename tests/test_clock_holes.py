@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.audit import works_on_the_clock_alone
+from benchmark.instruments.conformance import works_on_the_clock_alone
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase
@@ -153,7 +153,7 @@ class RemembersTheWarmUp(LifelongMethod):
         (CostsMoreLater, "step 3 takes"),
         (RepeatsOldBatches, "step 1 takes"),
         (WorksInAThread, "beside the loop there are"),
-        (FetchesInAThread, "beside the loop there are|has changed FetchesInAThread.ahead"),
+        (FetchesInAThread, "beside the loop there are|has changed FetchesInAThread"),
     ],
 )
 def test_the_audit_catches_what_a_run_cannot_see(cheat: type[LifelongMethod], message: str, tmp_path) -> None:

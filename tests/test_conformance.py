@@ -14,8 +14,7 @@ import torch
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.audit import works_on_the_clock_alone
-from benchmark.instruments.conformance import CHECKS
+from benchmark.instruments.conformance import CHECKS, works_on_the_clock_alone
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import join
@@ -56,13 +55,13 @@ def test_two_processes_equal_one(tmp_path) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
     names = these_of({"elle", "agem", "pnn"}, methods.names())
     labs = [Lab(name, everything.build, tmp_path / name) for name in [*names, "everything"]]
-    conformance.compare_two_processes(labs)
+    conformance.two_processes_equal_one(*labs)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
 def test_the_threads_of_a_pair_end_with_it() -> None:
     """Oracle: the system's list of threads: one that lives on as the interpreter ends aborts it now and then."""
-    torch.multiprocessing.spawn(_leave_a_model, (conformance._free_port(),), nprocs=2)  # type: ignore
+    torch.multiprocessing.spawn(_leave_a_model, (conformance.free_port(),), nprocs=2)  # type: ignore
 
 
 def _leave_a_model(rank: int, port: int) -> None:
@@ -180,14 +179,14 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         (
             "first stage",
             conformance.shared_first_stage_is_naive,
-            "tensors differ in the first stage, .*: say in `signature`",
+            "differs by .* in the first stage: say in `signature`",
         ),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
         ("counts", conformance.trains_under_every_budget, "not finite"),
         (
             "state",
             conformance.resumes_identically_from_a_kill_in_each_phase,
-            "tensors differ after kills, .*: name in `state`",
+            "differs by .* after kills: name in `state`",
         ),
         pytest.param("alone", conformance.two_processes_equal_one, "wrong in two processes", marks=only_thorough),
         pytest.param("compiled", conformance.compiled_equals_eager, "compiled", marks=only_thorough),

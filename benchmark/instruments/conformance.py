@@ -6,38 +6,41 @@ expected. The test suite runs the same checks on every file in `methods/`.
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import hashlib
 import inspect
 import itertools
+import multiprocessing
 import os
 import re
 import socket
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.instruments.audit import works_on_the_clock_alone
-from benchmark.instruments.tiny_runs import ALONE, Lab, Weights, place_in
+from benchmark.instruments.speed import stages
+from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab, Weights, place_in, weights_of
 from benchmark.models import load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
-from benchmark.settings import names as setting_names
 from benchmark.settings.base import ConfigError
+from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Budget
-from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import stage_of
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import join
-from benchmark.training.progress import Silent
-from benchmark.training.run import Run
-
-COMPILED = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
+from benchmark.training.step import Stepper, count_flops
 
 
 class Killed(Exception):
@@ -64,17 +67,14 @@ def options_are_documented(lab: Lab) -> None:
 
 
 def phases_fill_each_stage(lab: Lab) -> None:
-    """The shares of a run's phases add up to its budget, none is empty, names differ.
-
-    Those of a reference add up to the budget of all stages so far in each stage.
-    """
+    """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ."""
     config = lab.config()
     method = lab.new_method()
     spent = 0.0
     for index in range(len(config.domains)):
         stage = stage_of(config, index)
         phases = list(method.phases(stage))
-        assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share of the budget: {phases}"
+        assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share: {phases}"
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
         spent = (spent if method.group != "references" else 0.0) + sum(phase.share for phase in phases) * stage.budget
@@ -90,9 +90,8 @@ def budget_is_kept_to_one_step(lab: Lab) -> None:
     lab.undisturbed()
     run = lab.run(config, "undisturbed-gpt")
     for key in run.keys:
-        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
-        start = next(line for line in lines if isinstance(line, StageLine))
-        done = next(line for line in lines if isinstance(line, DoneLine))
+        lines = run.store.stage_lines(key)
+        [start], [done] = records.of_kind(lines, StageLine), records.of_kind(lines, DoneLine)
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         may = spent = 0.0
         for phase, took in zip(start.phases, done.phases, strict=True):
@@ -107,24 +106,25 @@ def trains_under_every_budget(lab: Lab) -> None:
     """Under seconds, FLOPs and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
-    lines = records.read_stage(run.store.stage(run.keys[-1]) / "records.jsonl")
-    [flops] = [line.charged["flops"] for line in lines if isinstance(line, DoneLine)]
-    for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * flops)):
+    [done] = records.of_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
+    for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * done.charged["flops"])):
         config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         for index, stage in enumerate(lab.weights(config, f"{unit}-{amount:g}")):
             infinite = [name for name, tensor in stage.items() if not tensor.isfinite().all()]
             assert not infinite, (
                 f"under {amount:g} {unit} a stage, {infinite[0]} is not finite after stage {index}: a stage may end "
-                "with any step, so do not count on a number of them; learner.elapsed says what share is over"
+                "with any step; learner.elapsed says what share of it is over"
             )
 
 
 def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
     expected = lab.undisturbed()
-    config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
-    ends = list(itertools.accumulate(_steps_of_phases(lab)))
+    whole = lab.run(lab.config(), "undisturbed-gpt")
+    done = [line for key in whole.keys for line in records.of_kind(whole.store.stage_lines(key), DoneLine)]
+    ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
+    config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
     calls = 0
 
     def stop_here() -> bool:
@@ -144,25 +144,53 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
         except Killed:
             continue
     assert not kills, f"the run ended before it was killed at steps {kills}"
-    actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
-    cure = ": name in `state` what a step changes, and let start_stage make again what it does not"
-    _assert_equal(expected, actual, "after kills", cure)
+    cure = "name in `state` what a step changes, and let start_stage make again what it does not"
+    _assert_close(expected, weights_of(run), 0.0, "after kills", cure)
 
 
-def two_processes_equal_one(lab: Lab) -> None:
+def two_processes_equal_one(*labs: Lab) -> None:
     """Two processes with half of each batch end with the weights of one, within 1e-6 (GPT, double precision).
 
     In single precision the order of sums alone makes up to 2e-5, in one process with half-size micro-batches too: Adam
-    amplifies rounding where a growing method's gradients are tiny.
+    amplifies rounding where a growing method's gradients are tiny. One pair trains all labs: it takes seconds to start.
     """
-    compare_two_processes([lab])
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = [lab.weights(lab.config(), "double") for lab in labs]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    runs = [lab.run(lab.config(), "two") for lab in labs]  # links the tokenised text
+    torch.multiprocessing.spawn(_train_as_one_of_two, (free_port(), labs), nprocs=2)  # type: ignore
+    cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
+    for lab, run, weights in zip(labs, runs, expected, strict=True):
+        _assert_close(weights, weights_of(run), 1e-6, f"{lab.name} in two processes", cure)
+
+
+def _train_as_one_of_two(rank: int, port: int, labs: Sequence[Lab]) -> None:
+    be_one_of_two(rank, port)
+    torch.set_default_dtype(torch.float64)
+    with join() as world:
+        for lab in labs:
+            lab.run(lab.config(), "two", world=world).train()
+
+
+def be_one_of_two(rank: int, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    torch.set_num_threads(1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def compiled_equals_eager(lab: Lab) -> None:
     """The captured graph computes what the eager method computes, within 1e-5."""
-    _assert_close(
-        lab.undisturbed(), lab.weights(lab.config(compile="aot_eager"), "compiled"), 1e-5, "compiled", COMPILED
-    )
+    compiled = lab.weights(lab.config(compile="aot_eager"), "compiled")
+    cure = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
+    _assert_close(lab.undisturbed(), compiled, 1e-5, "compiled", cure)
 
 
 def bf16_is_finite(lab: Lab) -> None:
@@ -171,14 +199,14 @@ def bf16_is_finite(lab: Lab) -> None:
     weights = lab.weights(config, "bf16")
     assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
     run = lab.run(config, "bf16")
-    lines = [line for key in run.keys for line in records.read_stage(run.store.stage(key) / "records.jsonl")]
-    values = [v for line in lines if isinstance(line, EvaluationLine) for v in line.perplexity.values()]
+    lines = [line for key in run.keys for line in records.of_kind(run.store.stage_lines(key), EvaluationLine)]
+    values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
 
 def every_architecture_learns(lab: Lab) -> None:
     """A model of each architecture goes through all stages."""
-    for name in setting_names.architecture_names():
+    for name in architecture_names():
         for weights in lab.undisturbed(name):
             infinite = [part for part, tensor in weights.items() if not tensor.isfinite().all()]
             assert not infinite, f"{name}: {infinite[0]} is not finite"
@@ -189,14 +217,13 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
     for key in run.keys:
-        lines = records.read_stage(run.store.stage(key) / "records.jsonl")
-        evaluations = [line for line in lines if isinstance(line, EvaluationLine) and line.fraction == 1]
+        lines = records.of_kind(run.store.stage_lines(key), EvaluationLine)
+        evaluations = [line for line in lines if line.fraction == 1]
         if evaluations:
             loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
             for domain, value in evaluations[-1].perplexity.items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
-                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model must be "
-                    "saved with all that it computes with, so give it what its class saves"
+                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with what its class saves"
                 )
 
 
@@ -204,8 +231,42 @@ def shared_first_stage_is_naive(lab: Lab) -> None:
     """A method whose signature claims nothing for the first stage trains there exactly what Naive trains."""
     if lab.new_method().signature(stage_of(lab.config(), 0)) == {}:
         naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
-        cure = ": say in `signature` what the first stage does that Naive's does not"
-        _assert_equal(naive[:1], lab.undisturbed()[:1], "in the first stage", cure)
+        cure = "say in `signature` what the first stage does that Naive's does not"
+        _assert_close(naive[:1], lab.undisturbed()[:1], 0.0, "in the first stage", cure)
+
+
+def works_on_the_clock_alone(lab: Lab) -> None:
+    """Nothing is computed or left behind where no clock runs, no step costs more than its first, no thread works on.
+
+    Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase; a step is
+    charged by the FLOPs of the first one of its phase. What only a generator, a compiled extension, a file or another
+    process holds is not seen: methods are code that is read. `verify --stage` asks the same of a study's methods.
+    """
+    config = lab.config()
+    _refuse_work("building it", lab.new_method)
+    others = _others()
+    for _, prepared in stages(config, lab.build, lab.run(config, "untrained").stream, ALONE):
+        inputs, index = prepared.inputs, prepared.inputs.stage.index
+        method, bare = inputs.method, stage_of(config, index)
+
+        def ask() -> object:
+            return method.signature(bare), method.options(), list(method.phases(inputs.stage))  # noqa: B023
+
+        with _unchanged(f"stage {index}: signature, options or phases", method, inputs.model):
+            _refuse_work(f"stage {index}: signature, options or phases", ask)
+            answers = ask(), ask()
+        assert answers[0] == answers[1], f"stage {index}: asked twice, it says {answers[0]} and {answers[1]}"
+        for number, phase in enumerate(method.phases(inputs.stage)):
+            where = f"stage {index}, phase {phase.name}"
+            stepper = Stepper(inputs, phase, number)
+            with _unchanged(f"{where}: the warm-up", method, inputs.model):
+                first = stepper.warm_up()
+            for step in range(STEPS):
+                flops = count_flops(lambda: stepper.step(step))  # noqa: B023
+                assert flops <= first * 1.001, f"{where}: step {step} takes {flops:g} FLOPs, the first {first:g}"
+            stepper.close()
+            left = _others() - others
+            assert not left, f"{where}: beside the loop there are {left}, which work on while the clock is paused"
 
 
 CHECKS: tuple[Callable[[Lab], None], ...] = (
@@ -227,7 +288,7 @@ CHECKS: tuple[Callable[[Lab], None], ...] = (
 def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     """Run all checks on one method and say of each how it went. Returns whether all passed."""
     passed = True
-    say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over; nothing of them is kept")
+    say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(name, build, Path(folder))
         for one in CHECKS:
@@ -238,73 +299,75 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
             except Exception as error:
                 passed, verdict = False, f"FAILED: {type(error).__name__}: {error}{place_in(name, error)}"
             say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
-    beside_er = f'`python run_all.py run demo --set \'methods=["er", "{name}"]\'` trains it beside ER'
     again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
-    say(f"{name} keeps all promises; {beside_er}" if passed else f"{name} breaks those that say FAILED: {again}")
+    say(f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {again}")
     return passed
-
-
-def compare_two_processes(labs: Sequence[Lab]) -> None:
-    """`two_processes_equal_one` for several methods in one pair of processes, since starting a pair takes seconds."""
-    jobs = [(lab.name, lab.build, lab.folder / "two") for lab in labs]
-    with _double_precision():
-        expected = [lab.weights(lab.config(), "double") for lab in labs]
-    for lab in labs:
-        lab.run(lab.config(), "two")  # links the tokenised text
-    torch.multiprocessing.spawn(_train_as_one_of_two, (_free_port(), jobs), nprocs=2)  # type: ignore
-    for lab, weights in zip(labs, expected, strict=True):
-        run = lab.run(lab.config(), "two")
-        actual = [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
-        cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
-        _assert_close(weights, actual, 1e-6, f"{lab.name} in two processes", cure)
-
-
-def _train_as_one_of_two(rank: int, port: int, jobs: Sequence[tuple[str, Build, Path]]) -> None:
-    be_one_of_two(rank, port)
-    with join() as world, _double_precision():
-        for name, build, folder in jobs:
-            config = Lab(name, build, folder).config()
-            Run(config, functools.partial(build, name, config.options), Store(folder), world, Silent()).train()
-
-
-def be_one_of_two(rank: int, port: int) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def _double_precision() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def _steps_of_phases(lab: Lab) -> list[int]:
-    """The steps of every phase of the undisturbed run, over all stages."""
-    lab.undisturbed()
-    run = lab.run(lab.config(), "undisturbed-gpt")
-    lines = [line for key in run.keys for line in records.read_stage(run.store.stage(key) / "records.jsonl")]
-    return [phase["steps"] for line in lines if isinstance(line, DoneLine) for phase in line.phases]
-
-
-def _assert_equal(expected: list[Weights], actual: list[Weights], what: str, cure: str = "") -> None:
-    for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
-        assert one.keys() == other.keys(), f"stage {stage}: other parameters {what}"
-        different = [name for name in one if not torch.equal(one[name], other[name])]
-        assert not different, f"stage {stage}: {len(different)} tensors differ {what}, e.g. {different[0]}{cure}"
 
 
 def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:
     for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
+        assert one.keys() == other.keys(), f"stage {stage}: other parameters {what}"
         for name in one:
             difference = (one[name] - other[name]).abs().max().item()
             assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _others() -> set[object]:
+    return {*threading.enumerate(), *multiprocessing.active_children()}
+
+
+def _refuse_work(where: str, call: Callable[[], object]) -> None:
+    flops = count_flops(call)
+    assert not flops, f"{where} takes {flops:g} FLOPs, which nobody charges: let steps or start_stage compute it"
+
+
+@contextmanager
+def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
+    before = _contents(method, model)
+    yield
+    after = _contents(method, model)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    assert not changed, (
+        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
+        "start_stage may change anything"
+    )
+
+
+def _contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
+    """All that a method, its class, their file and its model hold, by place; of arrays a hash."""
+    kind, contents, seen = type(method), dict[str, object](), dict[int, object]()
+
+    def add(place: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+            contents[place] = value.requires_grad, tuple(value.shape), _hash(flat.numpy())
+        elif isinstance(value, np.ndarray):
+            contents[place] = value.shape, _hash(value)
+        elif isinstance(value, torch.Generator):
+            contents[place] = _hash(value.get_state().numpy())
+        elif value is None or isinstance(value, (bool, int, float, str, bytes)):
+            contents[place] = value
+        elif id(value) not in seen and not isinstance(value, (type, ModuleType, FunctionType, MethodType)):
+            seen[id(value)] = value
+            for name, part in _parts(value):
+                add(f"{place}.{name}", part)
+
+    add("the model", model)
+    add(kind.__name__, method)
+    for place, names in ((f"class {kind.__name__}", vars(kind)), (kind.__module__, vars(sys.modules[kind.__module__]))):
+        add(place, {name: value for name, value in names.items() if not name.startswith("__")})
+    return contents
+
+
+def _parts(value: Any) -> list[tuple[object, Any]]:
+    if isinstance(value, nn.Module):
+        return [*value.named_parameters(), *value.named_buffers(), *((n, m.training) for n, m in value.named_modules())]
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, (Sequence, Set)):
+        return list(enumerate(value if isinstance(value, Sequence) else sorted(value, key=repr)))
+    return list(getattr(value, "__dict__", {}).items())
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()

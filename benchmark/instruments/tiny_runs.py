@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -50,7 +51,13 @@ class Lab:
                 return config
         return tiny_config(self.name, architecture, **{"batch_size": 100, **training})
 
-    def run(self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False) -> Run:
+    def run(
+        self,
+        config: RunConfig,
+        store: str,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+        world: World = ALONE,
+    ) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
         root = self.folder / store
         root.mkdir(parents=True, exist_ok=True)
@@ -58,23 +65,22 @@ class Lab:
         data.mkdir(exist_ok=True)
         if not (root / "data").exists():
             (root / "data").symlink_to(data)
-        return Run(
-            config,
-            lambda: self.build(config.method, config.options),
-            Store(root),
-            ALONE,
-            Silent(),
-            asked_to_stop,
-        )
+        build = functools.partial(self.build, config.method, config.options)
+        return Run(config, build, Store(root), world, Silent(), asked_to_stop)
 
     def weights(self, config: RunConfig, store: str) -> list[Weights]:
         """Train if necessary; the weights after each stage."""
         run = self.run(config, store)
         run.train()
-        return [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+        return weights_of(run)
 
     def undisturbed(self, architecture: str = "gpt") -> list[Weights]:
         return self.weights(self.config(architecture), f"undisturbed-{architecture}")
+
+
+def weights_of(run: Run) -> list[Weights]:
+    """The weights after each of its stages."""
+    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
 
 
 def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
