@@ -9,26 +9,24 @@ python run_all.py report SUITE          tables and figures from the records that
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import logging
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import UserError, is_of_printing, stop_printing, told
-from benchmark.instruments.commands import evaluate, export, grow, new_suite, track
+from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import check_runs, command_line, interrupted
+from benchmark.settings.command_line import command_line, interrupted, set_paths, words_again
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.notebook import OpenSuite
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite
-    from benchmark.store import Store
-
-# What a command needs is imported when it is called, so that --help answers at once, and plans before torch would
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,41 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
     if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
         given.insert(0, "run")
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
+    set_paths(options)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    try:
-        check_runs(options)
-        code = COMMANDS[options.command](options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # whoever reads, as `head` does, has read enough
-        return stop_printing()
-    except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
-        if isinstance(error, OSError) and error.filename is None:
-            if not is_of_printing(error):
-                raise
-            stop_printing()  # or Python would try again as it ends
-        print(f"error: {told(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\n{interrupted(options)}", file=sys.stderr)
-        return 130
+    return status_of(partial(COMMANDS[options.command], options), interrupted(options))
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
     """A suite with the command line's overrides, and its runs."""
     import methods
-    from benchmark.settings.command_line import words_again
     from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set
 
     suite = load_suite(name, dict(parse_set(item) for item in options.set))
     runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
     return suite.called_by(words_again(options, name)), runs
-
-
-def store_of(options: argparse.Namespace) -> Store:
-    from benchmark.store import Store
-
-    return Store(options.runs)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -82,8 +58,9 @@ def say(lines: Iterable[str]) -> int:
 def survey_of(options: argparse.Namespace) -> Survey:
     import methods
     from benchmark.jobs.state import Survey
+    from benchmark.store import Store
 
-    return Survey(*read_suite(options, options.suite), methods.build, store_of(options))
+    return Survey(*read_suite(options, options.suite), methods.build, Store(options.runs))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -102,20 +79,17 @@ def tune(options: argparse.Namespace) -> int:
     from benchmark.settings.load import parse_methods
     from benchmark.training.keys import check_memory_shares
 
-    def check(run: RunConfig) -> None:
-        check_memory_shares(run, methods.build(run.method, run.options))
-
     suite = read_suite(options, options.suite)[0]
     rows = methods.rows(suite, parse_methods(options.methods))
+    fits = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(tuning.tune(suite, rows, spaces, options.configurations, check, options.runs))
+    return say(tuning.tune(suite, rows, spaces, options.configurations, fits, options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
-    suite, configs = read_suite(options, options.suite)
-    return say(preparation.prepare(suite, configs, store_of(options)))
+    return say(preparation.prepare(*read_suite(options, options.suite), options.runs))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -135,33 +109,28 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from benchmark.jobs import executors
-    from benchmark.store import Store
-
-    (suite, _), store = read_suite(options, options.suite), Store(options.runs)
+    survey = survey_of(options)
+    suite, store = survey.suite, survey.store
     ended = [id for one in executors.of(suite, store) for id in one.cancel(suite, store, options.dry_run)]
-    if not ended:
-        return say(["no jobs to end; what runs here, outside a cluster, ends with Ctrl-C where it was started"])
     if options.dry_run:
         return say([f"{len(ended)} jobs would be ended: {', '.join(ended)}"])
-    return say([f"ended {len(ended)} jobs; `python run_all.py run {suite.called}` goes on from their checkpoints"])
+    again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"
+    return say([f"ended {len(ended)} jobs; {again}" if ended else "no jobs to end; Ctrl-C ends what runs here"])
 
 
 def speed(options: argparse.Namespace) -> int:
-    import methods
     from benchmark.instruments.speed import print_speed
 
-    _, configs = read_suite(options, options.suite)
-    print_speed(configs, methods.build, store_of(options), options.pairs, options.reference)
-    return 0
+    survey = survey_of(options)
+    return print_speed(survey.configs, survey.build, survey.store, options.pairs, options.reference)
 
 
 def check(options: argparse.Namespace) -> int:
     import methods
-    from benchmark.instruments.conformance import check as run_checks
+    from benchmark.instruments import conformance
 
     methods.find(options.method)
-    return 0 if run_checks(options.method, methods.build, print) else 1
+    return 0 if conformance.check(options.method, methods.build, print) else 1
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -176,7 +145,7 @@ def collect(options: argparse.Namespace) -> int:
     from paper_tables import write_report
 
     suites = methods.of_study(options.study)
-    study.collect(*read_suite(options, options.suite), store_of(options), options.study)
+    study.collect(*read_suite(options, options.suite), options.runs, options.study)
     return say(study.render(options.study, suites, write_report))
 
 
@@ -187,19 +156,16 @@ def verify(options: argparse.Namespace) -> int:
 
     suites = methods.of_study(options.study)
     if options.stage:
-        return say(study.verify_stage(options.study, suites, options.stage, methods.build, store_of(options)))
-    if str(options.runs) != "runs":
-        raise UserError("--runs: verify trains nothing without --stage KEY: give that, or leave --runs out")
+        return say(study.verify_stage(options.study, suites, options.stage, methods.build, options.runs))
     return say(study.verify(options.study, suites, write_report, methods.build))
 
 
 def compare(options: argparse.Namespace) -> int:
-    from analysis.comparison import Side
-    from analysis.comparison import compare as sides
-    from benchmark.jobs import study
+    from analysis import comparison
+    from benchmark.jobs.study import open_records
 
-    with study.open_records(options.a) as a, study.open_records(options.b) as b:
-        return say(sides(Side(a.called, a.runs()), Side(b.called, b.runs())))
+    with open_records(options.a) as a, open_records(options.b) as b:
+        return say(comparison.compare(*(comparison.Side(side.called, side.runs()) for side in (a, b))))
 
 
 def open_suite(
@@ -209,21 +175,23 @@ def open_suite(
     import methods
     import paper_tables
     from analysis.notebook import OpenSuite, Rooms
+    from benchmark.jobs.executors.local import train_here
     from benchmark.settings.load import load_suite
 
-    def train(configs: Sequence[RunConfig], folder: Path) -> Sequence[RunConfig]:
-        from benchmark.jobs.executors.local import train_here
-
-        return train_here(configs, methods.build, folder)
-
     suite = load_suite(name, set)
-    rooms = Rooms(train, paper_tables.load, paper_tables.study_of)
+    rooms = Rooms(partial(train_here, build=methods.build), paper_tables.load, paper_tables.study_of)
     return OpenSuite(suite, tuple(methods.runs(suite, seeds=seeds)), Path(runs), rooms)
 
 
-SUITE_COMMANDS = (run, tune, prepare, report, status, cancel, speed, collect, verify)
-OTHERS = (check, compare, doctor, evaluate, export, grow, new_suite, track)
-COMMANDS = {command.__name__.replace("_", "-"): command for command in (*SUITE_COMMANDS, *OTHERS)}
+def of_instruments(options: argparse.Namespace) -> int:
+    """A command on one model's folder, on text or on records, which stands in benchmark/instruments."""
+    module = importlib.import_module(f"benchmark.instruments.{FILE_OF[options.command]}")
+    return int(getattr(module, options.command.replace("-", "_"))(options))
+
+
+FILE_OF = dict.fromkeys(("evaluate", "export", "grow"), "checkpoints") | {"new-suite": "new_suite", "track": "track"}
+HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor)
+COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(FILE_OF, of_instruments)
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

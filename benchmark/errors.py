@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 
 
 class UserError(ValueError):
@@ -24,6 +25,29 @@ def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     elif isinstance(error, MemoryError):
         text = "no memory is left: free some, or let this process have more (`ulimit -v`, a job's or container's limit)"
     return shown(" ".join(text.splitlines()))
+
+
+def status_of(command: Callable[[], int], ended: str) -> int:
+    """What a command returns, once all that it printed is written; of what a user can fix 2, and a message.
+
+    `ended` is said where Ctrl-C has ended it.
+    """
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads, as `head` does, has read enough
+        return stop_printing()
+    except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            if not is_of_printing(error):
+                raise
+            stop_printing()  # or Python would try again as it ends
+        print(f"error: {told(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\n{ended}", file=sys.stderr)
+        return 130
 
 
 def is_of_printing(error: OSError) -> bool:

@@ -12,7 +12,7 @@ import methods
 import run_all
 from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
-from benchmark.instruments.new_suite import RUNGS, Text, _valid_share, new_suite
+from benchmark.instruments.new_suite import RUNGS, Text, _valid_share, write_suite
 from benchmark.jobs.preparation import shared_documents, warnings
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -44,7 +44,7 @@ def texts(tmp_path) -> Path:
 def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None:
     """Oracle: the suite's own rules, a preparation and a plan of it; names and fields by hand. It replaces nothing."""
     monkeypatch.chdir(texts.parent)
-    said = new_suite("suites/mine", [Path("texts")], 5e10)
+    said = write_suite("suites/mine", [Path("texts")], 5e10)
     suite = load_suite("suites/mine.toml")
     assert [domain.name for domain in suite.domains] == ["domain_2024", "my_letters", "news"]
     assert suite.domains[1].text_field == "body" and suite.tokenizer.domains == ("domain_2024",)
@@ -61,7 +61,7 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
     assert run_all.main(["run", *arguments, "--dry-run"]) == 0
     assert f"To train: {len(suite.methods)} of {len(methods.runs(suite))} runs" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="there already"):
-        new_suite("suites/mine", [Path("texts")], 5e10)
+        write_suite("suites/mine", [Path("texts")], 5e10)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is
     (renamed / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
     if "\n" in name or "$" in name or "\x7f" in name:
         with pytest.raises(ConfigError, match="cannot stand in a suite"):
-            new_suite("mine", [texts / "news", renamed], 5e10)
+            write_suite("mine", [texts / "news", renamed], 5e10)
         return
-    new_suite("mine", [texts / "news", renamed], 5e10)
+    write_suite("mine", [texts / "news", renamed], 5e10)
     suite = load_suite("mine.toml")
     assert suite.domains[1].text_field == field and Path(suite.domains[1].train[0]).name == folder
     assert suite.methods == ("naive", "er", "elle", "elle_exact")
@@ -101,7 +101,7 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
     found = []
     for name, speed in (("slow", 1e8), ("middling", 1e10), ("fast", 1e15)):
-        said = new_suite(name, [texts / "news", texts / "2024"], speed)
+        said = write_suite(name, [texts / "news", texts / "2024"], speed)
         told = "domain_2024 has the least text, which decides how long each stage is"
         assert (told in "\n".join(said)) == (told in Path(f"{name}.toml").read_text()) == (name != "slow")
         found.append(load_suite(name))
@@ -109,7 +109,7 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     assert [suite.budget.amount for suite in found] == [75, round(6 * 45_056 * read / 1e9), 5]
     assert "about 1 min for all" in Path("fast.toml").read_text() and 5 < found[1].budget.amount < 75
     monkeypatch.setattr("benchmark.instruments.new_suite.PASSES", 1e9)
-    new_suite("faster", [texts / "news", texts / "2024"], 1e15)
+    write_suite("faster", [texts / "news", texts / "2024"], 1e15)
     assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
 
 
@@ -128,7 +128,7 @@ def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], me
     (texts.parent / "one").mkdir()
     (texts.parent / "one" / "a.txt").write_text("short")
     with pytest.raises((ConfigError, DataError), match=message):
-        new_suite("mine", list(map(Path, folders)), 1e10)
+        write_suite("mine", list(map(Path, folders)), 1e10)
     assert not list(texts.parent.glob("*.toml"))
 
 

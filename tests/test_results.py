@@ -98,13 +98,13 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert runs.startswith("tiny: 2 of 2 runs, each within its budget; on CPU")
     assert report == "report: 4 tables rendered again from the records are the same"
     before = (study / ARCHIVE).read_bytes()
-    studies.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+    studies.collect(*suites_of(study)[0], trained / "runs", study)
     assert (study / ARCHIVE).read_bytes() == before
 
 
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     """Oracle: the archive that was made first."""
-    studies.collect(*suites_of(trained / "study")[0], Store(trained / "runs"), tmp_path)
+    studies.collect(*suites_of(trained / "study")[0], trained / "runs", tmp_path)
     assert (tmp_path / ARCHIVE).read_bytes() == (trained / "study" / ARCHIVE).read_bytes()
 
 
@@ -123,7 +123,7 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     said = capsys.readouterr().err
     assert f", {torch.backends.cpu.get_cpu_capability()}), recorded are {'0' * 64} on CPU (abacus)" in said
     with pytest.raises(ResultsError, match="came to weights .*, the study holds a record with 0000"):
-        studies.collect(*suites_of(study)[0], Store(trained / "runs"), study)
+        studies.collect(*suites_of(study)[0], trained / "runs", study)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
     assert "no run has a stage 'nonsense'" in capsys.readouterr().err
 

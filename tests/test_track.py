@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmark.instruments.track import TensorBoard, TrackerError, open_tracker, points, track
+from benchmark.errors import UserError
+from benchmark.instruments.track import TensorBoard, open_tracker, points, send_new
 from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from run_all import main
@@ -52,9 +53,9 @@ def test_wandb_has_what_records_have_and_goes_on(tmp_path, monkeypatch) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
-    said = [*track("demo", runs, "wandb", out), *track("demo", runs, "wandb", out)]
+    said = [*send_new("demo", runs, "wandb", out), *send_new("demo", runs, "wandb", out)]
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    said += track("demo", runs, "wandb", out)
+    said += send_new("demo", runs, "wandb", out)
     shows = f"`wandb sync {out}/wandb/offline-run-"
     assert len(said) == 2 and all(line.startswith(f"0-0: 10 evaluations sent to wandb; {shows}") for line in said)
     (run,) = load_runs(runs, "demo")
@@ -71,10 +72,10 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
     said = f"0-0: 10 evaluations sent to tensorboard; `tensorboard --logdir {out / 'demo'}` shows them"
-    assert list(track("demo", runs, "tensorboard", out)) == [said]
-    assert not list(track("demo", runs, "tensorboard", out))
+    assert list(send_new("demo", runs, "tensorboard", out)) == [said]
+    assert not list(send_new("demo", runs, "tensorboard", out))
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    assert list(track("demo", runs, "tensorboard", out)) == [said]
+    assert list(send_new("demo", runs, "tensorboard", out)) == [said]
     (run,) = load_runs(runs, "demo")
     lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
     expected = [line.perplexity["ns"] for line in lines]
@@ -89,12 +90,12 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
 def test_a_killed_call_sends_again_what_was_not_noted(tmp_path) -> None:
     """What is noted is noted once the tracker has it."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=2, scores=False, similarities=False)
-    first = track("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
+    first = send_new("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
     assert next(first).startswith("0-0")
     del first
     noted = json.loads((tmp_path / "runs" / "trackers" / "tensorboard" / "demo.json").read_text())
     assert noted == {"0-0": [4, 100]}
-    (said,) = track("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
+    (said,) = send_new("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
     assert said.startswith("0-1: 20 evaluations sent to tensorboard")
 
 
@@ -108,7 +109,7 @@ def test_the_command_says_what_it_did(tmp_path, capsys, monkeypatch) -> None:
     (run,) = load_runs(tmp_path / "runs", "demo")
     assert len(list(points(run))) == 20
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(TrackerError, match="pip install wandb"):
+    with pytest.raises(UserError, match="pip install wandb"):
         open_tracker("wandb", "demo", run, tmp_path)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
+import shlex
 import shutil
+import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -22,10 +27,9 @@ from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.instruments.model_card import ModelHistory, model_card
-from benchmark.models import LanguageModel, load_verified, saved_tokenizer
+from benchmark.models import LanguageModel, growth, load_verified, saved_tokenizer
 from benchmark.models.devices import own_device
 from benchmark.models.export import plain_model
-from benchmark.models.growth import Mode, grow
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import configuration, kind_name, load_network
 from benchmark.records import GrowthRecord
@@ -41,8 +45,45 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"  # a domain to be found out
-NO_DOMAIN = "none"  # a published model knows none
+NONE = "none"  # no domain of a published model, no prompt of an exported one
 LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print the perplexity of a checkpoint on a text."""
+    result = evaluate_text(options.checkpoint, options.text, options.domain)
+    print(json.dumps(result) if options.json else _lines(result))
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
+    domain = export_model(Path(options.stage), options.out, options.prompt)
+    reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
+    print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
+    print(f"next: `python run_all.py evaluate {shlex.quote(str(options.out))} --text FILE` measures it")
+    return 0
+
+
+def grow(options: argparse.Namespace) -> int:
+    """Write a larger model of the same function, and print what was kept."""
+    grown = grow_checkpoint(
+        options.checkpoint,
+        options.layers,
+        options.width,
+        out=options.out,
+        mode=options.mode,
+        text=options.text,
+        seed=options.seed,
+    )
+    print(_lines(grown.flat()))
+    again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
+    print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
+    return 0
+
+
+def _lines(found: Mapping[str, object]) -> str:
+    return "\n".join(f"{key}: {value}" for key, value in found.items())
 
 
 class TextEvaluation(TypedDict):
@@ -77,8 +118,7 @@ class ModelOnText:
         value = perplexity(self.model.to(alone.device), self.stream, domain, alone)
         if not math.isfinite(value):
             raise ConfigError(
-                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; restore the "
-                "folder from a copy, or take another model"
+                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; take another"
             )
         return value
 
@@ -94,12 +134,8 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
     if domain not in (None, AUTO, *names):
-        known = (
-            f"knows {', '.join(names)}; choose one, or {AUTO!r}, which picks one"
-            if names
-            else "knows no domain: leave --domain out"
-        )
-        raise ConfigError(f"--domain {domain!r}: {checkpoint} {known}")
+        known = f"{', '.join(names)} or {AUTO}" if names else "no domain: leave --domain out"
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
     opened = on_text(model, tokenizer, text)
     share = None
     if domain == AUTO:
@@ -110,7 +146,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
     found = TextEvaluation(
         perplexity=value,
         bits_per_byte=bits_per_byte(value, measured),
-        domain=names[index] if names else NO_DOMAIN,
+        domain=names[index] if names else NONE,
         documents=len(opened.documents),
         tokens=len(measured.valid),
         skipped=opened.skipped,
@@ -135,8 +171,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
             begin = begin[:-1]
         if len(begin) > 1:
             raise ConfigError(
-                f"{folder}: each text begins with {' '.join(begin)}, which `evaluate` would leave out: evaluate the "
-                "stage that it was exported from"
+                f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that it was exported from"
             )
         return model, tokenizer
     model = load_verified(folder)
@@ -167,9 +202,6 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     return ModelOnText(model, stream, encoded, dict(skipped))
 
 
-NONE = "none"  # no prompt
-
-
 def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
     """Write the model of a stage, its tokenizer and its card to the new folder `out`.
 
@@ -183,9 +215,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
         raise ConfigError(f"{out} exists already: name a new folder")
     folder = _model_folder(stage)
     if (kind := kind_name(folder)) in ("progressive", "experts"):
-        raise ConfigError(
-            f"cannot export {stage}: transformers has no model of the kind {kind!r}: export that of another method"
-        )
+        raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
     model = load_verified(folder)
     domain = _domain(model, stage, prompt)
     card = model_card(out.name, ModelHistory.of(folder.absolute().parent), model, domain)
@@ -223,12 +253,10 @@ ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE, CHECKSUMS)  # no other is
-
-
 PARTS = {
-    "progressive": "columns (PNN), whose sizes are those of its network: grow the model of another method",
-    "experts": "experts (Lifelong-MoE), whose sizes are those of its network: grow the model of another method",
-    "lora": "adapters (LoRA): grow what `run_all.py export` makes of it, where they are in the weights",
+    "progressive": "columns (PNN): grow the model of another method",
+    "experts": "experts (Lifelong-MoE): grow the model of another method",
+    "lora": "adapters (LoRA): grow what `run_all.py export` makes of it",
 }
 
 
@@ -253,7 +281,7 @@ def grow_checkpoint(
     layers: int,
     hidden_size: int,
     out: Path,
-    mode: Mode = "exact",
+    mode: growth.Mode = "exact",
     text: Path | None = None,
     seed: int = 0,
 ) -> GrownCheckpoint:
@@ -272,7 +300,7 @@ def grow_checkpoint(
     rows = _rows_of(opened) if opened else _random_rows(network, seed)
     before = _measured(network, rows, opened)
     with whole_folder(out) as folder:
-        grown, record = grow(
+        grown, record = growth.grow(
             network.cpu(),
             layers,
             hidden_size,

@@ -5,6 +5,7 @@ What it writes is where to begin from, not a result: every choice stands in the 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -16,8 +17,10 @@ from pathlib import Path
 from benchmark.data import corpus, text_files
 from benchmark.data.documents import FEW_DOCUMENTS, DataError
 from benchmark.files import whole_file
+from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Domain, Size
+from benchmark.training.processes import join
 
 METHODS = ("naive", "er", "elle", "elle_exact")
 LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
@@ -55,7 +58,16 @@ class Text:
         return self.documents(SHARES[-1])[0] < FEW_DOCUMENTS
 
 
-def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
+def new_suite(options: argparse.Namespace) -> int:
+    """Write a suite for somebody's text, and say what to do next."""
+    with join() as alone:
+        product = MatrixProduct("fp32", alone)
+        fastest = max(product.flops_per_second() for _ in range(5))
+    print("\n".join(write_suite(options.name, options.text, fastest)))
+    return 0
+
+
+def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
     """Write NAME.toml for the text in `folders`, and say what was chosen and what to do next.
 
     One folder without files of text of its own stands for the folders in it. Raises ConfigError or DataError.
@@ -70,21 +82,15 @@ def new_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> li
     with whole_file(file) as out:
         out.write(content.encode())
     called = file.with_suffix("")
-    few = ", so few documents that `prepare` warns of it: give more, a .txt file is one"
-    seen = (f"  {one.domain.name}: about {_bytes(one.total)} of text{few if one.is_small else ''}" for one in texts)
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
-        *seen,
+        *(f"  {one.domain.name}: about {one.total / 1e6:,.3f} MB of text" for one in texts),
         *([f"  {short}"] if short else []),
         "What stands in it fits this text and this machine; change what you like. Then",
         f"  python run_all.py prepare {called}          # reads the text, and warns of what looks wrong with it",
         f"  python run_all.py run {called} --dry-run    # which runs, how long",
         f"  python run_all.py run {called}              # trains them, then shows the table",
     ]
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
 def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -96,10 +102,9 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if not place.exists():
             raise DataError(f"--text {place}: no such file or folder (from {Path.cwd()}): correct the path")
     if len(places) < 2:
-        endings = ", ".join(text_files.SUFFIXES)
         raise DataError(
             f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
-            f"holds a folder for each domain, with files that end in {endings}"
+            f"holds a folder for each, with files that end in {', '.join(text_files.SUFFIXES)}"
         )
     names = [_name(place) for place in places]
     repeated = [name for name, count in Counter(names).items() if count > 1]

@@ -289,7 +289,7 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     return "\n".join(lines)
 
 
-def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> None:
+def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> int:
     """Measure, print the table, and write the table of step times to `table_file`, if there is one."""
 
     def say(text: str) -> None:
@@ -301,3 +301,4 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
         if table_file:
             step_times.write(table_file, rows, world.hardware())
             say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')
+    return 0

@@ -6,35 +6,37 @@ and again while runs go on, here or on a cluster, and be killed at any time.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from benchmark.errors import UserError
 from benchmark.files import naming, write_json
 from benchmark.records import DoneLine, EvaluationLine
+from benchmark.settings.load import load_suite
 from benchmark.store import RunRecords, load_runs
 
 SECONDS = 10.0  # between two looks at records
 SentPlace = tuple[int, float]  # a stage, and steps in it: what was sent last
 
 
-class TrackerError(UserError):
-    """A tracker that cannot be used here."""
-
-
-class Tracker(Protocol):
-    """One run of a tracker, opened again by the same name."""
-
-    def log(self, values: Mapping[str, float], step: int, when: float) -> None: ...
-
-    def close(self) -> str:
-        """Returns what shows it, when all that was logged is kept."""
-        ...
+def track(options: argparse.Namespace) -> int:
+    """Send what is new, with `--watch` again and again, and print of which runs."""
+    suite, new = load_suite(options.suite).name, False
+    while True:
+        for line in send_new(suite, options.runs, options.to, options.out):
+            new = True
+            print(line, flush=True)
+        if not options.watch:
+            break
+        time.sleep(SECONDS)
+    if not new:
+        print(f"nothing new in {options.runs} since the last call")
+    return 0
 
 
 class TensorBoard:
@@ -51,31 +53,26 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, step, walltime=when)
 
     def close(self) -> str:
+        """Returns what shows it, when all that was logged is kept."""
         with naming(self._folder):
             self._writer.close()
         return f"`tensorboard --logdir {shlex.quote(str(self._folder))}` shows them"
 
 
 class WeightsAndBiases:
-    """A run of the service, or with `WANDB_MODE=offline` files in `out` that are sent later.
-
-    What it would measure of this process says nothing of the run: it is switched off.
-    """
+    """A run of the service, or with `WANDB_MODE=offline` files in `out` that are sent later."""
 
     def __init__(self, suite: str, run: RunRecords, out: Path) -> None:
         import wandb
 
         self._wandb = wandb
         config = {"row": run.row, "method": run.line.method, "seed": run.seed, "options": run.line.options}
-        own = {"x_disable_stats": True, "x_save_requirements": False, "disable_git": True, "console": "off"}
+        # what it would measure of this process says nothing of the run
+        quiet = wandb.Settings(
+            silent=True, x_disable_stats=True, x_save_requirements=False, disable_git=True, console="off"
+        )
         self._run = wandb.init(
-            project=suite,
-            name=run.id,
-            id=run.id,
-            config=config,
-            resume="allow",
-            dir=str(out),
-            settings=wandb.Settings(silent=True, **own),
+            project=suite, name=run.id, id=run.id, resume="allow", config=config, dir=str(out), settings=quiet
         )
 
     def log(self, values: Mapping[str, float], step: int, when: float) -> None:
@@ -88,24 +85,23 @@ class WeightsAndBiases:
         return f"{self._run.url} shows them"
 
 
-KINDS: Mapping[str, Callable[[str, RunRecords, Path], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-}
-
-
-def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> Tracker:
-    """Open the run of a tracker. Raises TrackerError where its package is not installed."""
+def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> TensorBoard | WeightsAndBiases:
+    """The run of a tracker, which is opened again by the same name. Raises UserError without its package."""
     try:
-        return KINDS[name](suite, run, out)
+        return (WeightsAndBiases if name == "wandb" else TensorBoard)(suite, run, out)
     except ImportError as error:
-        raise TrackerError(f"--to {name}: {error}; `pip install {name}`") from None
+        raise UserError(f"--to {name}: {error}; `pip install {name}`") from None
 
 
-def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
+def send_new(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
     """Send what is new since the last call, and say of which runs."""
     file = runs / "trackers" / to / f"{suite}.json"
-    sent = _sent(file) if file.exists() else {}
+    try:
+        sent = {run: (stage, steps) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
+    except FileNotFoundError:
+        sent = {}
+    except (ValueError, TypeError, AttributeError):
+        raise UserError(f"{file} is damaged: remove it, and all that records say is sent again") from None
     for run in load_runs(runs, suite):
         before = sent.get(run.id, (0, -1.0))
         new = [point for point in points(run) if point[0] > before]
@@ -120,14 +116,6 @@ def track(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
         yield f"{run.id}: {len(new)} evaluations sent to {to}; {shown}"
 
 
-def _sent(file: Path) -> dict[str, SentPlace]:
-    """What the last call wrote down, by run."""
-    try:
-        return {run: (int(stage), float(steps)) for run, (stage, steps) in json.loads(file.read_bytes()).items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise TrackerError(f"{file} is damaged: remove it, and all that records say is sent again") from None
-
-
 def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, float]]]:
     """Each evaluation of a run: its place, steps since the start of the run, time, and values by name."""
     steps = 0.0
@@ -135,8 +123,7 @@ def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, f
         for line in stage:
             if isinstance(line, EvaluationLine):
                 spent = line.charged["steps"]
-                values = {"stage": float(index + 1), **_values(line, run, index)}
-                yield (index, spent), round(steps + spent), line.time, values
+                yield (index, spent), round(steps + spent), line.time, _values(line, run, index)
             elif isinstance(line, DoneLine):
                 steps += line.charged["steps"]
 
@@ -144,17 +131,8 @@ def points(run: RunRecords) -> Iterator[tuple[SentPlace, int, float, dict[str, f
 def _values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
     perplexity = {name: math.inf if value is None else value for name, value in line.perplexity.items()}
     met = [math.log(perplexity[domain.name]) for domain in run.domains[: stage + 1]]
-    values = {"AP": math.exp(math.fsum(met) / len(met)), "seconds in the stage": line.charged["seconds"]}
+    values = {"stage": stage + 1.0, "AP": math.exp(math.fsum(met) / len(met))}
+    values |= {"seconds in the stage": line.charged["seconds"], "tokens_per_second": line.tokens_per_second}
     values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
-    return values | {
-        "tokens_per_second": line.tokens_per_second,
-        **({} if line.loss is None else {"loss": line.loss}),
-        **({} if line.learning_rate is None else {"learning_rate": line.learning_rate}),
-    }
-
-
-def follow(suite: str, runs: Path, to: str, out: Path) -> Iterator[str]:
-    """Send what is new again and again, until somebody stops it; as `track`."""
-    while True:
-        yield from track(suite, runs, to, out)
-        time.sleep(SECONDS)
+    measured = {"loss": line.loss, "learning_rate": line.learning_rate}
+    return values | {name: value for name, value in measured.items() if value is not None}

@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,9 @@ from benchmark.store import Store
 BLOCK = 2**24  # ids that are looked through at once
 
 
-def prepare(suite: Suite, configs: Sequence[RunConfig], store: Store) -> Iterator[str]:
+def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
-    found: list[str] = []
+    store, found = Store(runs), list[str]()
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):

@@ -47,12 +47,13 @@ class ResultsError(UserError):
     """A study's folder that does not hold what it says."""
 
 
-def collect(suite: Suite, configs: Sequence[RunConfig], store: Store, folder: Path) -> None:
+def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path) -> None:
     """Add the records of the suite's finished runs to the study in `folder`.
 
     What an archive holds already stays as it is. Raises ResultsError where a stage was trained again and came to other
     weights than those recorded.
     """
+    store = Store(runs)
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
         held = _members(archive) if archive.exists() else {}
@@ -131,8 +132,8 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
         yield f"report: {compared} tables rendered again from the records are the same"
 
 
-def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: Store) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `store`, compare its weights, and audit its method.
+def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
+    """Train the stages of a run up to the one of `key` again below `runs`, compare its weights, and audit its method.
 
     Raises ResultsError where they are others, where no run of the study has such a stage, or where the method works off
     the clock.
@@ -148,7 +149,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, store: St
             if key not in keys:
                 continue
             with join() as alone:
-                Train(store.root, config, (config.id,), key, build, keys.index(key))(Worker(alone))
+                Train(runs, config, (config.id,), key, build, keys.index(key))(Worker(alone))
+            store = Store(runs)
             if not store.stage_done(key):
                 raise ResultsError(
                     f"{config.id}: that stage has another key here: text or settings differ; restore what the study "

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from benchmark.settings.names import suite_names
 
-WRITERS = ("run", "prepare", "speed", "track")  # commands that write below --runs
 Add = Callable[..., argparse.ArgumentParser]  # (name, help, parsers whose arguments it takes too) -> its parser
 
 
@@ -45,11 +44,8 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
     return whole
 
 
-def check_runs(options: argparse.Namespace) -> None:
-    """Raise UserError where a command would write below --runs, and others who share that could not go on with it.
-
-    Paths get their homes, which a shell leaves out after `--runs=`; raises OSError for nobody's.
-    """
+def set_paths(options: argparse.Namespace) -> None:
+    """Give paths their homes, which a shell leaves out after `--runs=`."""
     os.environ["MPLBACKEND"] = "agg"  # figures are drawn into files
     for name, value in vars(options).items():
         if isinstance(value, Path):

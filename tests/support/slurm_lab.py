@@ -275,7 +275,7 @@ class Lab:
         other.file.write_text(self.file.read_text())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        assert train_here([self.config(row)], methods.build, other.runs) == []
+        assert train_here([self.config(row)], other.runs, methods.build) == []
         torch.set_num_threads(threads)
         return other
 

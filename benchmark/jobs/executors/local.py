@@ -73,7 +73,7 @@ def execute(plan: Plan) -> int:
     return _status(plan, failed)
 
 
-def train_here(configs: Sequence[RunConfig], build: Build, runs: Path) -> list[RunConfig]:
+def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[RunConfig]:
     """Train runs one after the other in this process. Returns those that failed; raises KeyboardInterrupt."""
     from benchmark.training.processes import join
 
