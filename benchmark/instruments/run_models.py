@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from msgspec import structs
@@ -34,11 +35,7 @@ class RunModels:
 
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config, self.store = config, store
-        self.keys: list[str] = []
-        for key in store.recorded_stages(config):
-            if not store.stage_done(key):
-                break
-            self.keys.append(key)
+        self.keys = list(takewhile(store.stage_done, store.recorded_stages(config)))
         self.device = own_device()
         self._models: dict[int, LanguageModel] = {}
 
@@ -58,14 +55,14 @@ class RunModels:
 
     def untrained(self, last: int) -> list[int]:
         """The stages up to `last` without a trained model; a method may leave early stages out."""
-        return [i for i in range(last + 1) if not any(isinstance(line, EvaluationLine) for line in self._stage(i))]
+        return [i for i in range(last + 1) if not any(isinstance(line, EvaluationLine) for line in self._lines(i))]
 
     def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        return next(line.growth for line in reversed(self._stage(index)) if isinstance(line, DoneLine))
+        return next(line.growth for line in reversed(self._lines(index)) if isinstance(line, DoneLine))
 
-    def _stage(self, index: int) -> list[LineOfStage]:
-        return records.read_stage(self.store.stage(self.keys[index]) / "records.jsonl")
+    def _lines(self, index: int) -> list[LineOfStage]:
+        return records.read_stage(self.store.stage_file(self.keys[index]))
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:
@@ -88,9 +85,9 @@ def record(
     """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
 
     A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
-    same time waits and finds it. A run of which something is computed is a line.
+    same time waits and finds it.
     """
-    models, said = RunModels(config, store), False
+    models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
         path = path_of(store, stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
@@ -98,14 +95,10 @@ def record(
         with Lease(path.with_suffix(".lock")) as lease:
             if any(line.key == key for line in records.read(path, records.MEASURES)):
                 continue
-            if not said:
-                print(
-                    f"{config.suite}: {config.row}, seed {config.seed}  measuring {kind} of its models", file=sys.stderr
-                )
-            said = True
-            domain = config.domains[index].name
+            print(f"{config.row}, seed {config.seed}: measuring {kind} after stage {index + 1}", file=sys.stderr)
             found = compute(models, index)
             lease.check()
+            domain = config.domains[index].name
             records.append(path, structs.replace(found, key=key, stage_key=stage_key, domain=domain))
 
 
