@@ -26,7 +26,7 @@ from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
-from benchmark.instruments.model_card import ModelHistory, model_card
+from benchmark.instruments.model_card import model_card
 from benchmark.models import LanguageModel, growth, load_verified, saved_tokenizer
 from benchmark.models.devices import own_device
 from benchmark.models.export import plain_model
@@ -218,7 +218,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
         raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
     model = load_verified(folder)
     domain = _domain(model, stage, prompt)
-    card = model_card(out.name, ModelHistory.of(folder.absolute().parent), model, domain)
+    card = model_card(out.name, folder.absolute().parent, model, domain)
     network, saved = plain_model(model, saved_tokenizer.read(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
