@@ -43,19 +43,9 @@ class Text:
     """A folder of text as a domain, and what was seen of it."""
 
     domain: Domain
-    sizes: tuple[int, ...]  # bytes of the documents that were looked at
-    hashes: tuple[int, ...]  # 64 bits; those below data.valid_share of the range are for validation
-    total: float  # bytes of text, roughly
-
-    def documents(self, share: float) -> tuple[int, float]:
-        """How many documents this share holds out, and the bytes of a domain as small in it: the less of both parts."""
-        held = [size for size, hashed in zip(self.sizes, self.hashes, strict=True) if hashed < share * 2**64]
-        return len(held), float(min(sum(held), sum(self.sizes) - sum(held)))
-
-    @property
-    def is_small(self) -> bool:
-        """Whether half of its documents are too few for validation: `prepare` warns of it, whatever a suite says."""
-        return self.documents(SHARES[-1])[0] < FEW_DOCUMENTS
+    documents: int  # that were looked at
+    seen: int  # bytes of these
+    total: float  # bytes of all text, roughly
 
 
 def new_suite(options: argparse.Namespace) -> int:
@@ -128,17 +118,13 @@ def glimpse(place: Path, name: str) -> Text:
     found = text_files.find(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
     domain = Domain(name=name, train=(str(place),), text_field=_text_field(found))
-    sizes: list[int] = []
-    hashes: list[int] = []
-    seen = 0
-    for document, hashed in corpus.each_once(domain, Counter()):
-        size = len(document.text.encode())
-        sizes.append(size)
-        hashes.append(hashed)
-        seen += size
+    documents = seen = 0
+    for document, _ in corpus.each_once(domain, Counter()):
+        documents += 1
+        seen += len(document.text.encode())
         if seen > LOOKED_AT:
-            break
-    return Text(domain, tuple(sizes), tuple(hashes), max(sum(packed), seen) if seen > LOOKED_AT else seen)
+            return Text(domain, documents, seen, max(sum(packed), seen))
+    return Text(domain, documents, seen, seen)
 
 
 def _text_field(found: Sequence[Path]) -> str:
@@ -155,10 +141,12 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tu
         (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
     )
     tokens = [one.total / BYTES_PER_TOKEN[vocabulary] for one in texts]
-    share = _valid_share(texts)
+    share = valid_share(texts)
+    least = min(share, 1 - share) * min(one.seen for one in texts) / BYTES_PER_TOKEN[vocabulary]
     whole, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
-    first = _largest(min(affordable, read / TOKENS_PER_PARAMETER), vocabulary)
+    most = min(affordable, read / TOKENS_PER_PARAMETER)
+    first = max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= most], default=0)
     stage = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
     minutes = stage * len(METHODS) * len(texts) / 60
     short = ""
@@ -169,11 +157,10 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tu
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
     longest = next((length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514)
-    fitting = (n for n in (514, 258, 130, 66, 34) if n <= longest and _fits(texts, share, n, vocabulary))
-    row = next(fitting, 18)
+    row = next((n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18)  # ten rows of each part
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
-    longest_document = max(sum(one.sizes) / len(one.sizes) for one in texts) / BYTES_PER_TOKEN[vocabulary]
+    longest_document = max(one.seen / one.documents for one in texts) / BYTES_PER_TOKEN[vocabulary]
     measured = max(60_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # tokens, of documents enough
     held = f"valid_share = {share:g}, max_valid_tokens = {measured:_.0f}"
     domains = "\n".join(f"  {_domain(one, file)}," for one in texts)
@@ -201,36 +188,22 @@ model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, ladder = [
     return content, short
 
 
-def _valid_share(texts: Sequence[Text]) -> float:
-    """The smallest share that gives each domain FEW_DOCUMENTS for validation, or a tenth of those that it has.
+def valid_share(texts: Sequence[Text]) -> float:
+    """The smallest share that holds out documents enough of each domain, with some to spare, as chance picks them.
 
-    Raises DataError for one that has too few to train on some and keep others.
+    Raises DataError for a domain that has too few to train on some and keep others.
     """
-    wanted = {one.domain.name: -(-len(one.sizes) // 10) if one.is_small else FEW_DOCUMENTS for one in texts}
-    good = (share for share in SHARES if all(one.documents(share)[0] >= wanted[one.domain.name] for one in texts))
-    share = next(good, SHARES[-1])
-    for one in texts:
-        if not one.documents(share)[1]:
-            raise DataError(
-                f"{one.domain.train[0]}: {len(one.sizes)} documents, too few to train on some and keep others for "
-                "validation: a .txt file is one document; give more files, or .jsonl with a document a line"
-            )
-    return share
-
-
-def _fits(texts: Sequence[Text], share: float, length: int, vocabulary: int) -> bool:
-    """Whether each domain's validation and training text have ten rows of a length at least."""
-    least = min(one.documents(share)[1] for one in texts)
-    return least / BYTES_PER_TOKEN[vocabulary] >= 10 * length
+    fewest = min(texts, key=lambda one: one.documents)
+    if fewest.documents < 2 / SHARES[-1]:
+        raise DataError(
+            f"{fewest.domain.train[0]}: {fewest.documents} documents, too few to train on some and keep others for "
+            "validation: a .txt file is one document; give more files, or .jsonl with a document a line"
+        )
+    return next((share for share in SHARES if share * fewest.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
 
 
 def _parameters(size: Size, vocabulary: int) -> int:
     return 12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size
-
-
-def _largest(parameters: float, vocabulary: int) -> int:
-    """The index of the largest rung of at most so many parameters, or of the first."""
-    return max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= parameters], default=0)
 
 
 def _domain(text: Text, file: Path) -> str:
@@ -244,7 +217,6 @@ def _quoted(text: str) -> str:
     """A text that others chose as TOML. Raises ConfigError for one that a suite would not read as it is."""
     if "${" in text or not text.isprintable():
         raise ConfigError(
-            f"--text: {text[:80]!r} cannot stand in a suite, where ${{NAME}} is a variable and a text has one line: "
-            "rename that field or folder"
+            f"--text: {text[:80]!r} cannot stand in a suite, where ${{NAME}} is a variable: rename that field or folder"
         )
     return json.dumps(text, ensure_ascii=False)
