@@ -1,4 +1,4 @@
-"""How fast a step of each method is: tokens and FLOPs a second, over a step of Naive, and where its time goes.
+"""How fast a step of each method is: tokens and FLOPs a second, over a step of Naive.
 
 A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in turns, and ratios are
 medians over the turns. Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes
@@ -13,12 +13,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -39,7 +36,6 @@ from benchmark.training.stream import Stream
 
 TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
 WARM_UP = 2  # steps
-PARTS = ("batches", "forward", "backward", "method", "optimizer", "other")
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,6 @@ class Cost:
 
     row: str
     stage: int
-    domain: str
     phase: str
     seconds: float
     over_naive: float  # how many of Naive's steps in the same stage it is worth, median over pairs
@@ -56,7 +51,6 @@ class Cost:
     tokens: int  # of text
     flops: float
     of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
-    parts: dict[str, float]  # shares of the time, by part
 
     @property
     def off(self) -> float:
@@ -115,15 +109,13 @@ class Prepared:
                 Cost(
                     row=inputs.config.row,
                     stage=stage.index,
-                    domain=stage.domains[stage.index],
                     phase=phase.name,
-                    seconds=statistics.median(turn.seconds for turn in turns),
-                    over_naive=statistics.median(turn.seconds / turn.naive for turn in turns),
+                    seconds=statistics.median(mine for mine, _, _ in turns),
+                    over_naive=statistics.median(mine / of_naive for mine, of_naive, _ in turns),
                     predicted=flops / naive.flops(),
                     tokens=stepper.loader.tokens,
                     flops=flops,
-                    of_peak=statistics.median(flops / turn.seconds / turn.peak for turn in turns),
-                    parts=shares(stepper, range(WARM_UP + pairs, WARM_UP + 2 * pairs)),
+                    of_peak=statistics.median(flops / mine / peak for mine, _, peak in turns),
                 )
             )
             stepper.close()
@@ -149,16 +141,8 @@ class MatrixProduct:
         return self._flops / self._world.maximum(time.perf_counter() - began)[0]
 
 
-@dataclass(frozen=True)
-class Turn:
-    """What was measured one after the other."""
-
-    seconds: float  # of a step
-    naive: float  # seconds of Naive's steps before and after it, on average
-    peak: float  # FLOPs a second of a large matrix product
-
-
-def _in_turns(stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[Turn]:
+def _in_turns(stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[tuple[float, float, float]]:
+    """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a second of the product."""
     for step in range(WARM_UP):
         _seconds_of(stepper, step)
         product.flops_per_second()
@@ -166,7 +150,7 @@ def _in_turns(stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: i
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
         mine, peak, after = _seconds_of(stepper, step), product.flops_per_second(), _seconds_of(naive, step)
-        turns.append(Turn(mine, (before + after) / 2, peak))
+        turns.append((mine, (before + after) / 2, peak))
         before = after
     return turns
 
@@ -179,61 +163,6 @@ def _seconds_of(stepper: Stepper, step: int) -> float:
     stepper.step(step)
     world.synchronize()
     return world.maximum(time.perf_counter() - began)[0]
-
-
-def shares(stepper: Stepper, steps: range) -> dict[str, float]:
-    """The share of each of PARTS in the time of these steps, 0 to 1; together 1.
-
-    "batches" is the wait for them. "forward" is the loss, teachers included; a loss that forms its own gradient
-    (`models/linear_cross_entropy.py`) does so there. "method" is what `adjust_gradients`, `after_step` and `observe`
-    do beyond passes through the model, "other" what is left of a step.
-    """
-    learner, method = stepper.learner, stepper.method
-    watch = Stopwatch(stepper.inputs.world.synchronize)
-    places = [
-        ("other", stepper, "step"),
-        ("batches", stepper.loader, "get"),
-        ("backward", learner, "accumulate"),  # less the objective, which it calls
-        ("forward", learner, "objective"),
-        ("method", method, "adjust_gradients"),
-        ("method", method, "observe"),
-        ("method", method, "after_step"),
-        ("optimizer", stepper, "update"),
-    ]
-    with ExitStack() as patches:
-        for part, owner, name in places:
-            patches.enter_context(patch.object(owner, name, watch.timed(part, getattr(owner, name))))
-        for step in steps:
-            stepper.step(step)
-    whole = sum(watch.seconds.values())
-    return {part: seconds / whole for part, seconds in watch.seconds.items()}
-
-
-class Stopwatch:
-    """Times functions that call each other: what one spends in another counts for that one alone."""
-
-    def __init__(self, synchronize: Callable[[], None]) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
-        self._synchronize, self._running, self._since = synchronize, list[str](), 0.0
-
-    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any, **named: Any) -> Any:
-            self._switch()
-            self._running.append(part)
-            try:
-                return function(*given, **named)
-            finally:
-                self._switch()
-                self._running.pop()
-
-        return run
-
-    def _switch(self) -> None:
-        self._synchronize()
-        now = time.perf_counter()
-        if self._running:
-            self.seconds[self._running[-1]] += now - self._since
-        self._since = now
 
 
 def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
@@ -269,34 +198,31 @@ def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     names = max([len("phase"), *(len(cost.phase) for cost in costs)])
     lines = [
         f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
-        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}    {'  '.join(PARTS)}"
+        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}"
     ]
     for cost in costs:
         off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
         mark = "!" if cost.off > TOLERANCE else " "
-        parts = "  ".join(f"{cost.parts[part]:{len(part)}.0%}" for part in PARTS)
         lines.append(
             f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
             f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
-            f"{cost.over_naive:8.2f}  {cost.predicted:8.2f}  {off} {mark}  {parts}"
+            f"{cost.over_naive:8.2f}  {cost.predicted:8.2f}  {off} {mark}"
         )
-    lines.append(
-        f"{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)"
+    return "\n".join(
+        [
+            *lines,
+            f"{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)",
+            "of peak: of what a large matrix product reaches, in turns",
+            f"! more than {TOLERANCE:.0%} slower than its FLOPs predict",
+        ]
     )
-    lines.append("of peak: of what a large matrix product reaches, in turns; batches ... other: shares of the time")
-    if any(cost.off > TOLERANCE for cost in costs):
-        lines.append(f"! more than {TOLERANCE:.0%} slower than its FLOPs predict")
-    return "\n".join(lines)
 
 
 def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> int:
     """Measure, print the table, and write the table of step times to `table_file`, if there is one."""
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
+    say = partial(print, file=sys.stderr)
     with join() as world:
-        costs, rows = measure(configs, build, lambda one: corpus_of(one, store, say), world, pairs=pairs, say=say)
+        costs, rows = measure(configs, build, lambda config: corpus_of(config, store, say), world, pairs, say)
         print(table(costs, precision_of(configs[0].training.precision, world.device), world.hardware()))
         if table_file:
             step_times.write(table_file, rows, world.hardware())
