@@ -179,7 +179,6 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
         ({"kind": "columns"}, None, r"progressive"),
         ({"kind": "experts"}, None, "experts.*export that of another method"),
         ({"prompts": True}, "four", "--prompt 'four'.*knows one, two, three, none"),
-        ({}, "two", "without a prompt; leave --prompt out"),
         ({"kind": "adapters"}, "none", "knows one, two, three: choose"),
     ]
     for number, (made, prompt, message) in enumerate(wrong):

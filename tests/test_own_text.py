@@ -100,9 +100,7 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
     found = []
     for name, speed in (("slow", 1e8), ("middling", 1e10), ("fast", 1e15)):
-        said = write_suite(name, [texts / "news", texts / "2024"], speed)
-        told = "domain_2024 has the least text, which decides how long each stage is"
-        assert (told in "\n".join(said)) == (told in Path(f"{name}.toml").read_text()) == (name != "slow")
+        write_suite(name, [texts / "news", texts / "2024"], speed)
         found.append(load_suite(name))
     assert {suite.model.ladder for suite in found} == {(RUNGS[0], RUNGS[1])}
     assert [suite.budget.amount for suite in found] == [75, round(6 * 45_056 * read / 1e9), 5]

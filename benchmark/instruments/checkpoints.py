@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -40,10 +40,6 @@ from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
-if TYPE_CHECKING:
-    from typing_extensions import NotRequired  # typing has it from Python 3.11 on
-
-
 AUTO = "auto"  # a domain to be found out
 NONE = "none"  # no domain of a published model, no prompt of an exported one
 LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
@@ -67,16 +63,12 @@ def export(options: argparse.Namespace) -> int:
 
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
-    grown = grow_checkpoint(
-        options.checkpoint,
-        options.layers,
-        options.width,
-        out=options.out,
-        mode=options.mode,
-        text=options.text,
-        seed=options.seed,
-    )
-    print(_lines(grown.flat()))
+    how = {"mode": options.mode, "text": options.text, "seed": options.seed}
+    grown = grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)
+    facts = {**structs.asdict(grown.growth), "max_logit_difference": grown.max_logit_difference}
+    if grown.perplexity:
+        facts["perplexity_before"], facts["perplexity_after"] = grown.perplexity
+    print(_lines(facts))
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
     return 0
@@ -86,7 +78,7 @@ def _lines(found: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in found.items())
 
 
-class TextEvaluation(TypedDict):
+class TextEvaluation(TypedDict, total=False):
     """How well a model predicts a text."""
 
     perplexity: float  # per token
@@ -95,7 +87,7 @@ class TextEvaluation(TypedDict):
     documents: int
     tokens: int
     skipped: dict[str, int]  # documents that are no text, by the reason
-    picked_for: NotRequired[float]  # the share of documents for which the discriminator picked that domain
+    picked_for: float  # with "auto": the share of documents for which the discriminator picked that domain
 
 
 @dataclass(frozen=True)
@@ -244,8 +236,6 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
     choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
     if asked is not None and asked not in choices:
         raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
-    if reads_alike and asked in names:
-        raise ConfigError(f"--prompt {asked!r}: {stage} reads all domains without a prompt; leave --prompt out")
     return None if reads_alike or asked == NONE else asked or names[-1]
 
 
@@ -267,13 +257,6 @@ class GrownCheckpoint:
     growth: GrowthRecord
     max_logit_difference: float
     perplexity: tuple[float, float] | None  # before and after, where there is a text
-
-    def flat(self) -> dict[str, object]:
-        """All of it by name."""
-        nearness = {"max_logit_difference": self.max_logit_difference}
-        if self.perplexity:
-            nearness["perplexity_before"], nearness["perplexity_after"] = self.perplexity
-        return {**structs.asdict(self.growth), **nearness}
 
 
 def grow_checkpoint(
@@ -297,17 +280,12 @@ def grow_checkpoint(
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
     network = opened.model.network if opened else _network(checkpoint)
-    rows = _rows_of(opened) if opened else _random_rows(network, seed)
+    rows = _rows(network, opened, seed)
     before = _measured(network, rows, opened)
     with whole_folder(out) as folder:
+        fit, noise = rows if opened else None, 0.0 if mode == "exact" else 0.01
         grown, record = growth.grow(
-            network.cpu(),
-            layers,
-            hidden_size,
-            mode=mode,
-            noise=0.0 if mode == "exact" else 0.01,
-            seed=seed,
-            calibration=rows if opened else None,
+            network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
         )
         grown.save_pretrained(folder)
         for path in checkpoint.iterdir():
@@ -332,17 +310,14 @@ def _network(checkpoint: Path) -> PreTrainedModel:
     return load_network(checkpoint)
 
 
-def _random_rows(network: PreTrainedModel, seed: int) -> Tensor:
-    """Short rows (COMPARED, columns) of ids that the network has."""
+def _rows(network: PreTrainedModel, opened: ModelOnText | None, seed: int) -> Tensor:
+    """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
+    if opened:
+        batch = next(opened.stream.validation(opened.newest, ROWS))
+        return opened.model.with_prompts(batch.tokens, batch.domains)
     generator = torch.Generator().manual_seed(seed)
     columns = min(COLUMNS, network.config.max_position_embeddings // 2)
     return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
-
-
-def _rows_of(opened: ModelOnText) -> Tensor:
-    """The first rows (ROWS, columns) of the text, masked as in training, with the prompt that `evaluate` reads with."""
-    batch = next(opened.stream.validation(opened.newest, ROWS))
-    return opened.model.with_prompts(batch.tokens, batch.domains)
 
 
 @torch.no_grad()

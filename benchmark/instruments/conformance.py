@@ -109,12 +109,8 @@ def trains_under_every_budget(lab: Lab) -> None:
     [done] = records.of_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * done.charged["flops"])):
         config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
-        for index, stage in enumerate(lab.weights(config, f"{unit}-{amount:g}")):
-            infinite = [name for name, tensor in stage.items() if not tensor.isfinite().all()]
-            assert not infinite, (
-                f"under {amount:g} {unit} a stage, {infinite[0]} is not finite after stage {index}: a stage may end "
-                "with any step; learner.elapsed says what share of it is over"
-            )
+        cure = "a stage may end with any step; learner.elapsed says what share of it is over"
+        _assert_finite(lab.weights(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
 
 
 def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
@@ -196,8 +192,7 @@ def compiled_equals_eager(lab: Lab) -> None:
 def bf16_is_finite(lab: Lab) -> None:
     """Under bf16 autocast all weights and perplexities are finite."""
     config = lab.config(precision="bf16")
-    weights = lab.weights(config, "bf16")
-    assert all(bool(tensor.isfinite().all()) for stage in weights for tensor in stage.values())
+    _assert_finite(lab.weights(config, "bf16"), "under bf16 autocast")
     run = lab.run(config, "bf16")
     lines = [line for key in run.keys for line in records.of_kind(run.store.stage_lines(key), EvaluationLine)]
     values = [value for line in lines for value in line.perplexity.values()]
@@ -207,9 +202,7 @@ def bf16_is_finite(lab: Lab) -> None:
 def every_architecture_learns(lab: Lab) -> None:
     """A model of each architecture goes through all stages."""
     for name in architecture_names():
-        for weights in lab.undisturbed(name):
-            infinite = [part for part, tensor in weights.items() if not tensor.isfinite().all()]
-            assert not infinite, f"{name}: {infinite[0]} is not finite"
+        _assert_finite(lab.undisturbed(name), f"in {name}")
 
 
 def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
@@ -302,6 +295,12 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
     say(f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {again}")
     return passed
+
+
+def _assert_finite(weights: list[Weights], where: str) -> None:
+    for stage, tensors in enumerate(weights):
+        infinite = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        assert not infinite, f"stage {stage}: {infinite[0]} is not finite {where}"
 
 
 def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:

@@ -68,14 +68,13 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     if not re.fullmatch(r"[\w.-]+", file.stem):
         raise ConfigError(f"new-suite {name!r}: a name of letters, digits, '-', '_' and '.', after a folder if need be")
     texts = [glimpse(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
-    content, short = suite_text(file, texts, flops_per_second)
+    content = suite_text(file, texts, flops_per_second)
     with whole_file(file) as out:
         out.write(content.encode())
     called = file.with_suffix("")
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
         *(f"  {one.domain.name}: about {one.total / 1e6:,.3f} MB of text" for one in texts),
-        *([f"  {short}"] if short else []),
         "What stands in it fits this text and this machine; change what you like. Then",
         f"  python run_all.py prepare {called}          # reads the text, and warns of what looks wrong with it",
         f"  python run_all.py run {called} --dry-run    # which runs, how long",
@@ -135,8 +134,8 @@ def _text_field(found: Sequence[Path]) -> str:
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
 
-def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tuple[str, str]:
-    """The file's content, and whether a short domain decides all budgets, in a sentence that is in it too."""
+def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
+    """The file's content. The domain with the least text decides how long each stage is."""
     vocabulary = next(
         (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
     )
@@ -149,10 +148,6 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tu
     first = max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= most], default=0)
     stage = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
     minutes = stage * len(METHODS) * len(texts) / 60
-    short = ""
-    if stage < whole:
-        shortest = min(texts, key=lambda one: one.total).domain.name
-        short = f"{shortest} has the least text, which decides how long each stage is; longer ones read it oftener"
     ladder = [RUNGS[min(first + step, len(RUNGS) - 1)] for step in range(len(texts))]
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
@@ -166,8 +161,7 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> tu
     domains = "\n".join(f"  {_domain(one, file)}," for one in texts)
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
     lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
-    comment = f"# {short}\n" if short else ""
-    content = f"""\
+    return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
 title = "{", ".join(one.domain.name for one in texts)}"
 methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
@@ -179,13 +173,12 @@ tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }
 # valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
 training = {{ batch_size = 20, learning_rate = {rate:g} }}
-{comment}budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
+budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, ladder = [
 {lines}
 ] }}
 """
-    return content, short
 
 
 def valid_share(texts: Sequence[Text]) -> float:
