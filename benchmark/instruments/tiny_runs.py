@@ -99,11 +99,7 @@ def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunC
                 "architecture": architecture,
                 "head_size": 16,
                 "dropout": 0.0,
-                "ladder": [
-                    {"layers": 1, "hidden_size": 16},
-                    {"layers": 1, "hidden_size": 32},
-                    {"layers": 2, "hidden_size": 32},
-                ],
+                "ladder": [{"layers": n, "hidden_size": width} for n, width in ((1, 16), (1, 32), (2, 32))],
             },
             "training": {"batch_size": 8, "learning_rate": 3e-3, "evaluations": 2, "precision": "fp32", **training},
             "budget": {"unit": "steps", "amount": STEPS},

@@ -86,7 +86,7 @@ class WeightsAndBiases:
 
 
 def open_tracker(name: str, suite: str, run: RunRecords, out: Path) -> TensorBoard | WeightsAndBiases:
-    """The run of a tracker, which is opened again by the same name. Raises UserError without its package."""
+    """Raises UserError without its package."""
     try:
         return (WeightsAndBiases if name == "wandb" else TensorBoard)(suite, run, out)
     except ImportError as error:
