@@ -21,7 +21,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -51,9 +51,6 @@ class Line(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
     """Any line of a file of records."""
 
     time: Amount = 0.0  # seconds since 1970, which `append` adds
-
-
-# Lines of a run
 
 
 class Titled(Struct):
@@ -95,9 +92,6 @@ class FailedLine(Line, tag="failed", kw_only=True):
 
 class EndedLine(Line, tag="done", kw_only=True):
     """That a run is done."""
-
-
-# Lines of a stage
 
 
 class Hardware(Struct, kw_only=True, omit_defaults=True):
@@ -161,10 +155,6 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
     learning_rate: Amount | None = None
-
-    def __post_init__(self) -> None:
-        if lacks := self.perplexity.keys() - self.bits_per_byte.keys():
-            raise ValueError(f"the bits per byte of {min(lacks)!r:.60} are missing")
 
 
 class MetricsLine(Line, tag="metrics", kw_only=True):
@@ -241,9 +231,6 @@ class DoneLine(Line, tag="done", kw_only=True):
     micro_batch_size: int | None = None  # where memory did not hold as many rows of a forward pass as were asked for
 
 
-# Lines of scores, which are from 0 to 1
-
-
 class BaselineLine(Line, tag="baseline", kw_only=True):
     """A downstream score that needs no model."""
 
@@ -291,9 +278,6 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
     traceback: str = ""
 
 
-# Lines of what is measured of a stage's model beside its ancestors, oldest first; reason: why it cannot be
-
-
 class SimilarityLine(Line, tag="similarity", kw_only=True):
     """How like its ancestors a stage's model is, see analysis/similarity.py."""
 
@@ -303,7 +287,7 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
     ars: float | None
     divergences: list[float]  # in nats
     positions: Count  # of the text that they are means over
-    reason: str | None
+    reason: str | None  # why it cannot be measured
 
 
 class AttentionLine(Line, tag="attention", kw_only=True):
@@ -316,18 +300,16 @@ class AttentionLine(Line, tag="attention", kw_only=True):
     others: list[float | None]  # and as other heads of that ancestor; None: it has no other
     heads: list[list[int]]  # layer and head of the lineages that the figure shows
     maps: list[list[list[int]]]  # their attention, queries by columns, in thousandths
-    reason: str | None
+    reason: str | None  # why it cannot be measured
 
 
 LineOfRun = RunLine | FailedLine | EndedLine
 LineOfStage = StageLine | EvaluationLine | MetricsLine | OptimizerLine | ResumedLine | LaterLine | DoneLine
-LineOfScores = ScoreLine | UnscoredLine | BaselineLine
 LineOfMeasures = SimilarityLine | AttentionLine
 
-# of the files of each place; one that is not read is no file of records
 RUN: Decoder[LineOfRun] = Decoder(LineOfRun)
 STAGE: Decoder[LineOfStage] = Decoder(LineOfStage)
-SCORES: Decoder[LineOfScores] = Decoder(LineOfScores)
+SCORES: Decoder[ScoreLine | UnscoredLine | BaselineLine] = Decoder(ScoreLine | UnscoredLine | BaselineLine)
 MEASURES: Decoder[LineOfMeasures] = Decoder(LineOfMeasures)
 
 
@@ -370,20 +352,18 @@ def read(path: Path, decoder: Decoder[T]) -> list[T]:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    found = []
+    decoded = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            found.append(decoder.decode(line))
-        except msgspec.ValidationError as error:
-            raise RecordsError(f"{path}:{number}: a line cannot be right: {error}; {CURE}") from None
-        except (msgspec.DecodeError, ValueError, RecursionError):
+            decoded.append(decoder.decode(line))
+        except (msgspec.DecodeError, ValueError) as error:
             is_half = number == len(lines) or (number + 1 < len(lines) and not lines[number])  # see `append`
-            if not is_half:
-                raise RecordsError(f"{path}:{number}: not a record: {line[:60]!r}; {CURE}") from None
+            if isinstance(error, msgspec.ValidationError) or not is_half:
+                raise RecordsError(f"{path}:{number}: not a record: {error}; {CURE}") from None
             _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
-    return found
+    return decoded
 
 
 def last(lines: Iterable[Any], kind: type[L]) -> L | None:
@@ -399,7 +379,8 @@ def of_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
 def read_stage(path: Path) -> list[LineOfStage]:
     """The lines of a stage's file in the order of training: a resume takes back what was recorded beyond its step.
 
-    Of two lines of the same kind, phase and step the last one counts. Raises RecordsError as `read` does.
+    Of two lines of the same kind, phase and step the last one counts, also of two of kind "done": a writer that hung
+    may add its own to that of who took over. Raises RecordsError as `read` does.
     """
     kept: dict[tuple[object, ...], LineOfStage] = {}
     order: list[str] = []
@@ -420,30 +401,6 @@ def read_stage(path: Path) -> list[LineOfStage]:
 
 def _is_beyond(line: LineOfStage, here: tuple[int, int], order: list[str]) -> bool:
     """Whether a line lies after the phase and step `here`; what has no step (but `done`) stays."""
-    if isinstance(line, DoneLine):
-        return True
     if isinstance(line, EvaluationLine | MetricsLine | ResumedLine):
         return (order.index(line.phase), line.step) > here
-    return False
-
-
-def flaw_of_stage(lines: Sequence[LineOfStage], key: str, learned: Sequence[str]) -> str:
-    """What is wrong with the lines of the stage with this key, after which the domains `learned` were met."""
-    if not lines:
-        return ""
-    # Two of kind "done" are no flaw: a writer that hung after it had asked for its lease may add its own to that of who
-    # took over. The last one counts, and the hash in it is held against the model.
-    begun, done, evaluations = last(lines, StageLine), last(lines, DoneLine), of_kind(lines, EvaluationLine)
-    if not begun:
-        return "these are records of a stage without a line of kind 'stage'"
-    if begun.key != key:
-        return f"these are the records of stage {begun.key}, not of {key}: a file was moved here"
-    for line in evaluations:
-        if lacks := [name for name in learned if name not in line.perplexity]:
-            return f"the perplexity of {lacks[0]!r} at step {line.step} is missing"
-    for charged in [*(line.charged for line in evaluations), *([done.charged] if done else [])]:
-        if lacks := sorted({"seconds", "steps", "tokens", begun.budget.unit} - charged.keys()):
-            return f"a line does not say how many {lacks[0]} were charged"
-    if done and begun.phases and (not evaluations or evaluations[-1].charged != done.charged):
-        return "the evaluation at the stage's end is missing"
-    return ""
+    return isinstance(line, DoneLine)

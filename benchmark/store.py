@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -108,15 +109,13 @@ class Store:
         """The keys of stages that have a folder."""
         return {path.name for path in (self.root / "stages").glob("*")}
 
-    def stage_lines(self, key: str, learned: Sequence[str] = ()) -> list[LineOfStage]:
-        """What is recorded of a stage, after which the domains `learned` were met, in the order of training.
-
-        Raises RecordsError where the records of another stage lie, or lack a number that tables show.
-        """
+    def stage_lines(self, key: str) -> list[LineOfStage]:
+        """What is recorded of a stage in the order of training. Raises RecordsError for another stage's records."""
         path = self.stage_file(key)
         lines = records.read_stage(path)
-        if wrong := records.flaw_of_stage(lines, key, learned):
-            raise RecordsError(f"{path}: {wrong}; {CURE}")
+        begun = last(lines, StageLine)
+        if begun and begun.key != key:
+            raise RecordsError(f"{path}: these are the records of stage {begun.key}: a file was moved here; {CURE}")
         return lines
 
     def stage_done(self, key: str) -> bool:
@@ -125,10 +124,8 @@ class Store:
 
     def score_lines(self, key: str) -> list[ScoreLine | UnscoredLine]:
         """The scores of a stage's model, and why others could not be computed."""
-        path = self.scores_file(key)
-        lines = [line for line in records.read(path, records.SCORES) if not isinstance(line, BaselineLine)]
-        _check_owner(path, lines, key)
-        return lines
+        lines = records.read(self.scores_file(key), records.SCORES)
+        return [line for line in lines if not isinstance(line, BaselineLine)]
 
     def run_lines(self, config: NamedRun) -> list[LineOfRun]:
         """What is recorded of a run; nothing of one that has not started. Raises RecordsError for another run's."""
@@ -146,8 +143,6 @@ def read_run(path: Path) -> list[LineOfRun]:
     for line in of_kind(lines, RunLine):
         if line.id != path.stem:
             raise RecordsError(f"{path}: these are the records of run {line.id}: a file was moved here; {CURE}")
-        if len(line.stages) != len(line.domains):
-            raise RecordsError(f"{path}: {len(line.stages)} stages and {len(line.domains)} domains; {CURE}")
     return lines
 
 
@@ -223,9 +218,7 @@ def crowded(stage: Iterable[LineOfStage]) -> str:
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     store = Store(runs)
-    stages: dict[str, list[LineOfStage]] = {}
-    scores: dict[str, list[ScoreLine]] = {}
-    similarities: dict[str, list[SimilarityLine | AttentionLine]] = {}
+    stage_lines = functools.cache(store.stage_lines)
     baselines = of_kind(records.read(store.scores_file("baselines"), records.SCORES), BaselineLine)
     baselines = list({(line.task, line.task_key, line.name): line for line in baselines}.values())
     loaded = []
@@ -234,17 +227,12 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         run = last(lines, RunLine)
         if run is None:
             continue
-        for key in run.stages:
-            if key not in stages:
-                stages[key] = store.stage_lines(key)
-                scores[key] = _scores(store, key)
-                similarities[key] = _similarities(store, key)
         loaded.append(
             RunRecords(
                 line=run,
-                stages=[_of_run(run, index, stages[key], store) for index, key in enumerate(run.stages)],
-                scores=[scores[key] for key in run.stages],
-                similarities=[similarities[key] for key in run.stages],
+                stages=[_on_texts_of(run, stage_lines(key)) for key in run.stages],
+                scores=[_scores(store, key) for key in run.stages],
+                similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
                 start=_of_start(store, run),
                 failure=lines[-1] if isinstance(lines[-1], FailedLine) else None,
@@ -264,29 +252,12 @@ def _scores(store: Store, key: str) -> list[ScoreLine]:
 
 
 def _similarities(store: Store, key: str) -> list[SimilarityLine | AttentionLine]:
-    path = store.measures_file(key)
-    lines = records.read(path, records.MEASURES)
-    _check_owner(path, lines, key)
+    lines = records.read(store.measures_file(key), records.MEASURES)
     return list({type(line): line for line in lines}.values())
 
 
-def _check_owner(
-    path: Path, lines: Iterable[ScoreLine | UnscoredLine | SimilarityLine | AttentionLine], key: str
-) -> None:
-    if other := {line.stage_key for line in lines} - {key}:
-        raise RecordsError(f"{path}: a line about stage {min(other)}, not {key}: a file was moved here; {CURE}")
-
-
-def _of_run(run: RunLine, index: int, stage: list[LineOfStage], store: Store) -> list[LineOfStage]:
-    """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
-    lines = _on_texts_of(run, stage)
-    names = [domain.name for domain in run.domains[: index + 1]]
-    if wrong := records.flaw_of_stage(lines, run.stages[index], names):
-        raise RecordsError(f"{store.stage_file(run.stages[index])}: {wrong}; {CURE}")
-    return lines
-
-
 def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
+    """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
     later, begun = of_kind(stage, LaterLine), last(stage, StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage

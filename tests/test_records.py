@@ -82,7 +82,6 @@ def test_a_damaged_line_is_an_error_with_its_number(tmp_path, damaged: int, dama
         ({**evaluation("adapt", 1, 7.0), "step": -1}, "step"),
         ({**evaluation("adapt", 1, 7.0), "fraction": 1.1}, "fraction"),
         (evaluation("adapt", 1, 0.5), "perplexity"),
-        ({**evaluation("adapt", 1, 7.0), "bits_per_byte": {}}, "bits per byte of 'news'"),
         ({**evaluation("adapt", 1, 7.0), "charged": {"seconds": -1.0}}, "charged"),
         ({name: value for name, value in DONE.items() if name != "charged"}, "charged"),
         ({**DONE, "time": "now"}, "time"),
@@ -197,14 +196,12 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     assert load_runs(tmp_path, "absent") == []
 
 
-@pytest.mark.parametrize("place", ["stages/b/records.jsonl", "suites/s/2.jsonl", "scores/b.jsonl"])
+@pytest.mark.parametrize("place", ["stages/b/records.jsonl", "suites/s/2.jsonl"])
 def test_a_file_that_was_moved_is_an_error_with_its_place(tmp_path, place: str):
     """Oracle: the key or name of the file that the lines are of."""
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a", "b"])])
-    unscored = {"kind": "unscored", "stage_key": "a", "prompt": "none", "seed": 0, "key": "", "task": "", "error": ""}
-    write_all(tmp_path / "scores" / "a.jsonl", [unscored])
-    first = {"stages": "stages/a/records.jsonl", "suites": "suites/s/1.jsonl", "scores": "scores/a.jsonl"}
+    first = {"stages": "stages/a/records.jsonl", "suites": "suites/s/1.jsonl"}
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_bytes((tmp_path / first[place.split("/")[0]]).read_bytes())
     with pytest.raises(RecordsError, match=place):

@@ -192,9 +192,9 @@ class Survey:
 def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     """The stage with this key, after which the domains `learned` were met.
 
-    Raises RecordsError for lines that are damaged, of another stage, or without a number that `learned` asks for.
+    Raises RecordsError for lines that are damaged or of another stage.
     """
-    lines = store.stage_lines(key, learned)
+    lines = store.stage_lines(key)
     first, evaluation, done = last(lines, StageLine), last(lines, EvaluationLine), last(lines, DoneLine)
     if not first:
         return StageState()
