@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -209,12 +209,7 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
 def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
     source = corpus.identity(domain, data.valid_share)
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
-
-    def make(unfinished: Path) -> None:
-        into.report(f"{domain.name}: tokenising")
-        _tokenise(domain, made_with, data, unfinished, into)
-
-    made = _once("domains", identity, into, make)
+    made = _once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
     check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
@@ -228,16 +223,19 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
     return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made)
 
 
-def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, into: _Place) -> None:
+def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> None:
     """Write train.bin, valid.bin and info.json."""
-    info = _write_ids(domain, made_with, data, folder, into)
-    paths = [folder / f"{split}.bin" for split in ("train", "valid")]
-    train, valid = (counts(path, made_with.dtype, made_with.vocabulary) for path in paths)
-    valid_ids = open_ids(paths[1], made_with.dtype)
-    key = digest([made_with.key, *(sha256(path, made_with.dtype) for path in paths)])
+    into.report(f"{domain.name}: tokenising")
+    info = _write_ids(domain, made_with, data, into, folder)
+    train, train_hash = counts_and_hash(folder / "train.bin", made_with)
+    valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
+    key = digest([made_with.key, train_hash, valid_hash])
+    ids, eos = open_ids(folder / "valid.bin", made_with.dtype), made_with.special.eos
+    documents = [part[part != eos].tolist() for part in np.split(ids, np.flatnonzero(ids == eos))]
+    texts = made_with.bpe.decode_batch(documents, skip_special_tokens=False)
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "valid_bytes": _decoded_bytes(made_with, valid_ids),
+        "valid_bytes": sum(len(text.encode()) for text in texts),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": docstrings.versions(domain.packages),
         "licenses": docstrings.licenses(domain.packages),
@@ -246,7 +244,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Path, into: _Place) -> DomainInfo:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
@@ -286,13 +284,6 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, folder: Pat
         "skipped": dict(sorted(skipped.items())),
         "complete": complete,
     }
-
-
-def _decoded_bytes(made_with: TextTokenizer, ids: Ids) -> int:
-    eos = made_with.special.eos
-    documents = [part[part != eos].tolist() for part in np.split(ids, np.flatnonzero(ids == eos))]
-    texts = made_with.bpe.decode_batch(documents, skip_special_tokens=False)
-    return sum(len(text.encode()) for text in texts)
 
 
 def unigram_perplexity(train: Ids, valid: Ids) -> float:
@@ -349,24 +340,18 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
         if not into.makes:
             raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _leased(folder, into) as lease:
+        lease = Lease(folder.with_name(f"{folder.name}.lock"))
+        say = lambda: into.report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}")  # noqa: E731
+        lease.acquire(say, lambda: into.poll(True))
+        try:
             if not folder.exists():
                 with whole_folder(folder) as unfinished:
                     make(unfinished)
                     write_checksums(unfinished)
                     lease.check()
+        finally:
+            lease.release()
     return folder
-
-
-@contextmanager
-def _leased(folder: Path, into: _Place) -> Iterator[Lease]:
-    lease = Lease(folder.with_name(f"{folder.name}.lock"))
-    say = lambda: into.report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}")  # noqa: E731
-    lease.acquire(say, lambda: into.poll(True))
-    try:
-        yield lease
-    finally:
-        lease.release()
 
 
 @contextmanager
@@ -390,27 +375,17 @@ def open_ids(path: Path, dtype: np.dtype[Any]) -> Ids:
     return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
 
-def counts(path: Path, dtype: np.dtype[Any], vocabulary: int) -> NDArray[np.int64]:
-    """How often each id occurs in a file, (vocabulary,)."""
-    found = np.zeros(vocabulary, np.int64)
-    for part in _parts(path, dtype):
-        found += np.bincount(part, minlength=vocabulary)
-    return found
+def counts_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
+    """How often each id occurs in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
 
-
-def sha256(path: Path, dtype: np.dtype[Any]) -> str:
-    """A hash of a file's ids, the same for 16 and 32 bits."""
-    hashed = hashlib.sha256()
-    for part in _parts(path, dtype):
-        hashed.update(part.astype("<u4").tobytes())
-    return hashed.hexdigest()
-
-
-def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Ids]:
-    """The ids of a file, read in parts: pages of a mapped file would count as our memory."""
+    The file is read in parts: pages of a mapped one would count as our memory.
+    """
+    counts, hashed = np.zeros(made_with.vocabulary, np.int64), hashlib.sha256()
     with path.open("rb") as file:
-        while (part := np.fromfile(file, dtype, 2**20)).size:
-            yield part
+        while (part := np.fromfile(file, made_with.dtype, 2**20)).size:
+            counts += np.bincount(part, minlength=made_with.vocabulary)
+            hashed.update(part.astype("<u4").tobytes())
+    return counts, hashed.hexdigest()
 
 
 # The corpus of a run, as its settings say

@@ -59,22 +59,19 @@ class Checkpoint:
         save(path, vars(self) | {"position": vars(self.position), "cores": vars(self.cores)})
 
     @classmethod
-    def load(cls, path: Path, device: torch.device) -> Checkpoint | None:
-        """What `save` wrote, or None if there is nothing. Raises DamagedFile."""
-        cure = f"remove {path}, and its stage begins again from the model before it"
-        content = load(path, device, cure)
-        if content is None:
-            return None
-        try:
-            parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
-            return cls(**content | parts)
-        except (KeyError, TypeError) as error:
-            raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error
+    def load(cls, path: Path, world: World) -> Checkpoint | None:
+        """What `save` wrote, or None if there is nothing. Raises DamagedFile.
 
-    @classmethod
-    def load_together(cls, path: Path, world: World) -> Checkpoint | None:
-        """The same in all processes: on a network file system one may see an older file than the others, or none."""
-        saved = cls.load(path, world.device)
+        It is the same in all processes: on a network file system one may see an older file than the others, or none.
+        """
+        cure = f"remove {path}, and its stage begins again from the model before it"
+        saved: Checkpoint | None = None
+        if content := load(path, world.device, cure):
+            try:
+                parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
+                saved = cls(**content | parts)
+            except (KeyError, TypeError) as error:
+                raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error
         mine = (saved.position.phase, saved.position.step) if saved else None
         first = world.agree(mine)
         if mine != first:

@@ -135,20 +135,15 @@ class Clock:
         stopped = self._waits_awake and passed > STOP and computed - self._computed < passed / 10
         self._pending += passed
         self._still += passed if stopped else 0.0
-        if look or stopped or now - self._cores_before.wall > LOOK:
-            self._look_at_cores(passed if stopped else 0.0)
         self._started, self._computed = now, computed
-
-    def _look_at_cores(self, still: float) -> None:
-        """Add what has passed since the last look; nothing but the stop where the process stood still in between."""
-        before, now = self._cores_before, core_time()
-        if still:
-            self.cores.stood_still += still
-        else:
-            self.cores.wall += now.wall - before.wall
-            self.cores.cpu += now.cpu - before.cpu
-            self.cores.busy += now.busy - before.busy
-        self._cores_before = now
+        if look or stopped or now - self._cores_before.wall > LOOK:
+            before, self._cores_before = self._cores_before, core_time()
+            if stopped:  # the rest of what has passed since the last look is of no use
+                self.cores.stood_still += passed
+            else:
+                self.cores.wall += self._cores_before.wall - before.wall
+                self.cores.cpu += self._cores_before.cpu - before.cpu
+                self.cores.busy += self._cores_before.busy - before.busy
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,10 @@ def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:
 
 def core_time() -> CoreTime:
     """What the clocks say now; only differences mean anything."""
-    busy = _busy(own_cores()) + _held_back() if STAT.exists() else 0.0
+    busy = _busy(own_cores()) if STAT.exists() else 0.0
+    if STAT.exists() and QUOTA.exists():  # core-seconds that a container's quota (cgroups 2) has kept from it
+        counts = dict(line.split() for line in QUOTA.read_text().splitlines())
+        busy += int(counts.get("throttled_usec", 0)) * 1e-6
     return CoreTime(time.perf_counter(), time.process_time(), busy)
 
 
@@ -198,12 +196,6 @@ def _busy(numbers: Sequence[int]) -> float:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _held_back() -> float:
-    """Core-seconds that a CPU quota has kept from the processes of this container, since it started (cgroups 2)."""
-    lines = QUOTA.read_text().splitlines() if QUOTA.exists() else []
-    return int(dict(line.split() for line in lines).get("throttled_usec", 0)) * 1e-6
 
 
 def machine_lock() -> Lease:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel, load_evaluated
-from benchmark.records import EvaluationLine, LaterLine, LineOfStage, StageLine
+from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
 
@@ -81,24 +81,18 @@ def evaluate_missing(
 ) -> None:
     """Append to `path` the perplexity of a model on each text that no line of it tells of."""
     lines = records.read(path, records.STAGE) if world.leads else []
-    missing = world.agree(_missing(lines, stream))
+    known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
+    known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
+    keys = stream.validation_keys
+    missing = [index for index, text in enumerate(stream.evaluated) if (text.name, keys[text.name]) not in known]
+    missing = world.agree(missing)  # the other processes have read no lines
     if not missing:
         return
     model = load_model().to(world.device)
     for index in missing:
         text = stream.evaluated[index]
         value = perplexity(model, stream, index, world, precision)
-        bits, key = bits_per_byte(value, text), stream.validation_keys[text.name]
+        bits = bits_per_byte(value, text)
         if world.leads:
-            records.append(path, LaterLine(domain=text.name, text=key, perplexity=value, bits_per_byte=bits))
-
-
-def _missing(lines: Sequence[LineOfStage], stream: Stream) -> list[int]:
-    """Indices of `stream.evaluated` that none of these lines tells of."""
-    known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
-    known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
-    return [
-        index
-        for index, text in enumerate(stream.evaluated)
-        if (text.name, stream.validation_keys[text.name]) not in known
-    ]
+            line = LaterLine(domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits)
+            records.append(path, line)

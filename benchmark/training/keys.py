@@ -111,13 +111,16 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
 def _of_method(config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]) -> dict[str, Any]:
     """What a key is made of that the method says of a planned stage."""
     signature, uses_memory = method.signature(stage), method.uses_memory(stage)
+    schedules = [phase.schedule for phase in phases]
+    # then a learning rate is a function of how much of the whole stream is over
+    knows_the_stream = any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)
     if signature and method.version > 1:
         signature = {**signature, "version": method.version}
     return {
         "signature": signature,
         "memory_tokens": config.data.memory_tokens if uses_memory else None,
         **({"memory_seed": "run"} if config.data.memory_seed == "run" and uses_memory else {}),
-        **({"stream": stage.outlook.budget} if _knows_the_stream(phases) else {}),
+        **({"stream": stage.outlook.budget} if knows_the_stream else {}),
         **({"keeps": "optimizer"} if keeps_optimizer(phases) else {}),
     }
 
@@ -150,9 +153,3 @@ def _of_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]
             }
         )
     return parts
-
-
-def _knows_the_stream(phases: Sequence[Phase]) -> bool:
-    """Whether a learning rate of a stage is a function of how much of the whole stream is over."""
-    schedules = [phase.schedule for phase in phases]
-    return any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)

@@ -189,12 +189,6 @@ def new_optimizer(
     )
 
 
-def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Let each group step at its own multiple of the rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get("factor", 1.0)  # checkpoints of earlier versions lack it
-
-
 def moments(optimizer: torch.optim.Optimizer, named: Named) -> Moments:
     """What the optimizer remembers; not copied."""
     return {name: optimizer.state[parameter] for name, parameter in named if parameter in optimizer.state}
@@ -253,9 +247,8 @@ def elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Pa
 
     All count from where the stage at hand begins.
     """
-
-    def share(begin: float, end: float) -> float:
+    shares = []
+    for begin, end in (phase, stage, stream):
         length = max(end - begin, step_cost) or 1.0  # a budget may be shorter than a step
-        return min(max((spent + step_cost / 2 - begin) / length, 0.0), 1.0)
-
-    return Elapsed(share(*phase), share(*stage), share(*stream))
+        shares.append(min(max((spent + step_cost / 2 - begin) / length, 0.0), 1.0))
+    return Elapsed(*shares)

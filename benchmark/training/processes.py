@@ -182,11 +182,12 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scik
 
 def provenance(world: World, precision: str) -> Provenance:
     """What a stage that this process trains now is made with."""
+    hardware = world.hardware()
     return Provenance(
         code=code_version(),
         packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
-        hardware=world.hardware(),
-        threads=world.hardware().threads,
+        hardware=hardware,
+        threads=hardware.threads,
         precision=precision,
         world_size=world.size,
     )

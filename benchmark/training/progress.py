@@ -65,17 +65,14 @@ class ProgressLine:
 
     def passing(self, text: str) -> None:
         """Show a text that is soon replaced; elsewhere than on a terminal one a minute."""
-        self._show(f"{self.name}  {text}")
+        if self._live or time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE
+            self._print(f"{self.name}  {text}")
 
     def finish(self, text: str) -> None:
         self._print(f"{self.name}  {text}")
         if self._live:
             self.out.write("\n")
-
-    def _show(self, text: str) -> None:
-        if self._live or time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE
-            self._print(text)
 
     def _print(self, text: str) -> None:
         if self._live:

@@ -16,24 +16,19 @@ WORD = 2**64 - 1
 def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
     numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
-    state = np.array(_mixed_in(numbers), dtype=np.uint64)
+    mixed = STEP
+    for number in numbers:  # for plain numbers, the same for all, numpy would take five times as long
+        mixed = (mixed + number * STEP) & WORD
+        mixed = (mixed ^ (mixed >> 30)) * FIRST & WORD
+        mixed = (mixed ^ (mixed >> 27)) * SECOND & WORD
+        mixed ^= mixed >> 31
+    state = np.array(mixed, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for counter in counters[len(numbers) :]:
             state = state + np.asarray(counter).astype(np.uint64) * np.uint64(STEP)
             state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
             state = (state ^ (state >> np.uint64(27))) * np.uint64(SECOND)
             state = state ^ (state >> np.uint64(31))
-    return state
-
-
-def _mixed_in(numbers: list[int]) -> int:
-    """The state after counters that are plain numbers, one for all: numpy takes five times as long for a number."""
-    state = STEP
-    for number in numbers:
-        state = (state + number * STEP) & WORD
-        state = (state ^ (state >> 30)) * FIRST & WORD
-        state = (state ^ (state >> 27)) * SECOND & WORD
-        state ^= state >> 31
     return state
 
 

@@ -90,6 +90,8 @@ class Run:
         self.stream = stream_of(config, self.corpus)
         method = new_method()
         check_memory_shares(config, method)
+        start = config.start
+        self._start_key = digest([start.key, config.data.sequence_length]) if start else ""
         self.keys = stage_keys(config, method, self.corpus.texts)
         stages = [stage_of(config, index) for index in range(len(self.keys))]
         self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
@@ -125,7 +127,9 @@ class Run:
 
         A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
         """
-        self._record_run()
+        # a failure may be the last word on the run, which goes on now
+        if not self._is_recorded() or isinstance(self.store.run_lines(self.config)[-1], FailedLine):
+            self._record(self._description())
         count = len(self.keys) if last_stage is None else last_stage + 1
         index = 0
         try:
@@ -169,11 +173,6 @@ class Run:
         begun = records.last(self.store.stage_lines(self.keys[0]), StageLine) if auto else None
         here = precision_of(self.config.training.precision, self.world.device)
         return self.world.agree(begun.provenance.precision if begun else here)
-
-    @property
-    def _start_key(self) -> str:
-        start = self.config.start
-        return digest([start.key, self.config.data.sequence_length]) if start else ""
 
     def _train_stage(self, index: int) -> bool:
         """Train a stage, if nobody has; returns False where it was taken over meanwhile, as if its process had died.
@@ -324,11 +323,6 @@ class Run:
             return
         text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
         self._record(FailedLine(stage=stage, error=text, traceback=trace, rank=self.world.rank))
-
-    def _record_run(self) -> None:
-        """Say what the run consists of, if that is not known, or if the last word on it is a failure: it goes on."""
-        if not self._is_recorded() or isinstance(self.store.run_lines(self.config)[-1], FailedLine):
-            self._record(self._description())
 
     def _is_recorded(self) -> bool:
         """Whether the run's file says what it consists of now (a changed text changes its stages)."""

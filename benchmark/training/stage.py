@@ -68,7 +68,7 @@ class StageRun:
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
-        saved = Checkpoint.load_together(self.checkpoint_file, self.world)
+        saved = Checkpoint.load(self.checkpoint_file, self.world)
         if saved:
             self._restore(saved, phases)
         else:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from benchmark.training.learner import (
     factors,
     moments,
     new_optimizer,
-    set_rate,
 )
 from benchmark.training.method import LifelongMethod, Phase, Stage, get_state, set_state
 from benchmark.training.processes import World
@@ -64,9 +64,6 @@ def trainable_stage(
             scaled=model.init == "scaled",
         )
 
-    def memory_rows(rows: int) -> Tensor:
-        return stream.memory_text(index, rows)
-
     def previous() -> LanguageModel:
         if load_previous is None:
             raise ValueError("the first stage has no model before it: copy the one that start_stage is given")
@@ -74,6 +71,7 @@ def trainable_stage(
         before.meet(stage.domains, stage.seed)
         return before.eval()
 
+    memory_rows = partial(stream.memory_text, index)
     stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows, previous=previous)
     return stage
 
@@ -127,7 +125,8 @@ class Loader:
         self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
         self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        self._memory_rows = stream.memory_batch_size(phase, stage.index, training.batch_size)
+        asked = replace(phase, memory=phase.memory_batch)
+        self._memory_rows = stream.memory_rows_of(asked, stage.index, training.batch_size)
         self._source_rows = [stream.source_batch_size(one, stage.index, training.batch_size) for one in phase.sources]
         each = zip(phase.sources, self._source_rows, strict=True)
         counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
@@ -182,7 +181,12 @@ class Loader:
 
 def count_flops(run: Callable[[], Any]) -> float:
     """What calling `run` costs. Nothing in it may be compiled: the counter sees operators, not kernels."""
-    counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    formulas = {
+        getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
+        for backend in _BACKENDS
+        for suffix, formula in (("", _attention), ("_backward", _attention_backward))
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
         run()
     return float(counter.get_total_flops())
@@ -196,15 +200,6 @@ def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, *
 
 def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
     return 2 * _attention(*shapes[:3])
-
-
-def _attention_formulas() -> dict[Any, Callable[..., int]]:
-    names = [f"_scaled_dot_product_{backend}" for backend in _BACKENDS]
-    return {
-        getattr(torch.ops.aten, name + suffix): formula
-        for name in names
-        for suffix, formula in (("", _attention), ("_backward", _attention_backward))
-    }
 
 
 BEFORE = Elapsed()
@@ -256,16 +251,13 @@ class Stepper:
             return torch.zeros((), device=self.inputs.world.device)  # looked at, it waits for the device as a loss does
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
-        self.update(self.optimizer, learning_rate)
-        self.method.after_step(self.learner)
-        return loss
-
-    def update(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-        """Move the weights along their gradients."""
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
-        set_rate(optimizer, learning_rate)
-        optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group.get("factor", 1.0)  # checkpoints of earlier versions lack it
+        self.optimizer.step()
+        self.method.after_step(self.learner)
+        return loss
 
     def warm_up(self) -> float:
         """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs."""

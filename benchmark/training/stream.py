@@ -148,9 +148,6 @@ class Stream:
             return self.memory_rows_of(Phase("", memory=source.share), stage, batch_size)
         return rows_of_share(source.share, batch_size)
 
-    def memory_batch_size(self, phase: Phase, stage: int, batch_size: int) -> int:
-        return self.memory_rows_of(replace(phase, memory=phase.memory_batch), stage, batch_size)
-
     def memory_text(self, stage: int, rows: int) -> Tensor:
         """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`.
 
@@ -240,13 +237,10 @@ class Stream:
             text[here] = sources[domain][blocks[here]]
         return text
 
-    def _with_bos(self, text: Integers) -> Integers:
-        return np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
-
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
         """Rows of text as a batch; `counters` are those of the random numbers that mask it."""
         n = self.length
-        tokens = self._with_bos(text)
+        tokens = np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
         if self.masked:
             count, row_bits = predictions(n, self.masked), random_bits(*counters)
             order = random_bits(row_bits[:, None], np.arange(n))
