@@ -358,7 +358,7 @@ def read(path: Path, decoder: Decoder[T]) -> list[T]:
             continue
         try:
             decoded.append(decoder.decode(line))
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             is_half = number == len(lines) or (number + 1 < len(lines) and not lines[number])  # see `append`
             if isinstance(error, msgspec.ValidationError) or not is_half:
                 raise RecordsError(f"{path}:{number}: not a record: {error}; {CURE}") from None

@@ -441,7 +441,6 @@ def records(place: Path) -> Iterator[Case]:
         (of_stage, field("stage", "budget", {"unit": "steps", "amount": -1.0})),
         (of_stage, field("evaluation", "fraction", 1.5)),
         (of_stage, field("evaluation", "perplexity", {"a": 1.0, "b": 0.5})),
-        (of_stage, field("done", "charged", {})),
         (of_stage, lambda content: b"x\n{}\n"),
         (of_stage, lambda content: b'{"kind": "x"}\n{"kind": "done"}\n'),
         (of_stage, lambda content: b'{"kind": ' + DEEP + b"\n{}\n"),
