@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 import methods
+from benchmark import records
+from benchmark.downstream.tasks import score_key
 from benchmark.jobs.board import Board
-from benchmark.jobs.state import RunState, Scored, StageState, Survey
+from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
 from benchmark.jobs.status import lines_of, seconds_left, spent, sweep_line, watch
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
@@ -63,6 +65,27 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     )
     # ELLE and ER are at 2 s a step each by their own first stage, two at a time
     assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) / 2)
+
+
+def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
+    """Oracle: the score's own key, which holds the learning rate."""
+    task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
+    suite, store = load_suite("demo", {"tasks": [task]}), Store(tmp_path)
+    key = score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
+    of_model: Any = {
+        "stage_key": "m1",
+        "task": "toy",
+        "task_key": "data",
+        "domain": "python",
+        "prompt": "none",
+        "seed": 0,
+    }
+    values: Any = {"key": key, "metric": "accuracy", "dev": 0.5, "test": 0.5, "seconds": 1.0}
+    records.append(store.scores_file("m1"), records.ScoreLine(**of_model, **values))
+    other = load_suite("demo", {"tasks": [task | {"learning_rate": 2e-3}]})
+    wanted = frozenset({("toy", "none", 0)})
+    missing = [read_scores(store, asked, "m1", 0, wanted, evaluated=True).missing for asked in (suite, other)]
+    assert missing == [0, 1]
 
 
 def test_scores_are_counted_once_a_model() -> None:

@@ -232,18 +232,18 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
     """Oracle: each setting that changes a score changes the key; where files lie, titles and other seeds do not."""
     task, settings = task_of(tmp_path), Finetuning()
     data = load(task, tmp_path)
-    key = score_key("stage", task, data, settings, "right", 0)
+    key = score_key("stage", task, data.key, settings, "right", 0)
     moved = task_of((tmp_path / "else").parent, title="Toy", seeds=9)
-    assert score_key("stage", moved, load(moved, tmp_path), Finetuning(seeds=2), "right", 0) == key
+    assert score_key("stage", moved, load(moved, tmp_path).key, Finetuning(seeds=2), "right", 0) == key
     changed = load(task_of(tmp_path, dev=GOOD[:3]), tmp_path)
     others = [
-        score_key("other", task, data, settings, "right", 0),
-        score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data, settings, "right", 0),
-        score_key("stage", task, changed, settings, "right", 0),
-        score_key("stage", task, data, Finetuning(patience=4), "right", 0),
-        score_key("stage", task, data, Finetuning(as_released=True), "right", 0),
-        score_key("stage", task, data, settings, "none", 0),
-        score_key("stage", task, data, settings, "right", 1),
+        score_key("other", task, data.key, settings, "right", 0),
+        score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data.key, settings, "right", 0),
+        score_key("stage", task, changed.key, settings, "right", 0),
+        score_key("stage", task, data.key, Finetuning(patience=4), "right", 0),
+        score_key("stage", task, data.key, Finetuning(as_released=True), "right", 0),
+        score_key("stage", task, data.key, settings, "none", 0),
+        score_key("stage", task, data.key, settings, "right", 1),
     ]
     assert len({key, *others}) == 1 + len(others)
 

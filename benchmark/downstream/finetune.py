@@ -258,7 +258,7 @@ def missing(
     """The cells of the grid that the records in `path` lack."""
     done = {line.key for line in of_kind(records.read(path, records.SCORES), ScoreLine)}
     cells = [
-        MissingScore(score_key(stage_key, task, data, settings, prompt, seed), task, data, prompt, seed)
+        MissingScore(score_key(stage_key, task, data.key, settings, prompt, seed), task, data, prompt, seed)
         for task, data in tasks
         for prompt in prompts
         for seed in settings.seeds_of(task)

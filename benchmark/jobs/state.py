@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from benchmark.data.tokens import Corpus, corpus_if_prepared
-from benchmark.downstream.tasks import scored_stages
+from benchmark.downstream.tasks import score_key, scored_stages
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.locks import Lease
@@ -184,7 +184,8 @@ class Survey:
                 continue
             key = run.keys[stage]
             if (key, wanted) not in self._scores:
-                self._scores[key, wanted] = read_scores(self.store, key, stage, wanted, run.stages[stage].evaluated)
+                evaluated = run.stages[stage].evaluated
+                self._scores[key, wanted] = read_scores(self.store, self.suite, key, stage, wanted, evaluated)
             models.append(self._scores[key, wanted])
         return tuple(models)
 
@@ -225,19 +226,24 @@ def _machine(hardware: Hardware) -> str:
 Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
 
 
-def read_scores(store: Store, key: str, stage: int, wanted: Wanted, evaluated: bool) -> Scored:
+def read_scores(store: Store, suite: Suite, key: str, stage: int, wanted: Wanted, evaluated: bool) -> Scored:
     """The scores of one model that are wanted; none are to come where its method left the stage out.
+
+    One of other settings of fine-tuning is another score.
 
     Raises RecordsError for a file that is damaged, or with the scores of another model.
     """
     there: dict[tuple[str, str, int], float] = {}
     errors: dict[tuple[str, str, int], str] = {}
+    tasks = {task.name: task for task in suite.tasks}
     for line in store.score_lines(key):
         score = line.task, line.prompt, line.seed
-        if score in wanted and isinstance(line, ScoreLine):
+        if score not in wanted:
+            continue
+        if not isinstance(line, ScoreLine):
+            errors[score] = line.error
+        elif line.key == score_key(key, tasks[line.task], line.task_key, suite.finetuning, line.prompt, line.seed):
             there[score] = line.seconds
-        elif score in wanted:
-            errors[score] = line.error  # type: ignore[union-attr]
     missing = len(wanted) - len(there) if evaluated else 0
     failed = [error for score, error in errors.items() if score not in there] if missing else []
     return Scored(key, stage, missing, len(there), sum(there.values()), failed[-1] if failed else "")
