@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from benchmark.settings.names import suite_names
@@ -78,18 +76,6 @@ def words_again(options: argparse.Namespace, suite: str) -> list[str]:
     given = [("--runs", str(options.runs)), ("--methods", options.methods), ("--seeds", options.seeds)]
     given += [("--set", assignment) for assignment in options.set]
     return [suite, *(word for option, value in given if value and value != "runs" for word in (option, value))]
-
-
-def settings_in(called: str) -> list[str]:
-    """What of such words as `words_again` gives makes the runs others: resources of a cluster do not."""
-    words = shlex.split(called)
-    return sorted(value for option, value in pairwise(words) if option == "--set" and not value.startswith("slurm."))
-
-
-def chosen_in(called: str) -> tuple[str | None, str | None]:
-    """What such words say of `--methods` and of `--seeds`."""
-    given = {first: second for first, second in pairwise(shlex.split(called)) if first in ("--methods", "--seeds")}
-    return given.get("--methods"), given.get("--seeds")
 
 
 def _commands_of_suites(add: Add, executors: Sequence[str], suites: str) -> None:

@@ -1,6 +1,6 @@
 """The processes that train one run together, and the device each of them uses.
 
-One process unless a launcher (torchrun, or benchmark/jobs/slurm/job.py in a Slurm job) has set the usual variables
+One process unless a launcher (torchrun, or an executor in its jobs) has set the usual variables
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 """
 
@@ -50,6 +50,9 @@ def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[b
             raise Taken
 
     return poll
+
+
+NODE = "BENCHMARK_NODE"  # the variable in which an executor names the machine of its job
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def own_cores() -> list[int]:
 
 def node() -> str:
     """The name of this machine."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return os.environ.get(NODE) or socket.gethostname()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import JOB
 from benchmark.settings.base import ConfigError
-from benchmark.training.processes import Stopped, join, node
+from benchmark.training.processes import NODE, Stopped, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
@@ -46,7 +46,7 @@ class Task:
     side_by_side: int = 0
 
     def __call__(self) -> None:
-        os.environ[JOB] = JobEnvironment().job_id  # who has a lease names it
+        os.environ[JOB], os.environ[NODE] = JobEnvironment().job_id, os.environ.get("SLURMD_NODENAME", "")
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
