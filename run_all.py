@@ -174,13 +174,13 @@ def open_suite(
     """A suite for a notebook (docs/python.md). `runs` holds its records, `set` what `--set` would. Raises UserError."""
     import methods
     import paper_tables
-    from analysis.notebook import OpenSuite, Rooms
+    from analysis.notebook import OpenSuite
     from benchmark.jobs.executors.local import train_here
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
-    rooms = Rooms(partial(train_here, build=methods.build), paper_tables.load, paper_tables.study_of)
-    return OpenSuite(suite, tuple(methods.runs(suite, seeds=seeds)), Path(runs), rooms)
+    configs, train = tuple(methods.runs(suite, seeds=seeds)), partial(train_here, build=methods.build)
+    return OpenSuite(suite, configs, Path(runs), train, paper_tables.load, paper_tables.study_of)
 
 
 def of_instruments(options: argparse.Namespace) -> int:

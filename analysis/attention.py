@@ -47,7 +47,9 @@ def measure(config: RunConfig, store: Store) -> None:
         if reason:
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(index + 1):
-            maps[i] = maps[i] if i in maps else _attention_of(models, i)
+            if i not in maps:
+                batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(models.device)
+                maps[i] = attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
         parents = [_parents(models, i) for i in range(1, index + 1)]
         own, others = resemblance([maps[i] for i in range(index + 1)], parents)
         heads = lineages(len(maps[0]), parents)
@@ -77,21 +79,12 @@ def _reason_against(models: RunModels, index: int) -> str:
     return ""
 
 
-def _attention_of(models: RunModels, index: int) -> Tensor:
-    batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(models.device)
-    return attention(models.after(index), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
-
-
 def _parents(models: RunModels, index: int) -> list[int]:
-    growth, model, before = models.growth(index), models.after(index), models.after(index - 1)
+    growth, before = models.growth(index), models.after(index - 1)
+    heads: int = before.network.config.num_attention_heads  # of queries, in each layer
     if growth is None:
-        return list(range(_heads(model) * model.layers))
-    return parents(growth.layer_sources, growth.head_sources, _heads(before))
-
-
-def _heads(model: LanguageModel) -> int:
-    """How many heads of queries a layer has."""
-    return model.network.config.num_attention_heads
+        return list(range(heads * before.layers))
+    return parents(growth.layer_sources, growth.head_sources, heads)
 
 
 @torch.no_grad()

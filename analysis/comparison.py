@@ -12,18 +12,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.inference import interval
-from analysis.metrics import Floats
+from analysis.metrics import AP, AP_PLUS, Floats
 from analysis.notes import probes
 from analysis.study import Study, hardware, header
-from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow, number
+from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
 from benchmark.errors import UserError
+from benchmark.records import Provenance
 from benchmark.store import RunRecords
 
 COLUMNS = (
     *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
     *("AP⁺ of A", "AP⁺ of B", "B less A", "95% interval of that"),
 )
-SAID = 12  # settings that differ, at most
 
 
 class ComparisonError(UserError):
@@ -102,7 +102,7 @@ def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str]) -> tup
         for metric in ("ap", "ap_plus")
     )
     about = Cell(text=titles[stage]), Cell(text=str(len(changes)))
-    return (*about, *ap, *_change(changes, _percent), *forgotten, *_change(more, _difference))
+    return (*about, *ap, *_change(changes, AP.show), *forgotten, *_change(more, AP_PLUS.show))
 
 
 def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cell]:
@@ -112,15 +112,6 @@ def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cel
     low, high = interval(changes)
     between = "" if math.isnan(low) else f"{written(low)} to {written(high)}"
     return Cell(text=written(float(changes.mean()))), Cell(text=between)
-
-
-def _difference(value: float) -> str:
-    text = number(value, 2)
-    return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
-
-
-def _percent(logarithm: float) -> str:
-    return f"{100 * math.expm1(logarithm):+.1f}%".replace("-", "−")
 
 
 def _only(rows: Sequence[str], runs: Sequence[RunRecords], where: str) -> str:
@@ -135,8 +126,14 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
     changed = [name for name in texts[0] if name in texts[1] and texts[0][name] != texts[1][name]]
     if changed:
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
-    for what, of in (("code", _code), ("packages", _packages), ("hardware", _hardware)):
-        ours, theirs = (list(dict.fromkeys(value for run in runs for value in of(run))) for runs in (a, b))
+    made = [[header(stage).provenance for run in runs for stage in run.stages if stage] for runs in (a, b)]
+    ways: dict[str, Callable[[Provenance], list[str]]] = {
+        "code": lambda one: [one.code],
+        "packages": lambda one: [f"{name} {version}" for name, version in one.packages.items()],
+        "hardware": lambda one: [hardware(one)],
+    }
+    for what, of in ways.items():
+        ours, theirs = (list(dict.fromkeys(value for one in side for value in of(one))) for side in made)
         if set(ours) != set(theirs):
             yield f"{what}: {_less(ours, theirs)} → {_less(theirs, ours)}"
 
@@ -155,10 +152,8 @@ def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]
         for key in dict.fromkeys((*ours, *theirs)):
             if ours.get(key) != theirs.get(key):
                 found.setdefault(f"{key}: {ours.get(key, 'none')} → {theirs.get(key, 'none')}", []).append(row)
-    for change, of in list(found.items())[:SAID]:
+    for change, of in found.items():
         yield change + ("" if of == rows else f" ({', '.join(of)})")
-    if len(found) > SAID:
-        yield f"{len(found) - SAID} settings more"
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -168,16 +163,3 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
         inner = isinstance(value, dict)
         flat |= _flat(value, f"{before}{key}.") if inner else {f"{before}{key}": json.dumps(value, ensure_ascii=False)}
     return flat
-
-
-def _code(run: RunRecords) -> list[str]:
-    return [header(stage).provenance.code for stage in run.stages if stage]
-
-
-def _packages(run: RunRecords) -> list[str]:
-    found = [header(stage).provenance.packages for stage in run.stages if stage]
-    return [f"{name} {version}" for packages in found for name, version in packages.items()]
-
-
-def _hardware(run: RunRecords) -> list[str]:
-    return [hardware(header(stage).provenance) for stage in run.stages if stage]

@@ -168,7 +168,8 @@ def _draw_by_stage(
         say(axis, nothing)
         return
     lines = list(values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"]).groupby(level=[0, 1]))
-    for aside, ((_, row), line) in zip(figures.by_place(len(lines)), lines, strict=True):
+    for place, ((_, row), line) in enumerate(lines):
+        aside = 0.7 * ((place + 0.5) / len(lines) - 0.5)
         x, own = line.index.get_level_values("stage") + aside, style_of[str(row)]
         axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8)
         axis.plot(x, line["mean"], label=labels[str(row)], **own | {"linewidth": 0.7})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from analysis.notes import missing, notes
 from analysis.study import Study
-from analysis.tables import FORMATS, Block, Column, Table, mark_few_seeds
+from analysis.tables import FORMATS, Block, Column, Table, mark_best, mark_few_seeds
 from benchmark.store import RunRecords
 
 View = Literal["ours", "both"]
@@ -60,30 +61,34 @@ class TableExhibit(Exhibit):
     def render(self, study: Study) -> dict[str, bytes]:
         return to_files(self.build(study))
 
+    def measured(
+        self, study: Study, columns: Sequence[Column], blocks: Sequence[Block], about: Sequence[str], view: View
+    ) -> Table:
+        """The finished table of measurements, with the best marked, and below it what is said of all its suites."""
+        blocks = [mark_best(block, columns, study.references) for block in blocks]
+        suites = self.suites(study)
+        below = [*about, *missing(study, blocks, suites), *notes(study, suites)]
+        return self.table(columns, blocks, below, view)
+
     def table(
-        self, columns: Sequence[Column], blocks: Sequence[Block], notes: Sequence[str], view: View, stub: str = "Method"
+        self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
         """The finished table, its caption saying what is in brackets, and numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
-        notes = [*_over_seeds(blocks, seeds), *notes]
+        few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
+        fewer = ", or over n where it is said" if few - {1} else ""
+        over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
+        over += ["† One seed: how much another would differ is not known."] * (1 in few)
+        below = [*over, *below]
         caption = self.caption
         if view == "both":
             caption += " In brackets: printed in the paper."
-            notes += corrections(self.printed)
-        return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(notes))
+            below += corrections(self.printed)
+        return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
 
 
 def to_files(table: Table) -> dict[str, bytes]:
-    """A table in each format, by the suffix of its file."""
     return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
-
-
-def _over_seeds(blocks: Sequence[Block], most: int) -> list[str]:
-    """Say over how many seeds the numbers of a table are; `most`: the largest number."""
-    few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
-    fewer = ", or over n where it is said" if few - {1} else ""
-    notes = [f"Mean ± standard deviation over {most} seeds{fewer}."] if most > 1 else []
-    return notes + ["† One seed: how much another would differ is not known."] * (1 in few)
 
 
 def growth(run: RunRecords) -> str:
@@ -94,12 +99,19 @@ def growth(run: RunRecords) -> str:
     return f"{model['architecture'].upper()} {span}"
 
 
-PRINTED_COLUMNS = ("table", "block", "row", "stage", "column", "metric", "printed", "corrected", "flag")
 _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedNumber:
+class PrintedValue:
+    """A number of the paper's, and its place there: the columns of the files in `paper_tables/printed`."""
+
+    table: str
+    block: str
+    row: str
+    stage: str
+    column: str
+    metric: str
     printed: str
     corrected: str = ""
     flag: str = ""
@@ -116,36 +128,18 @@ class PrintedNumber:
         return float(match[1]) * _SUFFIX[match[2]] if match else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrintedValue:
-    """A number and its place in the paper."""
-
-    table: str
-    block: str
-    row: str
-    stage: str
-    column: str
-    metric: str
-    number: PrintedNumber
-
-
 def read_printed(path: Path) -> tuple[PrintedValue, ...]:
     """Read one file of printed numbers; a table that the paper has no numbers for has no file."""
     if not path.exists():
         return ()
     with path.open(encoding="utf-8", newline="") as file:
-        return tuple(map(_printed_value, csv.DictReader(file, strict=True)))
-
-
-def _printed_value(line: dict[str, str]) -> PrintedValue:
-    number = PrintedNumber(**{field.name: line.pop(field.name) for field in fields(PrintedNumber)})
-    return PrintedValue(**line, number=number)
+        return tuple(PrintedValue(**line) for line in csv.DictReader(file, strict=True))
 
 
 def corrections(printed: Iterable[PrintedValue]) -> list[str]:
     """Footnotes on numbers that the paper printed and that cannot be right."""
     return [
-        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {number.printed}; {number.flag}."
+        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {v.printed}; {v.flag}."
         for v in printed
-        if (number := v.number).corrected
+        if v.corrected
     ]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-import numpy as np
 import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
@@ -191,8 +190,3 @@ def amounts(axis: Axes, label: str) -> None:
     axis.set_xlabel(f"{label}, linear")
     axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
-
-
-def by_place(count: int) -> np.ndarray:
-    """How far rows stand from a stage's middle, so that their bars do not hide each other."""
-    return 0.7 * ((np.arange(count) + 0.5) / max(1, count) - 0.5)

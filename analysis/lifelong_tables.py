@@ -43,8 +43,7 @@ class LifelongTable(TableExhibit):
         probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
         groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
         columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
-        found = [self._block(study, suite, columns, list(probes)) for suite in suites]
-        blocks = [mark_best(block, columns, study.references) for block in found]
+        blocks = [self._block(study, suite, columns, list(probes)) for suite in suites]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
@@ -53,21 +52,24 @@ class LifelongTable(TableExhibit):
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
-        return self.table(columns, blocks, below, view)
+        return self.measured(study, columns, blocks, [about], view)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
         curves = study.curves(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
+        missing = [Cell(missing=True)] * len(columns)
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
             own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
             values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
-        rows = [_row(row, lines, columns) for row, lines in measured.items()]
+        rows = [
+            TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
+            for row, lines in measured.items()
+        ]
         return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)), suite)
 
 
@@ -113,11 +115,6 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
         yield TableRow((name + UNTOUCHED,), tuple(cells), competes=False)
 
 
-def _row(label: str, runs: list[tuple[float, ...]], columns: Sequence[Column]) -> TableRow:
-    cells = map(_cell, zip(*runs, strict=True), columns) if runs else (Cell(missing=True) for _ in columns)
-    return TableRow((label,), tuple(cells))
-
-
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     found = tuple(value for value in values if not np.isnan(value))
     in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
@@ -144,14 +141,12 @@ class RegretTable(TableExhibit):
         suites = self.suites(study)
         titles = max((study.stage_titles(suite) for suite in suites), key=len)
         columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
-        found = [self._block(study, suite, len(columns)) for suite in suites]
-        blocks = [mark_best(block, columns, study.references) for block in found]
+        blocks = [self._block(study, suite, len(columns)) for suite in suites]
         about = (
             "Nats above the oracle of a text, a model that was trained anew on all domains up to that text's, for what "
             "all stages up to it cost; columns are domains in the order of the stream."
         )
-        below = [about, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
-        return self.table(columns, blocks, below, view)
+        return self.measured(study, columns, blocks, [about], view)
 
     def _block(self, study: Study, suite: str, width: int) -> Block:
         runs = study.of(suite)
@@ -162,8 +157,12 @@ class RegretTable(TableExhibit):
                 regrets = metrics.regrets(loss_matrix(run), oracles[run.seed])
                 if np.isfinite(regrets).all():
                     measured[run.row].append((*metrics.mean_regrets(regrets), *regrets[-1]))
-        rows = tuple(_regret_row(row, lines, width) for row, lines in measured.items())
-        return Block(self.heading(study, suite), rows, suite)
+        rows = []
+        for row, lines in measured.items():
+            cells = [Cell(values, 3) for values in zip(*lines, strict=True)]
+            rest = Cell() if lines else Cell(missing=True)  # a suite may have fewer domains than another
+            rows.append(TableRow((row,), (*cells, *[rest] * (width - len(cells)))))
+        return Block(self.heading(study, suite), tuple(rows), suite)
 
 
 def loss_matrix(run: RunRecords) -> Floats:
@@ -171,13 +170,6 @@ def loss_matrix(run: RunRecords) -> Floats:
     names = [domain.name for domain in run.domains]
     found = [[of_text(measured, name) for name in names] for measured in run.matrix]
     return np.array(found + [[np.nan] * len(names)] * (len(names) - len(found)), float)
-
-
-def _regret_row(label: str, runs: Sequence[tuple[float, ...]], width: int) -> TableRow:
-    if not runs:
-        return TableRow((label,), (Cell(missing=True),) * width)
-    cells = [Cell(values, 3) for values in zip(*runs, strict=True)]
-    return TableRow((label,), (*cells, *[Cell()] * (width - len(cells))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,15 +182,14 @@ class ForgettingCostTable(TableExhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         costs = [Column(UNITS[unit].label.partition(" (")[0]) for unit in recorded()]
         columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
-        suites = self.suites(study)
-        found = [Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in suites]
-        blocks = [mark_best(block, columns, study.references) for block in found]
+        blocks = [
+            Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in self.suites(study)
+        ]
         about = (
             "Costs are of the whole stream, over those of the row that spent least. No row is at once cheaper and less "
             "forgetful than one on the Pareto front."
         )
-        below = [about, *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
-        return self.table(columns, blocks, below, view)
+        return self.measured(study, columns, blocks, [about], view)
 
 
 def ends_of(study: Study, suite: str) -> pd.DataFrame:

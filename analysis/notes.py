@@ -126,12 +126,6 @@ def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -
     ]
 
 
-def below(study: Study, suites: Iterable[str], *said: str, rows: Sequence[str] | None = None) -> str:
-    """The text below a figure: what it says of itself, and what tables say of rows with other texts (of some rows)."""
-    texts = [note for suite in suites for note in unequal_texts(study, suite, rows)]
-    return ". ".join(filter(None, [*said, *texts])).replace(".. ", ". ")
-
-
 def unequal_hardware(stages: pd.DataFrame) -> list[str]:
     """Which rows ran on what, where that differs."""
     rows = stages.groupby("hardware", sort=False)["row"].unique()

@@ -24,27 +24,26 @@ from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, end, hardware, header
-from analysis.tables import Block, Cell, Column, Table, TableRow, number, rounded
+from analysis.tables import Block, Cell, Column, Table, TableRow, number
 from benchmark.files import LEFT, sweep, whole_file
-from benchmark.records import EvaluationLine, of_kind
+from benchmark.records import EvaluationLine, Provenance, of_kind
 from benchmark.settings.units import UNITS, recorded
 from benchmark.store import RunRecords
 
+FOLDER = Path(__file__).parent
+METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
-def page(
-    study: Study,
-    scorecard: Table | None,
-    exhibits: Sequence[tuple[Exhibit, Table | bytes]],
-) -> str:
+
+def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
     """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"code": _code, "base64": _base64}
+    environment.filters["code"] = _code
     audit = _audit(study)
     said = {line for fine, _, line in audit if not fine}
     return environment.get_template("page.html").render(
@@ -59,10 +58,12 @@ def page(
             for exhibit, content in exhibits
             if isinstance(content, Table)
         ],
-        figures=[(exhibit, content) for exhibit, content in exhibits if isinstance(content, bytes)],
+        figures=[
+            (exhibit, base64.b64encode(content).decode()) for exhibit, content in exhibits if isinstance(content, bytes)
+        ],
         audit=audit,
         made=_made(study),
-        software=_software(study),
+        software=list(dict.fromkeys(_software(header(s).provenance) for run in study.runs for s in run.stages if s)),
         rows=_settings(study),
         labels={(run.suite, run.row) for run in study.runs},
         several=len(study.suites) > 1,
@@ -77,10 +78,6 @@ def _code(text: str) -> Markup:
         Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`"))
     ]
     return Markup("").join(parts)
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _beside(exhibit: Exhibit, study: Study) -> Table | None:
@@ -171,28 +168,18 @@ def _made(study: Study) -> Table:
     return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
 
 
-def _software(study: Study) -> list[str]:
-    """Every combination of code and packages, once."""
-    stages = [stage for run in study.runs for stage in run.stages if stage]
-    texts = []
-    for stage in stages:
-        provenance = header(stage).provenance
-        packages = ", ".join(f"{name} {version}" for name, version in provenance.packages.items())
-        texts.append(f"code {provenance.code}; {packages}")
-    return list(dict.fromkeys(texts))
+def _software(provenance: Provenance) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in provenance.packages.items())
+    return f"code {provenance.code}; {packages}"
 
 
 def _settings(study: Study) -> list[tuple[str, str, str]]:
     """The full settings of each row, of its first seed."""
-    first = {(run.suite, run.row): run for run in reversed(study.runs)}
-    runs = [first[key] for key in dict.fromkeys((run.suite, run.row) for run in study.runs)]
-    settings = [{"options": run.line.options, **run.line.config} for run in runs]
-    texts = [json.dumps(one, indent=2, ensure_ascii=False) for one in settings]
-    return [(run.suite, run.row, text) for run, text in zip(runs, texts, strict=True)]
-
-
-FOLDER = Path(__file__).parent
-METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
+    found: dict[tuple[str, str], str] = {}
+    for run in study.runs:
+        settings = {"options": run.line.options, **run.line.config}
+        found.setdefault((run.suite, run.row), json.dumps(settings, indent=2, ensure_ascii=False))
+    return [(suite, row, text) for (suite, row), text in found.items()]
 
 
 @cache
@@ -202,7 +189,6 @@ def scripts() -> tuple[str, Markup]:
     Packed it is 0.4 MB, else 0.9 MB of each page.
     """
     library, own = ((FOLDER / name).read_bytes() for name in ("vega_lite_bundle.js", "explore.js"))
-    assert b"</script" not in own
     return base64.b64encode(gzip.compress(library, mtime=0)).decode(), Markup(own.decode())
 
 
@@ -253,7 +239,9 @@ def _points(study: Study) -> dict[str, list[Any]]:
     low, high = groups[list(METRICS)].min(), groups[list(METRICS)].max()
     spent = means[["charged", *recorded()]].map(lambda value: float(f"{value:.5g}"))
     measured = [means[list(METRICS)], *(end[[metric]] for metric in METRICS for end in (low, high))]
-    numbers = pd.concat([spent, pd.concat(measured, axis=1).map(lambda value: rounded(value, 2))], axis=1)
+    numbers = pd.concat(
+        [spent, pd.concat(measured, axis=1).map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))], axis=1
+    )
     known = zip(means.index.tolist(), groups["seed"].nunique().tolist(), strict=True)
     described = [[suite, row, titles[suite][stage], seeds] for (suite, _, row, stage, _), seeds in known]
     lines = zip(described, numbers.to_numpy().tolist(), strict=True)
@@ -298,12 +286,10 @@ def _runs(study: Study) -> list[dict[str, Any]]:
 def render(
     study: Study, exhibits: Sequence[Exhibit], load: Callable[[str], Exhibit], out: Path, view: View = "ours"
 ) -> list[Path]:
-    """Write NAME.tex, .csv and .md of each table, NAME.pdf and .png of each figure, and return the paths.
+    """Write the files of each exhibit, the scorecard's if the study is held against the paper, and index.html.
 
-    `exhibits` are what is shown; `load` gives others by name, whose printed numbers the scorecard needs. After tables
-    and figures come the scorecard (verdicts on the paper's claims), if the study is held against the paper, and
-    index.html. View "both" is of tables only and has files of its own, NAME.both.tex. Several suites' runs in one call
-    give tables with a block a suite. The same records give the same bytes.
+    `load` gives exhibits by name, whose printed numbers the scorecard needs. View "both" is of tables alone and has
+    files of its own, NAME.both.tex. The same records give the same bytes.
     """
     shown: list[tuple[Exhibit, Table | bytes]] = []
     files: dict[str, bytes] = {}

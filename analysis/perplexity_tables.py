@@ -27,7 +27,9 @@ class PerplexityTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
-        columns = _columns(max((study.stage_titles(suite) for suite in suites), key=len))
+        titles = max((study.stage_titles(suite) for suite in suites), key=len)
+        pairs = [(title, metric) for i, title in enumerate(titles) for metric in PERPLEXITIES if i or metric is AP]
+        columns = [Column(metric.name, title, metric.lower) for title, metric in pairs]
         found = [self._block(study, suite, columns, view) for suite in suites]
         blocks = [mark_best(block, columns, study.references) for block in found]
         below = [*notes.missing(study, blocks, suites), *notes.probes(study, suites), *notes.notes(study, suites)]
@@ -40,7 +42,12 @@ class PerplexityTable(TableExhibit):
             place: {name: tuple(column[at].tolist()) for name, column in values.items()}
             for place, at in ends.groupby(["row", "stage"], sort=False).indices.items()
         }
-        printed = self._values(self.printed_block(study, suite)) if view == "both" else {}
+        block = self.printed_block(study, suite) if view == "both" else None
+        printed = {
+            (slug(v.row), int(v.stage) - 1, v.metric): v.value
+            for v in self.printed
+            if v.block == block and v.value is not None
+        }
         chosen = self.only.get(suite, ())
         runs = {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
         done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
@@ -51,18 +58,10 @@ class PerplexityTable(TableExhibit):
             )
             for label, run in runs.items()
         ]
-        beside = [] if chosen else [*_starts(study, suite, columns), _unigram(study, suite, columns)]
-        return Block(self.heading(study, suite), (*rows, *beside), suite)
-
-    def _values(self, block: str) -> dict[tuple[str, int, str], float]:
-        """What the paper prints in a block, by slug of the row, stage (from 0) and metric."""
-        values = {(slug(v.row), int(v.stage) - 1, v.metric): v.number.value for v in self.printed if v.block == block}
-        return {key: value for key, value in values.items() if value is not None}
-
-
-def _columns(titles: list[str]) -> list[Column]:
-    pairs = [(title, metric) for i, title in enumerate(titles) for metric in PERPLEXITIES if i or metric is AP]
-    return [Column(metric.name, title, metric.lower) for title, metric in pairs]
+        if not chosen:
+            unigram = {run.seed: [run.line.unigram[d.name] for d in run.domains] for run in study.on_most_texts(suite)}
+            rows += [*_starts(study, suite, columns), _not_competing(UNIGRAM, list(unigram.values()), columns)]
+        return Block(self.heading(study, suite), tuple(rows), suite)
 
 
 def _places(columns: list[Column]) -> list[tuple[int, str]]:
@@ -97,12 +96,6 @@ def _starts(study: Study, suite: str, columns: list[Column]) -> Iterator[TableRo
             values = [of_text(run.start, domain.name) for domain in run.domains]
             found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
         yield _not_competing(name + UNTOUCHED, found, columns)
-
-
-def _unigram(study: Study, suite: str, columns: list[Column]) -> TableRow:
-    runs = study.on_most_texts(suite)
-    by_seed = {run.seed: [run.line.unigram[d.name] for d in run.domains] for run in runs}
-    return _not_competing(UNIGRAM, list(by_seed.values()), columns)
 
 
 def _not_competing(label: str, orders: list[list[float]], columns: list[Column]) -> TableRow:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis import notes
 from analysis.exhibits import TableExhibit, View
 from analysis.study import Study, by_domain
-from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.settings.names import BASELINE, slug
 from benchmark.store import RunRecords
 
@@ -34,15 +33,12 @@ class ScoreTable(TableExhibit):
         titles = {d.name: d.title for suite in suites for d in study.of(suite)[0].domains}
         columns = self.columns(list(titles.values()))
         blocks = [
-            mark_best(
-                Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite), columns, study.references
-            )
+            Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite)
             for suite in suites
             for heading, lines in self.lines(study, suite)
         ]
         shown = study.scores[study.scores["suite"].isin(suites)]
-        below = [*_about(shown, titles), *notes.missing(study, blocks, suites), *notes.notes(study, suites)]
-        return self.table(columns, blocks, below, view)
+        return self.measured(study, columns, blocks, _about(shown, titles), view)
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -61,7 +57,7 @@ class ScoreTable(TableExhibit):
         self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
     ) -> list[TableRow]:
         block = self.printed_block(study, suite)
-        printed = {(slug(v.row), v.stage, v.column): v.number.printed for v in self.printed if v.block == block}
+        printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
         names = [domain.name for domain in study.of(suite)[0].domains]
         rows = []
         for label, own, means, row, stage in lines:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -23,12 +22,8 @@ def _count(value: float) -> str:
     """Three digits: 30.3M, 62.5k, 512."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{_three_digits(value / size)}{suffix}"
+            return f"{value / size:{'.3g' if value < 1000 * size else '.0f'}}{suffix}"
     return f"{value:.0f}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _power(value: float) -> str:
@@ -87,7 +82,7 @@ class ArchitectureTable(TableExhibit):
         rows = []
         for i in range(len(runs[0].domains)):
             found = _properties(runs, i, stages[stages["stage"] == i])
-            printed = {v.column: v.number.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
+            printed = {v.column: v.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
             beside = printed if view == "both" else {}
             is_one_seed = sum(end(run.stages[i]) is not None for run in runs) == 1
             cells = [
@@ -118,16 +113,11 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
         "heads": hidden / config["model"]["head_size"],
         "feed-forward size": 4 * hidden,
         "learning rate": per_stage(_tuple(config["training"]["learning_rate"]), index),
-        "recover steps": _mean(line["recover"] for line in steps if "recover" in line),
-        "adapt steps": _mean(line["adapt"] for line in steps if "adapt" in line),
+        "recover steps": pd.Series([line.get("recover") for line in steps], dtype=float).mean(),
+        "adapt steps": pd.Series([line.get("adapt") for line in steps], dtype=float).mean(),
         "warm-up": per_stage(_tuple(config["training"]["warmup"]), index),
         "train wall time": stages["seconds"].mean(),
     }
-
-
-def _mean(values: Any) -> float:
-    found = list(values)
-    return fmean(found) if found else math.nan
 
 
 def _tuple(value: Any) -> Any:
@@ -150,7 +140,7 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        printed = {(v.row, v.column): v.number.printed for v in self.printed}
+        printed = {(v.row, v.column): v.printed for v in self.printed}
         tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line.tasks]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [

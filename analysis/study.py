@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -26,7 +25,6 @@ from benchmark.records import (
     LineOfStage,
     Measured,
     Provenance,
-    ScoreLine,
     SimilarityLine,
     Spent,
     StageLine,
@@ -61,10 +59,6 @@ class Study:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
-
-        `order` is its place among those of its stage.
-        """
         return _evaluations(self.runs)
 
     @cached_property
@@ -93,8 +87,8 @@ class Study:
             for stage, scores in enumerate(run.scores):
                 same: dict[tuple[object, ...], dict[int, float]] = {}
                 for one in scores:
-                    same.setdefault(_of_score(one), {})[one.seed] = one.test
-                headline = _headline(scores)
+                    same.setdefault(tuple(getattr(one, name) for name in _SCORE), {})[one.seed] = one.test
+                headline = "right" if any(one.prompt == "right" for one in scores) else "none"
                 lines += [
                     (*described, stage, *key, fmean(tests.values()), len(tests), key[_PROMPT] == headline)
                     for key, tests in same.items()
@@ -155,7 +149,13 @@ class Study:
     @cached_property
     def references(self) -> frozenset[str]:
         """Rows whose stages so far were given more than their budgets: others are measured against these."""
-        return frozenset(run.row for run in self.runs if _beyond_budget(run))
+        found = set()
+        for run in self.runs:
+            heads = [header(stage) for stage in run.stages if stage]
+            given = sum(head.budget.amount * sum(phase["share"] for phase in head.phases) for head in heads)
+            if given > 1.01 * sum(head.budget.amount for head in heads):
+                found.add(run.row)
+        return frozenset(found)
 
     @cached_property
     def pooled(self) -> frozenset[str]:
@@ -163,7 +163,8 @@ class Study:
 
         They train on all text so far at once, so no stage of theirs compares with one of the others'.
         """
-        return frozenset(run.row for run in self.runs if _pools(run))
+        heads = [(run.row, header(stage)) for run in self.runs for stage in run.stages if stage]
+        return frozenset(row for row, head in heads if abs(sum(phase["share"] for phase in head.phases) - 1) > 0.01)
 
     @cached_property
     def suites(self) -> list[str]:
@@ -190,7 +191,8 @@ class Study:
         found: dict[str, dict[int, RunRecords]] = {}
         for run in self.of(suite):
             if run.start:
-                found.setdefault(_start_name(run), {}).setdefault(run.seed, run)
+                name = Path(run.line.config["model"].get("start") or "").name
+                found.setdefault(name, {}).setdefault(run.seed, run)
         if len(found) == 1:
             return {START: [*next(iter(found.values())).values()]}
         return {f"{START} {name}": [*runs.values()] for name, runs in found.items()}
@@ -223,7 +225,6 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]
 _PROMPT = _SCORE.index("prompt")
-_of_score = attrgetter(*_SCORE)
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
 _STAGE += ["layers", "hidden_size", "cores", "done"]
 
@@ -243,28 +244,9 @@ def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
     return (*_run(run), *place, *charged, hardware(head.provenance), *size, cores, done is not None)
 
 
-def _beyond_budget(run: RunRecords) -> bool:
-    heads = [header(stage) for stage in run.stages if stage]
-    given = sum(head.budget.amount * sum(phase["share"] for phase in head.phases) for head in heads)
-    return given > 1.01 * sum(head.budget.amount for head in heads)
-
-
-def _pools(run: RunRecords) -> bool:
-    shares = [sum(phase["share"] for phase in header(stage).phases) for stage in run.stages if stage]
-    return any(abs(share - 1) > 0.01 for share in shares)
-
-
-def _headline(scores: Sequence[ScoreLine]) -> str:
-    return "right" if any(line.prompt == "right" for line in scores) else "none"
-
-
 def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The mean score on the tasks of each domain, a column each."""
     return scores.groupby([*keys, "domain"])["test"].mean().unstack("domain")
-
-
-def _start_name(run: RunRecords) -> str:
-    return Path(run.line.config["model"].get("start") or "").name
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:
@@ -288,6 +270,10 @@ def hardware(provenance: Provenance) -> str:
 
 
 def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
+    """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
+
+    `order` is its place among those of its stage.
+    """
     width, units = max((len(run.domains) for run in runs), default=1), recorded()
     lines, perplexities, finished = [], [], []
     for run in runs:

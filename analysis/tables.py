@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -106,10 +107,9 @@ class Table:
         """Number of cells still to be measured."""
         return sum(cell.missing for block in self.blocks for row in block.rows for cell in row.cells)
 
-
-def rounded(value: float, digits: int) -> float:
-    """The value with as many decimals as `number` writes."""
-    return round(value, 0 if abs(value) >= 1000 else digits) if math.isfinite(value) else value
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return to_markdown(self)
 
 
 def number(value: float, digits: int) -> str:
@@ -177,8 +177,8 @@ def _markdown(text: str) -> str:
     """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return _escape(text, _MARKDOWN | {"`": "\\`"})
-    return "`".join(part.replace("|", "\\|") if i % 2 else _escape(part, _MARKDOWN) for i, part in enumerate(parts))
+        return text.translate(_MARKDOWN | {ord("`"): "\\`"})
+    return "`".join(part.replace("|", "\\|") if i % 2 else part.translate(_MARKDOWN) for i, part in enumerate(parts))
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -188,7 +188,7 @@ def _markdown_cell(cell: Cell) -> str:
     return text + (f" [{_markdown(cell.printed)}]" if cell.printed else "")
 
 
-_MARKDOWN = {c: "\\" + c for c in "\\*_|[]<>#~$"} | {"&": "&amp;", "\n": " "}
+_MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
 # ------------------------------------------------------------------------------------------------------- LaTeX
@@ -224,14 +224,9 @@ def _latex_head(table: Table) -> list[str]:
     names = [*map(latex, table.stubs), *(latex(column.name) for column in table.columns)]
     if not any(column.group for column in table.columns):
         return [" & ".join(names) + " \\\\"]
-    spans: list[tuple[str, int]] = []
-    for column in table.columns:
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1] + 1)
-        else:
-            spans.append((column.group, 1))
     groups, rules, start = [""] * len(table.stubs), [], len(table.stubs) + 1
-    for group, span in spans:
+    for group, columns in groupby(table.columns, lambda column: column.group):
+        span = len(list(columns))
         groups.append(f"\\multicolumn{{{span}}}{{c}}{{{latex(group)}}}")
         rules.append(f"\\cmidrule(lr){{{start}-{start + span - 1}}}")
         start += span
@@ -328,10 +323,6 @@ def _is_number(text: str) -> bool:
 
 def _plain(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.6g}"
-
-
-def _escape(text: str, table: dict[str, str]) -> str:
-    return "".join(table.get(c, c) for c in text)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"tex": to_latex, "csv": to_csv, "md": to_markdown}

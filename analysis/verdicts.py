@@ -187,7 +187,6 @@ class Measurements:
 
     @property
     def last(self) -> int:
-        """The last stage, from 0."""
         return len(self.stages) - 1
 
     def get(self, key: Key) -> Mapping[int, float]:
@@ -207,7 +206,10 @@ def measured(study: Study, suite: str) -> Measurements:
         found.put("AP", row, stage, seed, ap)
         if stage:
             found.put("AP⁺", row, stage, seed, ap_plus)
-    _put_areas(found, study, suite)
+    for (row, seed), curve in study.curves(suite).items():  # from the second domain on
+        later = curve["stage"] > 0
+        area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
+        found.put("area", row, found.last, seed, area)
     _put_scores(found, study, suite)
     _put_products(found, study, suite)
     _put_similarities(found, study, suite)
@@ -217,7 +219,7 @@ def measured(study: Study, suite: str) -> Measurements:
 
 def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
-    chosen = [(v, v.number.value) for v in values if v.block == block and v.stage]
+    chosen = [(v, v.value) for v in values if v.block == block and v.stage]
     titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
     found = Measurements(list(titles), titles)
     for v, value in chosen:
@@ -227,14 +229,6 @@ def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
             metric, column = ("score", v.column) if score else (v.metric, "")
             found.put(metric, row, int(v.stage) - 1, 0, value, column)
     return found
-
-
-def _put_areas(found: Measurements, study: Study, suite: str) -> None:
-    """Mean height of the AP curve from the second domain on, of runs that finished."""
-    for (row, seed), curve in study.curves(suite).items():
-        later = curve["stage"] > 0
-        area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
-        found.put("area", row, found.last, seed, area)
 
 
 def _put_scores(found: Measurements, study: Study, suite: str) -> None:

@@ -13,7 +13,6 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
 from benchmark.settings.names import architecture_names
-from tests.support.record_lines import append_line, read_lines
 
 TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5))
 
@@ -52,16 +51,6 @@ def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     assert own == [pytest.approx(1, abs=1e-5)] and (others[0] or 1) < 0.95
     assert attention.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
     assert attention.resemblance([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
-
-
-def test_a_record_of_one_head_can_be_read(tmp_path) -> None:
-    """Oracle: what was written: no number for other heads, where there is none."""
-    own, others = attention.resemblance([of(trained("gpt"))[:1]] * 2, [[0]])
-    named = {"kind": "attention", "key": "k", "stage_key": "s", "domain": "d"}
-    shown: dict[str, Any] = {"own": own, "others": others, "heads": [[0, 0]], "maps": [[[1000]]], "reason": None}
-    append_line(tmp_path / "s.jsonl", {**named, **shown})
-    [line] = read_lines(tmp_path / "s.jsonl")
-    assert (line["own"], line["others"]) == (own, [None])
 
 
 @pytest.mark.parametrize(

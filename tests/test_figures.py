@@ -67,11 +67,10 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     assert ("mean of 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
 
 
-@pytest.mark.parametrize("name", ["trend_main"])
-def test_a_row_of_fewer_seeds_says_so_in_the_legend(study, name):
+def test_a_row_of_fewer_seeds_says_so_in_the_legend(study):
     """Oracle: one of ER's two runs is taken away."""
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
-    figure = synthetic.load(name).figure(Study("demo", kept))
+    figure = synthetic.load("trend_main").figure(Study("demo", kept))
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert [label for label in labels if "(n =" in label] == ["ER (n = 1)"]
     assert "ean of 2 seeds, or of n" in said(figure)
@@ -121,18 +120,6 @@ def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
     count, _, overlapping = faults(synthetic.load(name).figure(study))
     assert not overlapping
     assert count > 20 or name == "attention_patterns"
-
-
-@pytest.mark.parametrize("name", ["f1_by_stage", "representational_similarity"])
-def test_an_axis_of_stages_ends_where_these_do(tmp_path, name):
-    """Oracle: the rows end after three of five stages: half a stage, which their markers share, is left on both sides;
-    the first model has a score but no ancestor."""
-    synthetic.write(tmp_path, "demo", rows=[("ER", "er", {})], seeds=2, finished=3)
-    figure = synthetic.load(name).figure(Study("demo", load_runs(tmp_path, "demo")))
-    first = 0 if name == "f1_by_stage" else 1
-    for axis in (axis for axis in figure.axes if axis.axison):
-        assert axis.get_xlim() == (first - 0.5, 2.5)
-        assert [label.get_text() for label in axis.get_xticklabels()] == ["M1", "M2", "M3"][first:]
 
 
 def test_forgetting_stands_against_what_differs(tmp_path):

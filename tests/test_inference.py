@@ -38,16 +38,6 @@ def test_p_values_are_students_but_not_below_those_of_equal_differences():
     assert inference.one_sided(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_no_noise_makes_equal_differences_likelier_than_assumed():
-    """Oracle: enumeration; over random distributions on a few values, the likeliest difference but 0 has at most a
-    quarter, which two values of probability one half reach."""
-    rng = np.random.default_rng(4)
-    shares = rng.dirichlet(np.full(6, 0.3), 2_000)
-    for step in range(1, 6):
-        assert (shares[:, step:] * shares[:, :-step]).sum(axis=1).max() <= inference.SAME_DIFFERENCE
-    assert inference.SAME_DIFFERENCE == 0.5**2
-
-
 def test_holms_correction():
     """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns are on their own."""
     p = np.array([[0.04, 0.5], [0.01, 0.5], [0.5, 0.5], [0.02, 0.001]])

@@ -94,17 +94,6 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert 'id="scorecard"' in text and "claims can be decided with 2 seeds; together they need at least" in text
 
 
-def test_every_claim_opens_to_its_comparisons(tmp_path):
-    """Oracle: ELLE against ER after each of four later domains, in a details element without a script."""
-    synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})], seeds=5)
-    synthetic.report("demo", load_runs(tmp_path / "runs", "demo"), [], tmp_path)
-    text = (tmp_path / "index.html").read_text(encoding="utf-8")
-    claim = text[text.index("below ER&#39;s after every domain.") :]
-    details = claim[claim.index("<details>") : claim.index("</details>")]
-    assert "<summary>4 comparisons</summary>" in details
-    assert re.findall(r"ELLE against ER after (\w+)", details) == ["Ns", "Rev", "Bio", "CS"]
-
-
 @pytest.mark.parametrize("paper", [False, True])
 def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with `paper` alone."""

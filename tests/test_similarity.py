@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +28,6 @@ from tests.support import slurm_lab
 from tests.support.random_corpus import tiny_corpus
 from tests.support.record_lines import read_lines
 
-FIXTURES = Path(__file__).parents[2] / "shared" / "oracles" / "metrics.json"
 # three models' distributions over three classes at two positions
 P = [[[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]], [[1 / 4, 1 / 2, 1 / 4]] * 2, [[1 / 4, 1 / 4, 1 / 2]] * 2]
 UNIFORM = math.log(2 / 3) - math.log(1 / 2) / 3 - math.log(1 / 4) * 2 / 3 - math.log(2)  # KL of 1/3 to 1/4, 1/4, 1/2
@@ -80,14 +77,6 @@ def ars(p: Any, j: int) -> float:
 def test_ars_of_distributions(j: int) -> None:
     """Oracle: by hand; KL(1/2, 1/4, 1/4 || 1/4, 1/2, 1/4) = ln 2 / 4. The other way round 1/3 would give another."""
     assert pytest.approx(ARS[j], rel=1e-6) == ars(P, j)
-
-
-@pytest.mark.skipif(not FIXTURES.exists(), reason="no ../shared/oracles/metrics.json beside this checkout")
-def test_ars_of_the_fixture_file() -> None:
-    """Oracle: the file's numbers, derived there from the formula."""
-    fixture = json.loads(FIXTURES.read_text())
-    for j, value in fixture["outputs"]["ARS"].items():
-        assert ars(fixture["inputs"]["ARS"]["p"], int(j)) == pytest.approx(value, rel=1e-5)
 
 
 class Spy(nn.Module):
@@ -229,20 +218,6 @@ def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
     for method in {"pnn", "lora"} & set(runs):
         first, *later = lines(runs[method], "attention")
         assert first["maps"] and all("unchanged" in line["reason"] and not line["own"] for line in later)
-
-
-def test_a_second_call_computes_nothing(runs: dict[str, Run], monkeypatch) -> None:
-    """Oracle: bytes of the records, and no model is loaded."""
-    folder = runs["elle"].store.root / "similarity"
-    before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
-    monkeypatch.setattr(run_models, "load_evaluated", lambda path: pytest.fail("loaded a model"))
-    for run in runs.values():
-        similarity.measure(run.config, run.store)
-        attention.measure(run.config, run.store)
-    assert {path: path.read_bytes() for path in folder.glob("*.jsonl")} == before
-    monkeypatch.setattr(similarity, "ROWS", 1)
-    with pytest.raises(pytest.fail.Exception, match="loaded"):
-        similarity.measure(runs["elle"].config, runs["elle"].store)
 
 
 def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:

@@ -62,14 +62,6 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
             assert cell.sd == pytest.approx(np.std(expected, ddof=1))
 
 
-def test_the_unigram_row_does_not_compete(tmp_path):
-    """Oracle: the unigram perplexity in the run's own line."""
-    (block,) = load("main_pretraining").build(study(tmp_path)).blocks
-    last = block.rows[-1]
-    assert not last.competes and not any(cell.best for cell in last.cells)
-    assert {cell.mean for cell in last.cells if cell.values} == {synthetic.UNIGRAM}
-
-
 def test_missing_cells_say_which_command_fills_them(tmp_path):
     """Oracle: the last row stopped after two of five stages, so its later cells and no others are missing."""
     table = load("main_pretraining").build(study(tmp_path, finished=2))
