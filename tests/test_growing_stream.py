@@ -148,7 +148,7 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     matrices = [records_of(one).matrix for one in (run, later, plain)]
     for found, again, bare in zip(*matrices, strict=True):
         assert list(found) == [*bare, probe.name] and {name: found[name] for name in bare} == bare
-        assert found[probe.name] == pytest.approx(again[probe.name], rel=1e-6)
+        assert found[probe.name].perplexity == pytest.approx(again[probe.name].perplexity, rel=1e-6)
 
 
 def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path: Path) -> None:
@@ -169,8 +169,9 @@ def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None
     """Oracle: the cure that it names, which is to be followed once."""
     config = tiny_config("naive")
     note = config.tokenizer_note
-    assert note.endswith('tokenizer.domains = ["json", "email", "logging"].')
-    assert "trained on email, logging too" in note and 'on the first alone: tokenizer.domains = ["json"]' in note
+    assert "trained on email, logging too" in note and note.endswith(
+        'on the first alone: tokenizer.domains = ["json"].'
+    )
     named = Tokenizer(domains=("json", "email")).note(config.domains)
     assert "trained on email too" in named and "Another domain" not in named
     assert not config_of("naive", 0, 1).tokenizer.note(config.domains)
