@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.files import read_json, write_json
+from benchmark.files import DamagedFile, read_json, write_json
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.settings.base import ConfigError
@@ -59,7 +59,11 @@ def read(folder: Path) -> Discriminator:
             f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
             "that have prompts"
         )
-    return Discriminator(**read_json(folder / FILE, "remove it, and scoring makes it again"))
+    cure = "remove it, and scoring makes it again"
+    try:
+        return Discriminator(**read_json(folder / FILE, cure))
+    except TypeError as error:
+        raise DamagedFile(f"{folder / FILE} is damaged ({error}): {cure}") from None
 
 
 def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
