@@ -57,6 +57,8 @@ class MatrixFigure(FigureExhibit):
                 ax=axis,
                 cmap=f"{COLOURS}_r",
                 norm=scale,
+                vmin=scale.vmin,  # else seaborn looks for them in a row that has finished nothing
+                vmax=scale.vmax,
                 cbar=False,
                 annot=finite.map(_number),
                 fmt="",
