@@ -195,7 +195,8 @@ def described(plan: Plan, executor: Executor) -> list[str]:
     left = seconds_left(plan.states)
     if left and not all(UNITS[state.config.budget.unit].in_seconds for state in plan.states):
         lines[-1] += f"; about {duration(left)} at the pace of what has run"
-    lines += filter(None, dict.fromkeys(state.config.tokenizer_note for state in plan.states))
+    notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
+    lines += filter(None, dict.fromkeys(notes))
     if plan.wanted:
         return [*lines, "next: the same command without --dry-run trains them, then renders the report"]
     if does:

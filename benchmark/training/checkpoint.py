@@ -66,7 +66,7 @@ class Checkpoint:
         """
         cure = f"remove {path}, and its stage begins again from the model before it"
         saved: Checkpoint | None = None
-        if content := load(path, world.device, cure):
+        if (content := load(path, world.device, cure)) is not None:
             try:
                 parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
                 saved = cls(**content | parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -16,9 +17,11 @@ Line = dict[str, Any]
 
 def read_lines(path: Path) -> list[Line]:
     """All lines of a file, but for what a killed writer left half written; none without a file."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    whole = [line for line, after in zip(lines, [*lines[1:], "x"], strict=True) if line and after]
-    return [json.loads(line) for line in whole if line.endswith("}")]
+    decoded = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            decoded.append(json.loads(line))
+    return decoded
 
 
 def read_stage_lines(path: Path) -> list[Line]:
