@@ -19,12 +19,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import methods
 from benchmark.jobs import pool
-from benchmark.jobs.pool import Process, Slot, slots_for
-from benchmark.jobs.work import Unit, Worker
+from benchmark.jobs.executors.local import train_here
+from benchmark.jobs.pool import Process, Slot, outcome_of, slots_for
+from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
+from benchmark.training.processes import join
 from tests.support import processes
 from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
 from tests.support.thorough import only_thorough
@@ -265,6 +268,25 @@ def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
     trained = [line for line in said.splitlines() if line.startswith("tiny: ")]
     assert len([line for line in trained if "  done: AP " in line]) == 3
     assert [line for line in trained if re.search("shared stages done$", line)]
+
+
+def test_a_trained_stage_is_waited_for_by_who_waits_for_none(lab: Lab) -> None:
+    """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is another's it is
+    put off."""
+    assert train_here([lab.config("Naive")], lab.runs, methods.build) == []
+    shared, own = (Store(lab.runs).stage(key) for key in lab.states()["ER"].keys)
+    er = Train(lab.runs, lab.config("ER"), (), "", methods.build)
+    with join() as world:
+        worker = Worker(world, waits=False)
+        own.mkdir()
+        with Lease(own / "lock"):
+            assert outcome_of(er, worker) == "taken"
+        looks = Lease(shared / "lock")
+        looks.acquire()
+        letting_go = threading.Timer(0.3, looks.release)
+        letting_go.start()
+        assert outcome_of(er, worker) == "done"
+        letting_go.join()
 
 
 def test_lines_are_sent_whole() -> None:

@@ -151,7 +151,7 @@ class Run:
             path = self.store.start_file(self._start_key)
             path.parent.mkdir(parents=True, exist_ok=True)
             lease = Lease(path.with_suffix(".lock"))
-            self._acquire(lease)
+            self._acquire(lease, briefly=True)
             try:
                 model = lambda: self._start_model(start)  # noqa: E731
                 evaluate_missing(path, model, self.stream, self.world, self._precision())
@@ -183,7 +183,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         # Whoever else wants the same stage waits here and finds it done.
         lease = Lease(folder / "lock")
-        self._acquire(lease)
+        self._acquire(lease, briefly=self.store.stage_done(self.keys[index]))
         try:
             # The first process decides: on a network file system the others may see files late.
             [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
@@ -202,10 +202,15 @@ class Run:
             lease.release()
         return True
 
-    def _acquire(self, lease: Lease) -> None:
-        """Take a lease. Raises Stopped when asked to stop before, Taken where another has it and none waits."""
+    def _acquire(self, lease: Lease, briefly: bool) -> None:
+        """Take a lease. Raises Stopped when asked to stop before, Taken where another has it and none waits.
+
+        One that is had `briefly`, for a look or an evaluation by all who share what it guards, is waited for.
+        """
 
         def somebody_has_it() -> None:
+            if briefly:
+                return
             if not self.waits:
                 raise Taken
             if owner := lease.owner():
