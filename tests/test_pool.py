@@ -90,14 +90,10 @@ def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
 
 @dataclass
 class Accelerators:
-    """Devices as torch has them: what is asked and told of them. `free` are the bytes of each."""
+    """Devices as torch has them: what they are told."""
 
-    free: list[float]
     taken: list[tuple[int, float]] = field(default_factory=list)  # device and share of its memory, by processes
     current: int = 0
-
-    def mem_get_info(self, device: torch.device) -> tuple[float, float]:
-        return self.free[device.index], 1e12
 
     def set_per_process_memory_fraction(self, share: float) -> None:
         self.taken.append((self.current, share))
@@ -125,7 +121,7 @@ def install(monkeypatch, tmp_path):
 
 def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(lab: Lab, install) -> None:
     """Oracle: by hand: two devices have a run each; five runs have a third of one each."""
-    install(Accelerators([1e12, 1e12]))
+    install(Accelerators())
     runs = 4 * lab.configs()
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0), (1, 1.0)]
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
@@ -144,7 +140,7 @@ def test_devices_that_cannot_be_shared_have_a_run_each(lab: Lab, install) -> Non
 @pytest.mark.parametrize("count", [2, 4])
 def test_each_process_takes_its_device_and_its_share(count: int, install, monkeypatch) -> None:
     """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a process has it all."""
-    there = Accelerators([1e12, 1e12])
+    there = Accelerators()
     install(there)
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # a worker replaces it
     monkeypatch.setenv("LOCAL_RANK", "7")
