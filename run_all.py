@@ -134,9 +134,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from benchmark.jobs.doctor import doctor as look
-
-    return look(*read_suite(options, options.suite), options.runs)
+    return executors.doctor(*read_suite(options, options.suite), options.runs)
 
 
 def collect(options: argparse.Namespace) -> int:

@@ -154,7 +154,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     config = Lab("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     survey = Survey(load_suite("demo"), [config], methods.build, Store(tmp_path))
-    survey.states = lambda lately=False: [RunState(config, "todo")]  # type: ignore[method-assign]
+    survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")
     monkeypatch.setattr(contention, "machine_lock", lambda: lock)

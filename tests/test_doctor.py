@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 import run_all
-from benchmark.jobs import doctor
+from benchmark.jobs.executors import Finding, local
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm import doctor as of_slurm
 from benchmark.jobs.executors.slurm.commands import SlurmError
+from benchmark.settings.load import load_suite
 
 ANSWER: dict[str, Any] = {"node": "n1", "torch": "2.13.0", "devices": 4}
 GPUS = ("--set", "slurm.gpus_per_node=1")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., list[str]]:
     """Slurm with a node that gives an answer, and sbatch, which may refuse jobs; returns the lines of `doctor`."""
 
     def look(answer: dict[str, Any] | None, *words: str, refusal: str = "", queued: str = "RUNNING") -> list[str]:
@@ -48,15 +49,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         code = run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs"), *words])
         look.scripts, look.calls, look.code = scripts, calls, code  # type: ignore[attr-defined]
         assert not list((tmp_path / "runs").iterdir()), "nothing of it stays"
-        return lines()
-
-    capture: list[str] = []
-    monkeypatch.setattr(doctor, "print", lambda finding, flush: capture.append(str(finding)), raising=False)
-
-    def lines() -> list[str]:
-        told = [*capture]
-        capture.clear()
-        return told
+        return capsys.readouterr().out.splitlines()
 
     return look
 
@@ -112,13 +105,18 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "no sbatch here: runs train on this machine" in capsys.readouterr().out
 
 
+def folder_of(runs: Path) -> list[Finding]:
+    """What is found of the folder; what torch finds comes first."""
+    return [*local.examine(load_suite("demo"), [], runs)][1:]
+
+
 def test_the_folder_of_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: a disk that is too small, and a file in the folder's place."""
-    written, free = doctor.of_folder(tmp_path)
+    written, free = folder_of(tmp_path)
     assert not written.cure and "GB free" in free.what
-    monkeypatch.setattr(doctor, "LITTLE", 1e30)
-    [_, free] = doctor.of_folder(tmp_path)
+    monkeypatch.setattr(local, "LITTLE", 1e30)
+    [_, free] = folder_of(tmp_path)
     assert str(free).startswith("look ") and "--runs takes another disk" in free.cure
     (tmp_path / "file").write_text("")
-    [wrong] = doctor.of_folder(tmp_path / "file")
+    [wrong] = folder_of(tmp_path / "file")
     assert wrong.serious and str(tmp_path / "file") in wrong.what and "name another --runs" in wrong.cure

@@ -7,14 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import submitit
 import torch
 
 import methods
 from benchmark.data.tokens import corpus_of
-from benchmark.jobs.status import different_hardware
 from benchmark.jobs.work import Train, Worker
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
@@ -23,9 +21,7 @@ from benchmark.settings.slurm import KINDS, Slurm, gpus_in
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import World
-from tests.support.record_lines import append_line
 from tests.support.slurm_lab import Lab, write_texts
-from tests.support.stage_lines import HARDWARE, PROVENANCE, STAGE
 
 # of the executor's constructor, and sections; the others are parameters of a job
 OURS = {"max_num_timeout", "python", "runs_per_job", *KINDS}
@@ -270,35 +266,6 @@ def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
     assert "1 runs failed before and are left as they are" in capsys.readouterr().err
     assert lab.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in lab.run_lines("hot")] == ["run", "failed"] * 2
-
-
-BESIDE = {"device": "V100", "exclusive": False}
-SHARED = {"device": "A100", "side_by_side": 2, "own_cores": [4, 5, 6]}
-
-
-@pytest.mark.parametrize(
-    ("unit", "machine", "said"),
-    [
-        ("seconds", BESIDE, "4 x V100 beside others"),
-        ("seconds", {**BESIDE, "exclusive": "user"}, "4 x V100 beside others"),
-        ("seconds", SHARED, "4 x A100, 3 of its cores for each of 2 runs"),
-        ("seconds", {"device": "A100", "side_by_side": 1}, ""),
-        ("steps", BESIDE, ""),
-    ],
-)
-def test_different_hardware_is_flagged(lab: Lab, unit: str, machine: dict[str, Any], said: str) -> None:
-    """Oracle: the rule: only under a budget in seconds, where it makes the numbers incomparable."""
-    lab.file.write_text(lab.file.read_text().replace('unit = "steps"', f'unit = "{unit}"'))
-    hardware = {"Naive": {"count": 4, "device": "A100"}, "ER": {"count": 4, **machine}}
-    for row, its in hardware.items():
-        one = lab.config(row)
-        run = msgspec.to_builtins(one.description()) | {"stages": [row, f"{row}2"]}
-        append_line(Store(lab.runs).run_file(one), run)
-        stage = {**STAGE, "key": row, "provenance": {**PROVENANCE, "hardware": {**HARDWARE, **its}}}
-        append_line(Store(lab.runs).stage(row) / "records.jsonl", stage)
-    told = different_hardware(list(lab.states().values()))
-    flagged = f"! wall times cannot be compared, hardware differs: 4 x A100 (Naive); {said} (ER)"
-    assert told == ([flagged] if said else [])
 
 
 def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:

@@ -218,7 +218,6 @@ def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Ca
             busy = {worker.connection: worker for worker in workers if worker.unit}
             if not busy and (stopping or not left):
                 break
-            sys.stderr.flush()  # a board draws then
             for connection in wait(list(busy), PATIENCE):
                 worker = busy[connection]  # type: ignore[index]
                 unit, outcome = worker.unit, worker.receive()

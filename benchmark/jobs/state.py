@@ -23,7 +23,6 @@ from benchmark.records import (
     EndedLine,
     EvaluationLine,
     FailedLine,
-    Hardware,
     LineOfRun,
     RecordsError,
     RunLine,
@@ -35,12 +34,11 @@ from benchmark.records import (
 from benchmark.settings.base import digest, of_a_row
 from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.settings.units import UNITS
-from benchmark.store import Heartbeat, Store, crowded, read_heartbeat
+from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.method import Build, once
 
 FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
-PAUSE = 30.0  # seconds between two questions to executors
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,6 @@ class StageState:
     evaluated: bool = False
     seconds: float = 0.0  # of train time so far
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
-    domain: str = ""
-    machine: str = ""  # that it had to itself, in words
-    crowded: str = ""  # the share of its cores that other programs left it, where it lacked some
 
 
 @dataclass(frozen=True)
@@ -97,34 +92,28 @@ class Survey:
     def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: list[Job] = []
-        self._asked_at = -math.inf
         self._method = once(build)
         for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
             check_memory_shares(config, self._method(config.method, config.options))
         self._made_from = [data_key(config) for config in configs]
         self._of_data = dict(zip(self._made_from, configs, strict=True))
-        self._prepared: dict[str, Corpus] = {}
 
-    def states(self, lately: bool = False) -> list[RunState]:
-        """The state of each run now; of jobs, what executors said `lately` will do for who looks at it often."""
+    def states(self) -> list[RunState]:
+        """The state of each run now."""
         self._stages: dict[tuple[str, tuple[str, ...]], StageState] = {}
         self._scores: dict[tuple[str, Wanted], Scored] = {}
         self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
-        if not lately or time.monotonic() - self._asked_at > PAUSE:
-            self.jobs, self._asked_at = executors.jobs(self.suite, self.store), time.monotonic()
+        self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
-        for data, config in self._of_data.items():  # what is prepared stays so
-            if data not in self._prepared and (corpus := corpus_if_prepared(config, self.store)):
-                self._prepared[data] = corpus
-        return [self._state(config, data) for config, data in zip(self.configs, self._made_from, strict=True)]
+        corpora = {data: corpus_if_prepared(config, self.store) for data, config in self._of_data.items()}
+        return [self._state(config, corpora[data]) for config, data in zip(self.configs, self._made_from, strict=True)]
 
     def keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
         texts = _planned_texts(config.domains, config.tokenizer, config.data)
         return stage_keys(config, self._method(config.method, config.options), texts)
 
-    def _state(self, config: RunConfig, data: str) -> RunState:
-        corpus = self._prepared.get(data)
+    def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         lines = self.store.run_lines(config) if self.store.run_file(config).name in self._begun else []
         told = last(lines, RunLine)
         recorded = told.stages if told else []
@@ -200,27 +189,11 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     if not first:
         return StageState()
     spent = done or evaluation
-    stage = StageState(
-        done=done is not None,
-        evaluated=evaluation is not None,
-        seconds=spent.charged["seconds"] if spent else 0.0,
-        domain=first.domain,
-        machine=_machine(first.provenance.hardware),
-        crowded=crowded([done]) if done else "",
-    )
-    if not (done and evaluation):
-        return stage
-    ap = statistics.geometric_mean([math.inf if (v := evaluation.perplexity[name]) is None else v for name in learned])
-    return dataclasses.replace(stage, ap=ap)
-
-
-def _machine(hardware: Hardware) -> str:
-    machine = f"{hardware.count} x {hardware.device}"
-    # "user" and the like leave others of a kind on the node
-    machine += " beside others" if hardware.exclusive not in (True, None) else ""
-    if hardware.side_by_side > 1:
-        machine += f", {len(hardware.own_cores)} of its cores for each of {hardware.side_by_side} runs"
-    return machine
+    ap = None
+    if done and evaluation:
+        values = [evaluation.perplexity[name] for name in learned]
+        ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
+    return StageState(done is not None, evaluation is not None, spent.charged["seconds"] if spent else 0.0, ap)
 
 
 Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmark.jobs.executors import Job
-from benchmark.jobs.state import PAUSE, RunState, Scored, Survey, is_timed
+from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
-LONGEST = 300.0  # seconds between two looks where nothing has changed for long
-HERE = 5.0  # the same where nobody is asked but the store
+HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
 SHOWN = 20  # jobs in a list
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
-LAST = ("done", "todo")  # states of which a user wants to know after all others
+QUIET = ("done", "todo")  # states of which who watches a sweep need not know
 
 
 def show(survey: Survey) -> int:
     """Print the text of `status`. Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0."""
     states = survey.states()
-    print("\n".join(lines_of(survey, states, None)), f"\n{next_step(survey, states)}", sep="", flush=True)
+    print("\n".join(lines_of(survey, states)), f"\n{next_step(survey, states)}", sep="", flush=True)
     return exit_status(survey, states)
 
 
 def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Print it again and again until nothing of the suite is under way. Returns as `show` does.
+    """Show again and again what runs, waits or has failed, until nothing of the suite is under way, and then all.
 
-    A state that is unknown ends nothing. The pauses grow where nothing changes.
+    A state that is unknown ends nothing. Returns as `show` does.
     """
-    pause, before = PAUSE, list[str]()
-    while True:
-        states, screen = survey.states(), shutil.get_terminal_size() if sys.stdout.isatty() else None
-        told = lines_of(survey, states, screen)
-        if screen:
+    while is_under_way(survey, states := survey.states()):
+        if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
-        print("\n".join(told), flush=True)
-        if not is_under_way(survey, states):
-            print(next_step(survey, states), flush=True)
-            return exit_status(survey, states)
-        pause = min(LONGEST, pause * 1.5) if told == before else PAUSE
-        before = told
-        sleep(pause if survey.jobs else HERE)
+        shown = [state for state in states if state.state not in QUIET]
+        print("\n".join(lines_of(survey, states, shown)), flush=True)
+        sleep(ASKED if survey.jobs else HERE)
+    return show(survey)
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
@@ -79,23 +70,15 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     return f"next: {again} does what is missing{failed}"
 
 
-def lines_of(survey: Survey, states: Sequence[RunState], screen: tuple[int, int] | None) -> list[str]:
-    """The lines of `status`. On a screen they end at its edge, and of more runs than it has lines those are shown that
-    say most."""
+def lines_of(survey: Survey, states: Sequence[RunState], shown: Sequence[RunState] | None = None) -> list[str]:
+    """How far the suite is, a row for each run or for those `shown`, and what is to be looked at."""
     others = [job for job in survey.jobs if job.kind != "train"]
     counts = Counter(f"{job.kind} {job.state}" for job in others if job.is_under_way)
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
     below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in lost(survey, states)]
-    below = [*below[:SHOWN], *[f"and {len(below) - SHOWN} more"] * (len(below) > SHOWN), *notes(states)]
-    if not screen:
-        return [head, *_rows(states), *below]
-    columns, height = screen
-    above = textwrap.wrap(head, columns)
-    below = [part for line in below for part in textwrap.wrap(line, columns)]
-    kept, more = to_show(states, height - len(above) - len(below) - 2)  # a line of titles, and the cursor's
-    rows = [line if len(line) <= columns else f"{line[: columns - 1]}…" for line in _rows(kept)]
-    return [*above, *rows, *filter(None, [more]), *below]
+    more = [f"and {len(below) - SHOWN} more"] if len(below) > SHOWN else []
+    return [head, *_rows(states if shown is None else shown), *below[:SHOWN], *more, *notes(states)]
 
 
 def _rows(states: Sequence[RunState]) -> list[str]:
@@ -113,7 +96,7 @@ def _rows(states: Sequence[RunState]) -> list[str]:
 
 
 def notes(states: Sequence[RunState]) -> list[str]:
-    """What else there is to say: scores that failed, and what makes wall times incomparable."""
+    """Which models lack scores because these could not be computed."""
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
         f"computing them failed: {model.failed}; `run --retry-failed` tries again"
@@ -121,26 +104,7 @@ def notes(states: Sequence[RunState]) -> list[str]:
         for model in state.scored
         if model.failed
     }
-    crowded = [
-        f"! {state.config.label}: {stage.domain} had {stage.crowded}: its wall time bought less"
-        for state in states
-        for stage in state.stages
-        if stage.crowded and is_timed(state.config)
-    ]
-    return [*lost.values(), *different_hardware(states), *crowded]
-
-
-def different_hardware(states: Sequence[RunState]) -> list[str]:
-    """A warning if runs under a budget of wall time did not have the same machines to themselves."""
-    rows: dict[str, list[str]] = {}
-    for state in states:
-        for stage in state.stages if is_timed(state.config) else ():
-            if stage.machine:
-                rows.setdefault(stage.machine, []).append(state.config.row)
-    if len(rows) < 2:
-        return []
-    parts = [f"{machine} ({', '.join(dict.fromkeys(labels))})" for machine, labels in rows.items()]
-    return [f"! wall times cannot be compared, hardware differs: {'; '.join(parts)}"]
+    return list(lost.values())
 
 
 def sweep_line(states: Sequence[RunState]) -> str:
@@ -198,20 +162,6 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
             return None
         seconds += share * amount * statistics.fmean(pace) if share else 0.0
     return seconds / max(1, sum(one.state == "running" for one in states))
-
-
-def to_show(states: Sequence[RunState], lines: int) -> tuple[list[RunState], str]:
-    """The runs to show in so many lines, and how the others are, which takes one of them.
-
-    What runs or failed comes before what is done, and that before what has not begun; their order stays.
-    """
-    if len(states) <= lines:
-        return list(states), ""
-    order = sorted(range(len(states)), key=lambda i: LAST.index(word) if (word := states[i].state) in LAST else -1)
-    most = max(1, lines - 1)
-    others = Counter(states[i].state for i in order[most:])
-    more = ", ".join(f"{count} {state}" for state, count in others.items())
-    return [states[i] for i in sorted(order[:most])], f"and {len(order) - most} runs more: {more}"
 
 
 def _stages(one: RunState) -> list[tuple[str, float, float]]:

@@ -95,3 +95,16 @@ def of(suite: Suite, store: Store) -> list[Executor]:
 def jobs(suite: Suite, store: Store) -> list[Job]:
     """The jobs of a suite, of all executors."""
     return [job for executor in of(suite, store) for job in executor.jobs(suite, store)]
+
+
+def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
+    """Print what executors find in their places: is this machine, or the cluster behind it, fit for a suite?
+
+    Returns an exit status: 1 where something is wrong. Nothing of it stays.
+    """
+    wrong = False
+    for name in names():
+        for finding in find(name).examine(suite, configs, runs):
+            print(finding, flush=True)
+            wrong |= bool(finding.cure) and finding.serious
+    return int(wrong)

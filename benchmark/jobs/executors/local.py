@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import platform
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.errors import UserError
-from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
+from benchmark.jobs.executors import Executor, Finding
+from benchmark.jobs.pool import (
+    StopSignals,
+    accelerators,
+    equal_slots,
+    outcome_of,
+    physical_cores,
+    slots_for,
+    work_through,
+)
 from benchmark.jobs.state import is_timed
-from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
+from benchmark.jobs.status import FAILED, UNKNOWN, lines_of, sweep_line
 from benchmark.jobs.waves import Plan, counted
 from benchmark.jobs.work import TRAINS, Train, Unit, Worker
 from benchmark.locks import Lease
-from benchmark.settings.suite import RunConfig
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.method import Build
 
+LITTLE = 10e9  # bytes of free space
 SHOWN = 3  # names of what failed, in a line
 
 
@@ -35,7 +46,6 @@ def execute(plan: Plan) -> int:
 
     Where torchrun has started several processes they train together, and the first alone does all else.
     """
-    from benchmark.jobs.board import board
     from benchmark.training.clock import machine_lock
     from benchmark.training.processes import Stopped, join
 
@@ -44,8 +54,7 @@ def execute(plan: Plan) -> int:
     if leads:
         print(_beginning(plan), file=sys.stderr)
     lock, waves = machine_lock(), plan.waves
-    shown = board(plan.survey) if leads and len(plan.states) > 1 else contextlib.nullcontext()
-    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop, shown:
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         failed: list[Unit] = []
         try:
             with join() as world:
@@ -67,6 +76,7 @@ def execute(plan: Plan) -> int:
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
+        print(*lines_of(plan.survey, plan.survey.states()), sep="\n", file=sys.stderr)
         [report] = plan.report.units
         report(worker)
     lock.release()
@@ -97,8 +107,6 @@ def in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
 
 def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker) -> list[Unit]:
     """Do units of one process each: theirs are small steps, which two threads do not make faster."""
-    from benchmark.models.devices import accelerators
-
     cores = physical_cores()
     count = 1 if accelerators()[1] else min(len(cores), len(units))
     if count == 1:
@@ -145,4 +153,24 @@ def _status(plan: Plan, failed: Sequence[Unit]) -> int:
     return FAILED if failed or plan.left_out else UNKNOWN if unknown else 0
 
 
-EXECUTOR = Executor(describe, execute)
+def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
+    """What torch finds here, and whether the folder of the runs can be written and locked, and how much fits."""
+    import torch
+
+    kind, number = accelerators()
+    count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
+    cores = len(physical_cores())
+    yield Finding(f"Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder, Lease(Path(folder) / "lock"):
+            free = shutil.disk_usage(runs).free
+    except OSError as error:
+        yield Finding(f"{runs}: {error}", "each run must write there: name another --runs, or have its owner allow it")
+        return
+    yield Finding(f"{runs}: files can be written and locked")
+    cure = f"less than {LITTLE / 1e9:.0f} GB: `run --dry-run` says what a suite keeps; --runs takes another disk"
+    yield Finding(f"{runs}: {free / 1e9:.1f} GB free", cure if free < LITTLE else "", serious=False)
+
+
+EXECUTOR = Executor(describe, execute, examine=examine)
