@@ -25,7 +25,7 @@ from analysis.figures import styles
 from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, end, hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow, number
-from benchmark.files import LEFT, sweep, whole_file
+from benchmark.files import whole_file
 from benchmark.records import EvaluationLine, Provenance, of_kind
 from benchmark.settings.units import UNITS, recorded
 from benchmark.store import RunRecords
@@ -310,7 +310,6 @@ def render(
         if verdicts:
             files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
         files["index.html"] = page(study, verdicts, shown).encode()
-    sweep(out, older=LEFT)
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

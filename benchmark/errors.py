@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable
@@ -13,10 +12,10 @@ class UserError(ValueError):
 
 
 def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
-    """What the command line says, in one line: names of files and of fields in them may hold anything."""
+    """What the command line says, in one line, with a question mark for what would steer a terminal."""
     text = str(error)
     if isinstance(error, OSError):
-        text = f"{error.filename2 or error.filename or 'what was printed cannot be written'}: {error.strerror}"
+        text = f"{error.filename2 or error.filename}: {error.strerror}"
     elif isinstance(error, ModuleNotFoundError):  # most often the package is that of another Python's installation
         text = (
             f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; begin commands with "
@@ -24,7 +23,7 @@ def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
         )
     elif isinstance(error, MemoryError):
         text = "no memory is left: free some, or let this process have more (`ulimit -v`, a job's or container's limit)"
-    return shown(" ".join(text.splitlines()))
+    return "".join(character if character.isprintable() else "?" for character in " ".join(text.splitlines()))
 
 
 def status_of(command: Callable[[], int], ended: str) -> int:
@@ -37,30 +36,13 @@ def status_of(command: Callable[[], int], ended: str) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
-        return stop_printing()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python prints the rest as it ends
+        return 141  # as of whatever SIGPIPE ends
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            if not is_of_printing(error):
-                raise
-            stop_printing()  # or Python would try again as it ends
+            raise
         print(f"error: {told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{ended}", file=sys.stderr)
         return 130
-
-
-def is_of_printing(error: OSError) -> bool:
-    """Whether what was printed could not be written, as on a full disk: errors of files have their names."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-
-def stop_printing() -> int:
-    """Let what is still to be printed go nowhere, as Python flushes it at its end. Returns what SIGPIPE's status is."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
-
-
-def shown(text: str) -> str:
-    """The text as it may be printed: with a question mark for each character that would steer a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)

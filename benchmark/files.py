@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import hashlib
@@ -10,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,6 @@ from benchmark.errors import UserError
 
 CHECKSUMS = "checksums.json"  # in a folder: the size and SHA-256 of each of its files, which guard against disks
 NOT_READ = {CHECKSUMS, "README.md"}  # people edit the latter, and nothing is computed from it
-LEFT = 86400.0  # seconds after which nobody goes on with what it began to write
 
 
 class DamagedFile(UserError):
@@ -87,7 +84,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             old = _beside(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
-            remove(old)
+            shutil.rmtree(old)
         else:
             os.replace(beside, folder)
         sync(folder.parent)
@@ -96,26 +93,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path) -> Path:
-    """Where to write what will be `path`. What killed writers have left there goes."""
-    if path.parent.exists():
-        sweep(path.parent, older=LEFT, name=path.name)
+    """Where to write what will be `path`."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
-def sweep(folder: Path, older: float = 0.0, name: str = "*") -> None:
-    """Remove what writers that were killed have left in a folder: all, or what is so many seconds old."""
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove what writers that were killed have left of `name` in a folder that nobody else writes in."""
     for path in folder.glob(f".{name}.{'[0-9a-f]' * 32}"):
-        with contextlib.suppress(FileNotFoundError):  # another process has swept it, or ended its writing
-            if time.time() - path.stat().st_mtime >= older:
-                remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it. An error names it: the library names a file without its folder."""
-    try:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync(path: Path) -> None:
@@ -149,17 +134,16 @@ def write_checksums(folder: Path) -> None:
     write_json(folder / CHECKSUMS, sums, indent=1)
 
 
-def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = (), named: Collection[str] = ()) -> None:
+def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
     """Hold the files in `folder` against what `write_checksums` wrote down; of `sizes_alone` no more than the size.
 
-    Files that must be among those that were written down are `named`. Of a folder without checksums, of other people's
-    software, nothing is said. Raises DamagedFile.
+    Of a folder without checksums, of other people's software, nothing is said. Raises DamagedFile.
     """
     path = folder / CHECKSUMS
     if not path.exists():
         return
     known: dict[str, dict[str, Any]] = read_json(path, cure)
-    if not known or not known.keys() >= set(named):
+    if not known:
         raise DamagedFile(f"{path} is damaged (it lacks files): {cure}")
     for name, expected in known.items():
         file = folder / name

@@ -87,7 +87,6 @@ class FailedLine(Line, tag="failed", kw_only=True):
     stage: int
     error: str
     traceback: str = ""
-    rank: int = 0
 
 
 class EndedLine(Line, tag="done", kw_only=True):
@@ -140,7 +139,6 @@ class StageLine(Line, tag="stage", kw_only=True):
     provenance: Provenance
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
-    lost: Amount = 0.0  # seconds that are spent again, where it begins anew after a kill
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):
@@ -165,21 +163,12 @@ class MetricsLine(Line, tag="metrics", kw_only=True):
     values: dict[str, float | None]  # None: not finite
 
 
-class OptimizerLine(Line, tag="optimizer", kw_only=True):
-    """What the optimizer of a phase that carries it on began with."""
-
-    phase: str
-    carried: int  # parameters whose moments it goes on with
-    new: list[str]  # those that begin anew, because there are no moments of their shape
-
-
 class ResumedLine(Line, tag="resumed", kw_only=True):
     """Where training went on from a checkpoint."""
 
     phase: str
     step: Count
     charged: Spent
-    lost: Amount = 0.0  # seconds that are spent again
     precision: str = ""  # that of the run
 
 
@@ -259,7 +248,6 @@ class ScoreLine(Line, tag="score", kw_only=True):
     test: Share
     test_without_leaks: Share | None = None
     leaks: int = 0  # examples of test that stand in train
-    dev_by_epoch: list[float] = []
     precision: str = ""  # of the forward passes
     forward_tokens: int | None = None  # columns of one, where memory did not hold those that were asked for
     seconds: Amount
@@ -304,7 +292,7 @@ class AttentionLine(Line, tag="attention", kw_only=True):
 
 
 LineOfRun = RunLine | FailedLine | EndedLine
-LineOfStage = StageLine | EvaluationLine | MetricsLine | OptimizerLine | ResumedLine | LaterLine | DoneLine
+LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine
 LineOfMeasures = SimilarityLine | AttentionLine
 
 RUN: Decoder[LineOfRun] = Decoder(LineOfRun)

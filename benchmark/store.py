@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from benchmark import records
 from benchmark.records import (
-    CURE,
     AttentionLine,
     BaselineLine,
     DoneLine,
@@ -23,7 +22,6 @@ from benchmark.records import (
     LineOfRun,
     LineOfStage,
     Measured,
-    RecordsError,
     RunLine,
     ScoreLine,
     SimilarityLine,
@@ -101,25 +99,11 @@ class Store:
         """The file of the run's Heartbeat."""
         return self.run_file(config).with_suffix(".json")
 
-    def begun_runs(self, suite: str) -> set[str]:
-        """The names of the files of a suite's runs: one question, where asking for each is many."""
-        return {path.name for path in (self.root / "suites" / suite).glob("*")}
-
-    def begun_stages(self) -> set[str]:
-        """The keys of stages that have a folder."""
-        return {path.name for path in (self.root / "stages").glob("*")}
-
     def stage_lines(self, key: str) -> list[LineOfStage]:
-        """What is recorded of a stage in the order of training. Raises RecordsError for another stage's records."""
-        path = self.stage_file(key)
-        lines = records.read_stage(path)
-        begun = last(lines, StageLine)
-        if begun and begun.key != key:
-            raise RecordsError(f"{path}: these are the records of stage {begun.key}: a file was moved here; {CURE}")
-        return lines
+        """What is recorded of a stage in the order of training."""
+        return records.read_stage(self.stage_file(key))
 
     def stage_done(self, key: str) -> bool:
-        """Whether the stage is trained. Raises RecordsError where the records of another stage lie."""
         return last(self.stage_lines(key), DoneLine) is not None
 
     def score_lines(self, key: str) -> list[ScoreLine | UnscoredLine]:
@@ -128,22 +112,13 @@ class Store:
         return [line for line in lines if not isinstance(line, BaselineLine)]
 
     def run_lines(self, config: NamedRun) -> list[LineOfRun]:
-        """What is recorded of a run; nothing of one that has not started. Raises RecordsError for another run's."""
-        return read_run(self.run_file(config))
+        """What is recorded of a run; nothing of one that has not started."""
+        return records.read(self.run_file(config), records.RUN)
 
     def recorded_stages(self, config: NamedRun) -> list[str]:
         """The keys of the stages of a run that has started; none of one that has not."""
         line = last(self.run_lines(config), RunLine)
         return line.stages if line else []
-
-
-def read_run(path: Path) -> list[LineOfRun]:
-    """The lines of a run's file. Raises RecordsError for those of another run."""
-    lines = records.read(path, records.RUN)
-    for line in of_kind(lines, RunLine):
-        if line.id != path.stem:
-            raise RecordsError(f"{path}: these are the records of run {line.id}: a file was moved here; {CURE}")
-    return lines
 
 
 @dataclass(kw_only=True)
@@ -223,7 +198,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     baselines = list({(line.task, line.task_key, line.name): line for line in baselines}.values())
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
-        lines = read_run(path)
+        lines = records.read(path, records.RUN)
         run = last(lines, RunLine)
         if run is None:
             continue

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmark.files import LEFT, naming, sweep, whole_file, whole_folder, write_json
+from benchmark.files import naming, sweep, whole_file, whole_folder, write_json
 
 ROOT = Path(__file__).parent.parent
 WRITE_FILE = "with files.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
@@ -72,16 +72,3 @@ path, die = pathlib.Path({str(tmp_path)!r}), lambda: os.kill(os.getpid(), signal
     assert len(os.listdir(tmp_path)) == 3 and not (tmp_path / "b").exists()
     sweep(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden.0123", "a"] and (tmp_path / "a").read_text() == "old"
-
-
-def test_who_writes_sweeps_what_is_old_of_the_same_and_no_more(tmp_path: Path) -> None:
-    """Oracle: the disk, by hand: what was left of `a` a day ago goes when `a` is written again."""
-    names = [f".{name}.{letter * 32}" for name, letter in (("a", "0"), ("a", "1"), ("a.b", "0"))]
-    for name in names:
-        (tmp_path / name).touch()
-    for name in (names[0], names[2]):
-        os.utime(tmp_path / name, (1, 1))
-    write_json(tmp_path / "a", 1)
-    assert {*os.listdir(tmp_path)} == {"a", *names[1:]}
-    sweep(tmp_path, older=LEFT)
-    assert {*os.listdir(tmp_path)} == {"a", names[1]}

@@ -141,9 +141,10 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     said: list[str] = []
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
-        assert not ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
+        with pytest.raises(Stopped):
+            ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
         assert said == ["waits"] and not mine.number
-    assert ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
+    ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
     assert said == ["waits"] and mine.number
     mine.release()
 
@@ -168,7 +169,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
 def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> None:
     """Oracle: the cure in the message."""
 
-    def refuse(*_: object) -> int:
+    def refuse(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)

@@ -12,18 +12,17 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmark import locks
-from benchmark.locks import BEAT, EXPIRES, Lease, LeaseLost, me
+from benchmark.locks import BEAT, LOOKS, Lease, LeaseLost
 
 COUNTS = """
 import sys, time
 from pathlib import Path
 from benchmark import locks
 
-locks.kernel, locks.PAUSES = lambda: sys.argv[1], (0.001, 0.01)
+locks.kernel, locks.PAUSES, locks.LOOKS = lambda: sys.argv[1], (0.001, 0.01), 10**6
 path = Path(sys.argv[2])
 for _ in range(int(sys.argv[3])):
     with locks.Lease(path.with_suffix(".lock")):
@@ -31,6 +30,8 @@ for _ in range(int(sys.argv[3])):
         time.sleep(0.001)
         path.write_text(str(before + 1))
 """
+
+ME = f"process {os.getpid()} on "
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,66 +58,46 @@ def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as other:
         assert other.stdout and other.stdout.readline()
         mine = Lease(tmp_path / "lock")
-        owner = mine.owner()
-        assert not mine.try_acquire() and mine.is_taken() and owner and owner.pid == other.pid
+        assert not mine.try_acquire() and mine.is_taken() and mine.owner().startswith(f"process {other.pid} on ")
         other.kill()
-    assert not mine.is_taken() and mine.try_acquire() and mine.owner() == me()
+    assert not mine.is_taken() and mine.try_acquire() and mine.owner().startswith(ME)
     mine.release()
-    assert not mine.is_taken() and mine.owner() is None
+    assert not mine.is_taken()
 
 
 def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
     """Oracle: the disk. `status` asks of stages that were never begun, whose folders are not there."""
     lease = Lease(tmp_path / "stages" / "key" / "lock")
-    assert not lease.is_taken() and lease.owner() is None
+    assert not lease.is_taken()
     assert not list(tmp_path.iterdir())
 
 
 def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the rule: after 90 s of watching without a sign of life, and one sign is enough to keep it.
-
-    What passes while the watcher itself stands still is not watched.
-    """
+    """Oracle: the rule: after so many looks without a sign of life, and one sign is enough to keep it."""
     first = Lease(tmp_path / "lock")
     first.acquire()
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with monkeypatch.context() as there:
         elsewhere(there)
         second = Lease(tmp_path / "lock")
-
-        def look(times: int, pause: float = 1.0) -> bool:
-            for _ in range(times):
-                now[0] += pause
-                if second.try_acquire():
-                    return True
-            return False
-
-        assert not look(80) and second.is_taken()
+        assert not any(second.try_acquire() for _ in range(LOOKS)) and second.is_taken()
         os.utime(tmp_path / "lock.1", (1, 1))
-        assert not look(80), "it gave a sign of life"
-        assert not look(3, 1000.0), "the watcher stood still"
+        assert not any(second.try_acquire() for _ in range(LOOKS)), "it gave a sign of life"
         first.check()
-        assert not look(90) and look(10)
+        assert second.try_acquire()
     with pytest.raises(LeaseLost, match=rf"process {os.getpid()} on .* took it"):
         first.check()
     first.release()
-    assert second.owner() == msgspec.structs.replace(me(), kernel="another")
     second.check()
     second.release()
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"pid": "x"}'])
-def test_who_died_before_it_said_who_it_is_does_not_keep_it(content: bytes, tmp_path: Path, monkeypatch) -> None:
+def test_who_died_before_it_said_who_it_is_does_not_keep_it(content: bytes, tmp_path: Path) -> None:
     """Oracle: the rule: a file without an owner, as a kill leaves it between two system calls, has a lifetime too."""
     (tmp_path / "lock.1").write_bytes(content)
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lease = Lease(tmp_path / "lock")
-    for _ in range(int(EXPIRES) + 1):
-        assert not lease.try_acquire() and lease.owner() is None
-        now[0] += 1.0
-    assert lease.try_acquire() and lease.owner() == me()
+    assert not any(lease.try_acquire() for _ in range(LOOKS)) and lease.owner() == "another process"
+    assert lease.try_acquire() and lease.owner().startswith(ME)
     lease.release()
 
 
@@ -130,12 +111,12 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
     mine = Lease(tmp_path / "lock")
     with monkeypatch.context() as there:
         there.setattr(os, "fstat", fail)
-        assert not mine.try_acquire() and mine.owner() is None and not mine.is_taken()
-    assert mine.try_acquire() and mine.owner() == me()
+        assert not mine.try_acquire() and not mine.is_taken()
+    assert mine.try_acquire() and mine.owner().startswith(ME)
     mine.release()
 
 
-@pytest.mark.parametrize(("silent", "taken"), [(0, True), (EXPIRES - BEAT, True), (EXPIRES + BEAT, False)])
+@pytest.mark.parametrize(("silent", "taken"), [(0, True), (LOOKS - BEAT, True), (LOOKS + BEAT, False)])
 def test_a_dead_machines_lock_is_not_told_of_for_ever(silent: float, taken: bool, tmp_path: Path, monkeypatch) -> None:
     """Oracle: the rule. The lock of a process of this machine is told of as long as it lives."""
     first = Lease(tmp_path / "lock")
@@ -147,10 +128,3 @@ def test_a_dead_machines_lock_is_not_told_of_for_ever(silent: float, taken: bool
         elsewhere(there)
         assert Lease(tmp_path / "lock").is_taken() == taken
     first.release()
-
-
-def test_an_executor_names_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the variable that it sets."""
-    monkeypatch.setenv(locks.JOB, "c/9_1")
-    with Lease(tmp_path / "lock") as lease:
-        assert str(lease.owner()).endswith(", job c/9_1")

@@ -63,7 +63,7 @@ def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
 @given(st.integers(0, 400), st.binary(max_size=4))
 def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
     """Oracle: no error but the one that names the file."""
-    lines = [{"kind": "optimizer", "phase": "adapt", "carried": 1, "new": [], "time": 1.7e9} for _ in range(6)]
+    lines = [{"kind": "metrics", "phase": "adapt", "step": n, "values": {"x": 1.0}, "time": 1.7e9} for n in range(6)]
     content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "records.jsonl")

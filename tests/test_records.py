@@ -20,7 +20,7 @@ from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLi
 from benchmark.settings.suite import Size
 from benchmark.store import Store, load_runs
 from tests.support.record_lines import append_line, read_lines
-from tests.support.stage_lines import DONE, OPTIMIZER, STAGE, evaluation
+from tests.support.stage_lines import DONE, METRICS, STAGE, evaluation
 
 
 def write_all(path: Path, lines: list[dict]) -> None:
@@ -64,7 +64,7 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
 def test_a_damaged_line_is_an_error_with_its_number(tmp_path, damaged: int, damage: bytes):
     """Oracle: the line number as a text editor counts it; each of the bytes makes a line no JSON."""
     path = tmp_path / "records.jsonl"
-    write_all(path, [STAGE, OPTIMIZER, evaluation("adapt", 2, 6.0)])
+    write_all(path, [STAGE, METRICS, evaluation("adapt", 2, 6.0)])
     lines = path.read_bytes().split(b"\n")
     lines[damaged] = lines[damaged][:20] + damage + lines[damaged][20:]
     path.write_bytes(b"\n".join(lines))
@@ -194,18 +194,6 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     assert [line.test for line in runs[2].baselines] == [0.3]
     assert runs[0].stages[0] is runs[1].stages[0], "a shared stage is read once"
     assert load_runs(tmp_path, "absent") == []
-
-
-@pytest.mark.parametrize("place", ["stages/b/records.jsonl", "suites/s/2.jsonl"])
-def test_a_file_that_was_moved_is_an_error_with_its_place(tmp_path, place: str):
-    """Oracle: the key or name of the file that the lines are of."""
-    write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
-    write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a", "b"])])
-    first = {"stages": "stages/a/records.jsonl", "suites": "suites/s/1.jsonl"}
-    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / place).write_bytes((tmp_path / first[place.split("/")[0]]).read_bytes())
-    with pytest.raises(RecordsError, match=place):
-        load_runs(tmp_path, "s")
 
 
 def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import traceback
@@ -15,10 +14,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 
 from benchmark.instruments.tiny_runs import STEPS, Lab
-from benchmark.locks import me
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.store import Heartbeat, load_runs, read_heartbeat
@@ -193,22 +190,17 @@ def test_of_several_processes_one_says_how_many_rows_to_ask_for(folder: Path) ->
 
 def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: seconds counted by hand: 30 of the attempt that fails in its third step (RuntimeError, as torch says it),
-    none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third. What
-    is charged is not lost: the heartbeat told of these 30."""
+    none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third."""
     monkeypatch.setattr(Watch, "now", 0.0)
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
     lab = lab_of(SlowAndHungry, folder)
     run = lab.run(lab.config(), "slow")
-    heartbeat = run.store.heartbeat(run.config)
-    heartbeat.parent.mkdir(parents=True, exist_ok=True)
-    heartbeat.write_text(json.dumps(HEARTBEAT | {"seconds": 30.0}))
     run.train(last_stage=0)
     done = lines_of(run)[-1]
     assert done["micro_batch_size"] == 2 and done["charged"]["steps"] == STEPS
     assert done["charged"]["seconds"] == pytest.approx(30 + 40 * STEPS)
     assert sum(phase["seconds"] for phase in done["phases"]) == pytest.approx(30 + 40 * STEPS)
-    assert [line.get("lost") for line in lines_of(run) if line["kind"] == "stage"] == [None, 0.0, 0.0]
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:
@@ -243,8 +235,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
         lines = len(read_lines(path)) if path.exists() else 0
         last = max(int(lease.suffix[1:]) for lease in stage.glob("lock.*"))
         if lines and not known:
-            text = json.dumps(structs.asdict(me()) | {"kernel": "of another machine"})
-            (stage / f"lock.{last + 1}").write_text(text)
+            (stage / f"lock.{last + 1}").write_text("another 1 1 machine")
             known.append(lines)
         elif "another" in (stage / f"lock.{last}").read_text() and waits():
             (stage / f"lock.{last}").write_text("{}")
@@ -261,8 +252,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 
 
 def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: what `status` and tables read: after a retry that was stopped there is no failure. The resumed stage says
-    what was lost, as far as the heartbeat told: 5 s charged, less those of the checkpoint."""
+    """Oracle: what `status` and tables read: after a retry that was stopped there is no failure."""
     lab = lab_of(Breaks, folder, file=str(folder / "broken"))
     config = lab.config()
     (folder / "broken").touch()
@@ -283,26 +273,9 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytes
     [found] = load_runs(folder / "breaks", config.suite)
     assert found.failure is None
     run = lab.run(config, "breaks")
-    last = HEARTBEAT | {"seconds": 5.0}
-    run.store.heartbeat(config).write_text(json.dumps(last))
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
     assert resumed["charged"]["steps"] == 4
-    assert resumed["lost"] == pytest.approx(5.0 - resumed["charged"]["seconds"], abs=1e-3)
-
-
-def test_a_stage_that_begins_anew_says_what_was_lost(folder: Path) -> None:
-    """Oracle: what the heartbeat of the killed process said, 5 s: there was no checkpoint. Nothing the first time."""
-    lab = lab_of(Plain, folder)
-    config, calls = lab.config(), iter(range(100))
-    with pytest.raises(Stopped):
-        lab.run(config, "anew", lambda: next(calls) == 2).train()
-    run = lab.run(config, "anew")
-    (run.store.stage(run.keys[0]) / "checkpoint.pt").unlink()
-    last = HEARTBEAT | {"seconds": 5.0}
-    run.store.heartbeat(config).write_text(json.dumps(last))
-    run.train(last_stage=0)
-    assert [line.get("lost") for line in lines_of(run) if line["kind"] == "stage"] == [None, 5.0]
 
 
 @pytest.mark.parametrize("content", ["", "7", "{}", None])

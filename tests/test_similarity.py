@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import methods
 from analysis import attention, similarity
 from benchmark.data.tokenizer import MASK, Vocabulary
-from benchmark.instruments import run_models
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.growth import grow
@@ -179,7 +178,7 @@ def lines(run: Run, kind: str) -> list[Any]:
     """The record of each stage, None where there is none."""
     found: list[Any] = []
     for key in run.keys:
-        path = run_models.path_of(run.store, key)
+        path = run.store.measures_file(key)
         here = [line for line in read_lines(path) if line["kind"] == kind] if path.exists() else []
         assert len(here) < 2
         found += here or [None]

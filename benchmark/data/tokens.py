@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, Document, Sample
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
-from benchmark.files import check_checksums, whole_folder, write_checksums
+from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig
@@ -44,7 +44,6 @@ from benchmark.store import Store
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
-CONTENT = ("info.json", "train.bin", "valid.bin")  # of a domain's folder
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 BATCH = 2**18  # characters that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
@@ -183,7 +182,7 @@ def _tokenizer(
             trained.save(str(unfinished / "tokenizer.json"))
 
         made = _once("tokenizers", identity, into, make)
-        check_checksums(made, _cure(made), named=("tokenizer.json",))
+        check_checksums(made, _cure(made))
         bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
     return TextTokenizer.of(bpe)
 
@@ -210,7 +209,7 @@ def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) 
     source = corpus.identity(domain, data.valid_share)
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
     made = _once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"), named=CONTENT)
+    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
@@ -341,10 +340,11 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
             raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
         lease = Lease(folder.with_name(f"{folder.name}.lock"))
-        say = lambda: into.report(f"waiting for {lease.owner() or 'another process'}, which prepares {folder}")  # noqa: E731
+        say = lambda: into.report(f"waiting for {lease.owner()}, which prepares {folder}")  # noqa: E731
         lease.acquire(say, lambda: into.poll(True))
         try:
             if not folder.exists():
+                sweep(folder.parent, folder.name)
                 with whole_folder(folder) as unfinished:
                     make(unfinished)
                     write_checksums(unfinished)

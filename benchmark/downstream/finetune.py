@@ -88,10 +88,10 @@ class Trainer:
         )
         self.steps = 0
 
-    def fit(self, train: Rows, dev_score: Callable[[], float]) -> tuple[float, list[float]]:
+    def fit(self, train: Rows, dev_score: Callable[[], float]) -> float:
         """Train; leave the weights of the epoch with the best dev score (the first of equals).
 
-        Returns that score and those of all epochs. Raises NotScored when the loss is not finite.
+        Returns that score. Raises NotScored when the loss is not finite.
         """
         lengths = np.array([len(row) for row in train.tokens])
         total = self.task.max_epochs * -(-len(lengths) // self.task.batch_size)
@@ -114,7 +114,7 @@ class Trainer:
             elif epoch - scores.index(max(scores)) >= self.settings.patience:
                 break
         self.model.load_state_dict(best)
-        return max(scores), scores
+        return max(scores)
 
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
         if self.asked_to_stop():
@@ -182,7 +182,7 @@ def score(
     columns = settings.forward_tokens
     while True:
         try:
-            trainer, best, epochs, predictions = _fitted(checkpoint, task, data, rows, seed, settings, asked_to_stop)
+            trainer, best, predictions = _fitted(checkpoint, task, data, rows, seed, settings, asked_to_stop)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -207,7 +207,6 @@ def score(
         test=metric(task.metric, rows["test"].targets, predictions),
         test_without_leaks=without_leaks(task.metric, data, predictions),
         leaks=sum(data.leaked),
-        dev_by_epoch=epochs,
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -227,14 +226,14 @@ def _fitted(
     seed: int,
     settings: Finetuning,
     asked_to_stop: Asked = never,
-) -> tuple[Trainer, float, list[float], list[int]]:
-    """A fine-tuned model, its score on dev, that after each epoch, and what it predicts of test."""
+) -> tuple[Trainer, float, list[int]]:
+    """A fine-tuned model, its score on dev, and what it predicts of test."""
     with kept_random_numbers(own_device()):
         torch.manual_seed(seed)
         network = checkpoint.classifier(data.labels, task.domain)
         trainer = Trainer(network, settings.applied_to(task), settings, seed, asked_to_stop)
         dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
-        return trainer, *trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
+        return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     from benchmark.downstream import examples
 
     tasks = [(task, examples.load(task, suite.domains, store.data)) for task in suite.tasks]
-    record_baselines(tasks, store.root / "scores" / "baselines.jsonl")
+    record_baselines(tasks, store.scores_file("baselines"))
     return tasks
 
 
@@ -70,7 +70,7 @@ def score_stage(
         stream = stream_of(config, corpus_of(config, store))
         share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
         told = f"; domains told apart: {share:.1%}"
-    score_all(key, folder, tasks, suite.finetuning, _scores(store, key), final, say, asked_to_stop)
+    score_all(key, folder, tasks, suite.finetuning, store.scores_file(key), final, say, asked_to_stop)
     return f"scored after {place}: {_means(store, key, tasks, suite, checkpoint)}{told}"
 
 
@@ -79,7 +79,7 @@ def _means(store: Store, key: str, tasks: Sequence[tuple[Task, TaskData]], suite
     [prompt, *_] = checkpoint.prompts(suite.finetuning.prompts)
     lines = [
         line
-        for line in records.read(_scores(store, key), records.SCORES)
+        for line in records.read(store.scores_file(key), records.SCORES)
         if isinstance(line, ScoreLine) and line.prompt == prompt
     ]
     found = {task.name: [line.test for line in lines if line.task == task.name] for task, _ in tasks}
@@ -98,14 +98,10 @@ def _to_score(
         return None
     checkpoint = SavedModel(store.stage(keys[index]) / "model", index == len(config.domains) - 1)
     prompts = checkpoint.prompts(suite.finetuning.prompts)
-    lacks = missing(keys[index], tasks, prompts, suite.finetuning, _scores(store, keys[index]))
+    lacks = missing(keys[index], tasks, prompts, suite.finetuning, store.scores_file(keys[index]))
     return keys[index] if lacks else None
-
-
-def _scores(store: Store, key: str) -> Path:
-    return store.root / "scores" / f"{key}.jsonl"
 
 
 def _trains(stage: Path) -> bool:
     """Whether the stage has a trained model; a method may leave early stages out."""
-    return any(isinstance(line, EvaluationLine) for line in records.read_stage(stage / "records.jsonl"))
+    return any(isinstance(line, EvaluationLine) for line in records.read_stage(stage / records.STAGE_FILE))

@@ -35,7 +35,7 @@ from benchmark.models.transformer import configuration, kind_name, load_network
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
-from benchmark.store import Store, read_run
+from benchmark.store import Store
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
@@ -222,7 +222,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
 
 def _model_folder(stage: Path) -> Path:
     if stage.is_file():
-        run = records.last(read_run(stage), records.RunLine)
+        run = records.last(records.read(stage, records.RUN), records.RunLine)
         if run is None or not run.stages:
             raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
         stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])

@@ -12,7 +12,7 @@ from benchmark import records
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.records import DoneLine, EvaluationLine, LineOfStage, RunLine, StageLine
-from benchmark.store import Store, read_run
+from benchmark.store import Store
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 UNKNOWN = "unknown"
@@ -54,7 +54,9 @@ def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None)
 def _history(stage: Path) -> tuple[list[RunLine], list[list[LineOfStage]]]:
     """The runs that a stage belongs to, and the records of the stages up to it; nothing of one that lies elsewhere."""
     store = Store(stage.parent.parent)
-    lines = [records.last(read_run(path), RunLine) for path in sorted(store.root.glob("suites/*/*.jsonl"))]
+    lines = [
+        records.last(records.read(path, records.RUN), RunLine) for path in sorted(store.root.glob("suites/*/*.jsonl"))
+    ]
     runs = [line for line in lines if line and stage.name in line.stages]
     if not runs or not store.stage_done(stage.name):
         return [], []

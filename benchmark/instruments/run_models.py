@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import takewhile
-from pathlib import Path
 
 from msgspec import structs
 
@@ -89,7 +88,7 @@ def record(
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
-        path = path_of(store, stage_key)
+        path = store.measures_file(stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:
@@ -100,7 +99,3 @@ def record(
             lease.check()
             domain = config.domains[index].name
             records.append(path, structs.replace(found, key=key, stage_key=stage_key, domain=domain))
-
-
-def path_of(store: Store, stage_key: str) -> Path:
-    return store.root / "similarity" / f"{stage_key}.jsonl"

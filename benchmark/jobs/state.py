@@ -102,7 +102,6 @@ class Survey:
         """The state of each run now."""
         self._stages: dict[tuple[str, tuple[str, ...]], StageState] = {}
         self._scores: dict[tuple[str, Wanted], Scored] = {}
-        self._begun, self._begun_stages = self.store.begun_runs(self.suite.name), self.store.begun_stages()
         self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         corpora = {data: corpus_if_prepared(config, self.store) for data, config in self._of_data.items()}
@@ -114,7 +113,7 @@ class Survey:
         return stage_keys(config, self._method(config.method, config.options), texts)
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
-        lines = self.store.run_lines(config) if self.store.run_file(config).name in self._begun else []
+        lines = self.store.run_lines(config)
         told = last(lines, RunLine)
         recorded = told.stages if told else []
         keys = recorded  # without its text, those that its records name
@@ -152,8 +151,7 @@ class Survey:
     def _stage(self, key: str, learned: tuple[str, ...]) -> StageState:
         """What is known of a stage after which the domains `learned` were met; runs that share it ask once."""
         if (key, learned) not in self._stages:
-            is_there = key in self._begun_stages
-            self._stages[key, learned] = read_stage(self.store, key, learned) if is_there else StageState()
+            self._stages[key, learned] = read_stage(self.store, key, learned)
         return self._stages[key, learned]
 
     def _scored(self, run: RunState) -> tuple[Scored, ...]:

@@ -199,21 +199,16 @@ def in_main_memory(known: Moments) -> Moments:
     return {name: {key: value.cpu() for key, value in state.items()} for name, state in known.items()}
 
 
-def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments, vocabulary: int) -> list[str]:
-    """Let a new optimizer begin with a copy of what is known. Returns the names of which nothing fitting is known.
+def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments, vocabulary: int) -> None:
+    """Let a new optimizer begin with a copy of what is known and fits.
 
     A tensor with a row for each of `vocabulary` remembers nothing of rows that came with a domain. Whatever else has
     changed its shape begins anew: the moments of a wider model are not those of its parts.
     """
-    fresh = []
     for name, parameter in named:
-        state = known.get(name, {})
-        fitted = {key: _fitted(value, parameter, vocabulary) for key, value in state.items()}
-        if not state or any(value is None for value in fitted.values()):
-            fresh.append(name)
-        else:
+        fitted = {key: _fitted(value, parameter, vocabulary) for key, value in known.get(name, {}).items()}
+        if fitted and all(value is not None for value in fitted.values()):
             optimizer.state[parameter] = fitted
-    return fresh
 
 
 def _fitted(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor | None:

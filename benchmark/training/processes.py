@@ -13,7 +13,6 @@ import platform
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.locks import PAUSES, Lease
+from benchmark.locks import Lease
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.records import Hardware, Provenance
 
@@ -101,24 +100,22 @@ class World:
             dist.all_gather_object(said, value)
         return said
 
-    def acquire(self, lock: Lease, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> bool:
+    def acquire(self, lock: Lease, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> None:
         """The first process takes the lock; all talk meanwhile, or their connection would time out.
 
-        Returns whether it is taken: not if one of them is asked to stop before. If it cannot be had at once, the first
-        process calls `say`.
+        If it cannot be had at once, the first process calls `say`. Raises Stopped if one is asked to stop before.
         """
-        pause, longest = PAUSES
-        said = False
-        while True:
-            if any(self.maximum(self.leads and lock.try_acquire())):
-                return True
-            if any(self.maximum(asked_to_stop())):
-                return False
-            if self.leads and not said:
-                say()
-            said = True
-            time.sleep(pause)
-            pause = min(longest, 1.5 * pause)
+
+        def is_taken() -> bool:
+            taken, stop = self.maximum(lock.number > 0, asked_to_stop())
+            if stop and not taken:
+                raise Stopped
+            return taken > 0
+
+        if self.leads:
+            lock.acquire(say, is_taken)
+        while not is_taken():
+            pass
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -32,14 +32,13 @@ from benchmark.records import (
     FailedLine,
     Line,
     LineOfRun,
-    ResumedLine,
     RunLine,
     StageLine,
 )
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.settings.units import UNITS
-from benchmark.store import Store, crowded, read_heartbeat
+from benchmark.store import Store, crowded
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
@@ -213,11 +212,9 @@ class Run:
                 return
             if not self.waits:
                 raise Taken
-            if owner := lease.owner():
-                print(f"waits for {lease.path.parent}: {owner} has it", file=sys.stderr)
+            print(f"waits for {lease.path.parent}: {lease.owner()} has it", file=sys.stderr)
 
-        if not self.world.acquire(lease, self.asked_to_stop, somebody_has_it):
-            raise Stopped
+        self.world.acquire(lease, self.asked_to_stop, somebody_has_it)
 
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
@@ -279,9 +276,6 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
-                values |= self._lost(index, spent) if (folder / "records.jsonl").exists() else {}
-            elif kind is ResumedLine:
-                values |= self._lost(index, values["charged"]["seconds"])
             records.append(folder / "records.jsonl", kind(**values))
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
@@ -317,17 +311,12 @@ class Run:
             )
         return known
 
-    def _lost(self, stage: int, kept: float) -> dict[str, float]:
-        """What a kill cost, as far as the run's last sign of life says it: charged seconds that are spent again."""
-        last = read_heartbeat(self.store.heartbeat(self.config))
-        return {"lost": round(max(0.0, last.seconds - kept), 3)} if last and last.stage == stage else {}
-
     def _record_failure(self, stage: int, error: Exception) -> None:
         """The first process that fails says why; the others fail because it has left them."""
         if isinstance(self.store.run_lines(self.config)[-1], FailedLine):  # this call began with a line of its own
             return
         text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-        self._record(FailedLine(stage=stage, error=text, traceback=trace, rank=self.world.rank))
+        self._record(FailedLine(stage=stage, error=text, traceback=trace))
 
     def _is_recorded(self) -> bool:
         """Whether the run's file says what it consists of now (a changed text changes its stages)."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmark.models import LanguageModel
-from benchmark.records import EvaluationLine, MetricsLine, OptimizerLine, ResumedLine, StageBudget, StageLine
+from benchmark.records import EvaluationLine, MetricsLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
@@ -134,8 +134,6 @@ class StageRun:
         known = self.carried if phase.optimizer == "carry" else {}
         stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
-        if phase.optimizer == "carry" and not saved:
-            self.record(OptimizerLine, phase=phase.name, carried=len(stepper.moments()), new=stepper.fresh)
         if saved:
             stepper.learner.metrics = saved.metrics
             if stepper.optimizer and saved.optimizer:

@@ -235,7 +235,7 @@ class Stepper:
         self.optimizer = None
         if self.phase.trains:
             self.optimizer = new_optimizer(self.learner.parameters, self.training, self._factors)
-            self.fresh = carry_on(self.optimizer, self._named, self._known, self.inputs.model.vocabulary.size)
+            carry_on(self.optimizer, self._named, self._known, self.inputs.model.vocabulary.size)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
         """Take the `step`-th step of the phase (from 0).

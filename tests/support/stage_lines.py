@@ -28,7 +28,7 @@ DONE: dict[str, Any] = {
     "growth": None,
     "cores": {"wall": 2.0, "cpu": 2.0, "others": None, "share": None},
 }
-OPTIMIZER = {"kind": "optimizer", "phase": "adapt", "carried": 0, "new": ["weight"]}
+METRICS = {"kind": "metrics", "phase": "adapt", "step": 1, "values": {"conflicts": 0.0}}
 
 
 def evaluation(phase: str, step: int, value: float) -> dict[str, Any]:

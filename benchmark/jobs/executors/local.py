@@ -116,18 +116,14 @@ def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worke
 
 def _take(machine: Lease, worker: Worker) -> None:
     """Wait for the machine's lock. Raises Stopped when asked to stop, UserError if the lock cannot be had."""
-    from benchmark.training.processes import Stopped
-
     waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
     try:
-        taken = worker.world.acquire(machine, worker.asked_to_stop, lambda: print(waits, file=sys.stderr))
+        worker.world.acquire(machine, worker.asked_to_stop, lambda: print(waits, file=sys.stderr))
     except OSError as error:
         raise UserError(
             f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "
             f"made ({error.strerror}): let its owner remove it, or give --share-machine"
         ) from None
-    if not taken:
-        raise Stopped
 
 
 def _beginning(plan: Plan) -> str:

@@ -21,7 +21,6 @@ from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
-from benchmark.locks import JOB
 from benchmark.settings.base import ConfigError
 from benchmark.training.processes import NODE, Stopped, join, node
 
@@ -46,7 +45,7 @@ class Task:
     side_by_side: int = 0
 
     def __call__(self) -> None:
-        os.environ[JOB], os.environ[NODE] = JobEnvironment().job_id, os.environ.get("SLURMD_NODENAME", "")
+        os.environ[NODE] = os.environ.get("SLURMD_NODENAME", "")
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
