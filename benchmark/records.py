@@ -169,7 +169,6 @@ class ResumedLine(Line, tag="resumed", kw_only=True):
     phase: str
     step: Count
     charged: Spent
-    precision: str = ""  # that of the run
 
 
 class Measured(Struct):

@@ -28,7 +28,6 @@ from benchmark.models import devices, load, saved_tokenizer
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training.processes import World
-from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 from tests.support import other_device
@@ -56,7 +55,7 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
     run = lab.run(config, world.device.type)
-    run = Run(run.config, run.new_method, run.store, world, Silent())
+    run = Run(run.config, run.new_method, run.store, world)
     waited: list[Waited] = []
     plain = Stepper.step
 

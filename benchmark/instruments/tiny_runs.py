@@ -19,7 +19,6 @@ from benchmark.store import Store
 from benchmark.training.keys import check_memory_shares
 from benchmark.training.method import Build, LifelongMethod
 from benchmark.training.processes import World
-from benchmark.training.progress import Silent
 from benchmark.training.run import Run
 
 Weights = dict[str, Tensor]
@@ -66,7 +65,7 @@ class Lab:
         if not (root / "data").exists():
             (root / "data").symlink_to(data)
         build = functools.partial(self.build, config.method, config.options)
-        return Run(config, build, Store(root), world, Silent(), asked_to_stop)
+        return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
 
     def weights(self, config: RunConfig, store: str) -> list[Weights]:
         """Train if necessary; the weights after each stage."""

@@ -127,32 +127,28 @@ class Train(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.training.processes import Stopped, Taken
-        from benchmark.training.progress import ProgressLine, Silent
+        from benchmark.training.progress import ProgressLine
         from benchmark.training.run import Run
 
         config, store, world, run = self.config, self.store, worker.world, None
         name = f"{config.suite}: {config.row}, seed {config.seed}"
-        line = ProgressLine(name, store.heartbeat(config)) if world.leads else Silent()
+        line = ProgressLine(name, store.heartbeat(config)) if world.leads else None  # the first speaks for all
+        say = line.finish if line else lambda text: None
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
-            [done] = world.maximum(world.leads and run.done())  # the first process decides: it writes the records
-            if done:
-                line.finish(f"done before{run.outcome()}")
-                return
             run.train(self.last_stage)
         except Taken:
             raise
         except Stopped:
-            line.finish("stopped; goes on from what it has kept")
+            say("stopped; goes on from what it has kept")
             raise
         except Exception as error:
             if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
                 self.record_failure(error)
-            line.finish(f"failed: {error}")
+            say(f"failed: {error}")
             raise
-        crowded = f"; something ran beside it: {', '.join(shares)}" if (shares := run.crowded()) else ""
-        line.finish((f"done{run.outcome()}" if self.last_stage is None else "shared stages done") + crowded)
+        say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done")
 
     def record_failure(self, error: Exception) -> None:
         """Say in the run's records why it could not begin."""

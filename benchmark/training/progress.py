@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
+from torch import Tensor
 
 from benchmark.files import naming
 from benchmark.settings.units import duration
 from benchmark.store import Heartbeat
 from benchmark.training.clock import Clock
-from benchmark.training.method import Stage
+from benchmark.training.method import Phase, Stage
 
 IN_PROGRESS = "left of the stage"  # how a line ends that is soon replaced
 HEARTBEAT = 10.0  # seconds, between two at most
@@ -37,22 +38,22 @@ class ProgressLine:
     def due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
-        """`loss`: of the last step, all that the method adds included; None in a phase that does not train."""
+    def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor) -> None:
+        """`loss`: of the last step, all that the method adds included."""
         self._next = time.monotonic() + (0.5 if self._live else HEARTBEAT)
         rate, fraction = clock.tokens_per_second, clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self.passing(
-            f"stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase}  "
+            f"stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase.name}  "
             f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
-            + (f"loss {loss:,.3f}  " if loss is not None else "")
+            + (f"loss {loss.item():,.3f}  " if phase.trains else "")
             + f"{duration(left)} {IN_PROGRESS}"
         )
         if self._heartbeat:
             heartbeat = Heartbeat(
                 stage=stage.index,
                 domain=stage.domains[stage.index],
-                phase=phase,
+                phase=phase.name,
                 fraction=fraction,
                 seconds=clock.seconds,
                 tokens_per_second=rate,
@@ -81,16 +82,3 @@ class ProgressLine:
         else:
             self.out.write(text + "\n")
         self.out.flush()
-
-
-class Silent:
-    """Shows nothing: the progress of every process of a run but the first, which speaks for all."""
-
-    def due(self) -> bool:
-        return False
-
-    def show(self, stage: Stage, phase: str, clock: Clock, loss: float | None) -> None:
-        pass
-
-    def finish(self, text: str) -> None:
-        pass

@@ -11,7 +11,8 @@ import math
 import statistics
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,14 @@ from benchmark.records import (
 )
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
-from benchmark.settings.units import UNITS
-from benchmark.store import Store, crowded
+from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.learner import Moments, in_main_memory
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
-from benchmark.training.progress import ProgressLine, Silent
+from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun
 from benchmark.training.step import StageInputs, trainable_stage, with_training
 from benchmark.training.step_times import stage_times
@@ -78,7 +78,7 @@ class Run:
         new_method: Callable[[], LifelongMethod],
         store: Store,
         world: World,
-        progress: ProgressLine | Silent,
+        progress: ProgressLine | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
         waits: bool = True,
     ) -> None:
@@ -95,11 +95,6 @@ class Run:
         stages = [stage_of(config, index) for index in range(len(self.keys))]
         self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 
-    def done(self) -> bool:
-        """Whether all stages are trained and the run's file says so; a kill may have come between the two."""
-        ended = self._is_recorded() and records.of_kind(self.store.run_lines(self.config), EndedLine)
-        return bool(ended) and all(self.store.stage_done(key) for key in self.keys)
-
     def outcome(self) -> str:
         """The finished run in a few words: its AP, and of what it is the geometric mean, each domain's perplexity."""
         line = records.last(self.store.stage_lines(self.keys[-1]), EvaluationLine)
@@ -110,29 +105,21 @@ class Run:
         each = ", ".join(f"{name} {value:,.1f}" for name, value in zip(names, found, strict=True))
         return f": AP {statistics.geometric_mean(found):,.1f} ({each})"
 
-    def crowded(self) -> list[str]:
-        """Which finished stages something else slowed, so that their wall times cannot be compared.
-
-        None under a budget in another unit.
-        """
-        if not UNITS[self.config.budget.unit].is_wall_time:
-            return []
-        shares = [crowded(self.store.stage_lines(key)) for key in self.keys if self.store.stage_done(key)]
-        names = [domain.name for domain in self.config.domains]
-        return [f"{name} had {share}" for name, share in zip(names, shares, strict=False) if share]
-
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
 
         A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
         """
-        # a failure may be the last word on the run, which goes on now
-        if not self._is_recorded() or isinstance(self.store.run_lines(self.config)[-1], FailedLine):
-            self._record(self._description())
+        description, lines = self._description(), self.store.run_lines(self.config)
+        known = records.last(lines, RunLine)  # what the run consisted of: a changed text changes its stages
+        is_known = known is not None and structs.replace(known, time=0.0) == description
+        if not is_known or isinstance(lines[-1], FailedLine):  # which may not be the last word on a run that goes on
+            self._record(description)
         count = len(self.keys) if last_stage is None else last_stage + 1
         index = 0
         try:
-            self._evaluate_start()
+            if self.config.start:
+                self._evaluate_start(self.config.start)
             for index in range(count):
                 while not self._train_stage(index):
                     pass
@@ -141,22 +128,17 @@ class Run:
         except Exception as error:
             self._record_failure(index, error)
             raise
-        if count == len(self.keys):
+        if count == len(self.keys) and not (is_known and isinstance(lines[-1], EndedLine)):
             self._record(EndedLine())
 
-    def _evaluate_start(self) -> None:
+    def _evaluate_start(self, start: Start) -> None:
         """Measure the untouched start model, once for all runs that begin with it."""
-        if start := self.config.start:
-            path = self.store.start_file(self._start_key)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lease = Lease(path.with_suffix(".lock"))
-            self._acquire(lease, briefly=True)
-            try:
-                model = lambda: self._start_model(start)  # noqa: E731
-                evaluate_missing(path, model, self.stream, self.world, self._precision())
-                self.world.barrier()
-            finally:
-                lease.release()
+        path = self.store.start_file(self._start_key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._acquired(path.with_suffix(".lock"), briefly=True):
+            model = partial(self._start_model, start)
+            evaluate_missing(path, model, self.stream, self.world, self._precision())
+            self.world.barrier()
 
     def _start_model(self, start: Start) -> LanguageModel:
         from benchmark.models.start_model import load_start  # which few runs need, and imports growth
@@ -180,41 +162,44 @@ class Run:
         """
         folder = self.store.stage(self.keys[index])
         folder.mkdir(parents=True, exist_ok=True)
-        # Whoever else wants the same stage waits here and finds it done.
-        lease = Lease(folder / "lock")
-        self._acquire(lease, briefly=self.store.stage_done(self.keys[index]))
         try:
-            # The first process decides: on a network file system the others may see files late.
-            [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
-            if todo:
-                self._compute(index, folder, lease)
-            elif self.world.leads:  # whoever was killed once the stage was done, and before it removed this
-                (folder / CHECKPOINT).unlink(missing_ok=True)
-            self.world.barrier()
-            evaluate_later_texts(folder, self.stream, self.world, self._precision())
+            with self._acquired(folder / "lock", briefly=self.store.stage_done(self.keys[index])) as lease:
+                # The first process decides: on a network file system the others may see files late.
+                [todo] = self.world.maximum(self.world.leads and not self.store.stage_done(self.keys[index]))
+                if todo:
+                    self._compute(index, folder, lease)
+                elif self.world.leads:  # whoever was killed once the stage was done, and before it removed this
+                    (folder / CHECKPOINT).unlink(missing_ok=True)
+                self.world.barrier()
+                evaluate_later_texts(folder, self.stream, self.world, self._precision())
         except LeaseLost as error:
             if self.world.size > 1:
                 raise
             _log.warning("%s", error)
             return False
-        finally:
-            lease.release()
         return True
 
-    def _acquire(self, lease: Lease, briefly: bool) -> None:
-        """Take a lease. Raises Stopped when asked to stop before, Taken where another has it and none waits.
+    @contextmanager
+    def _acquired(self, path: Path, briefly: bool) -> Iterator[Lease]:
+        """Hold a lock, for which whoever else wants the same waits, and finds it done.
 
-        One that is had `briefly`, for a look or an evaluation by all who share what it guards, is waited for.
+        One that is had `briefly`, for a look or an evaluation by all who share what it guards, is always waited for.
+        Raises Stopped when asked to stop before, Taken where another has it and this run waits for none.
         """
+        lease = Lease(path)
 
         def somebody_has_it() -> None:
             if briefly:
                 return
             if not self.waits:
                 raise Taken
-            print(f"waits for {lease.path.parent}: {lease.owner()} has it", file=sys.stderr)
+            print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
 
         self.world.acquire(lease, self.asked_to_stop, somebody_has_it)
+        try:
+            yield lease
+        finally:
+            lease.release()
 
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
@@ -317,11 +302,6 @@ class Run:
             return
         text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
         self._record(FailedLine(stage=stage, error=text, traceback=trace))
-
-    def _is_recorded(self) -> bool:
-        """Whether the run's file says what it consists of now (a changed text changes its stages)."""
-        known = records.last(self.store.run_lines(self.config), RunLine)
-        return known is not None and structs.replace(known, time=0.0) == self._description()
 
     def _description(self) -> RunLine:
         return structs.replace(

@@ -25,7 +25,7 @@ from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.learner import Learner, Moments, elapsed, of_layers
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.processes import Stopped
-from benchmark.training.progress import ProgressLine, Silent
+from benchmark.training.progress import ProgressLine
 from benchmark.training.step import StageInputs, Stepper, count_flops
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
@@ -44,7 +44,7 @@ class StageRun:
         checkpoint_file: Path,
         record: Callable[..., None],
         asked_to_stop: Callable[[], bool],
-        progress: ProgressLine | Silent,
+        progress: ProgressLine | None,
         check: Callable[[], None] = lambda: None,
         spent: float = 0.0,
     ) -> None:
@@ -179,13 +179,14 @@ class StageRun:
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
-            if evaluate or save or alarm or self.progress.due():
+            show = self.progress is not None and self.progress.due()
+            if evaluate or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
                 if evaluate or save or alarm:  # all processes are here, as they may not be for a progress line
                     clock.count(Work())  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
-                shown = loss.item() if stepper.phase.trains else None
-                self.progress.show(self.stage, stepper.phase.name, clock, shown)
+                if self.progress:
+                    self.progress.show(self.stage, stepper.phase, clock, loss)
                 if evaluate:
                     self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
                     self._record_metrics(stepper.phase.name, stepper.learner)
@@ -287,5 +288,4 @@ class StageRun:
             phase=phases[self.position.phase].name,
             step=self.position.step,
             charged=self.clock.charged(),
-            precision=self.training.precision,
         )
