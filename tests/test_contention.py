@@ -152,7 +152,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")
-    monkeypatch.setattr(contention, "machine_lock", lambda: lock)
+    monkeypatch.setattr(local, "Lease", lambda path: lock)
     monkeypatch.setattr(local, "in_turns", lambda units, worker: held.append(lock.number > 0) or [])
     monkeypatch.setattr(local, "work_through", lambda units, *_: held.append(lock.number > 0) or [])
     tables = Tables((), lambda *_: None, tmp_path)

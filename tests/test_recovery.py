@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,6 @@ from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import Stopped, World
 from benchmark.training.stage import NonFiniteLoss
 from methods.naive import Naive
-from tests.support.manual_clock import Watch
 from tests.support.record_lines import last_line, read_lines
 
 ROOT = Path(__file__).parent.parent
@@ -68,17 +66,6 @@ class TooLarge(LifelongMethod):
 
     def loss(self, learner, batch):
         raise MemoryError
-
-
-@dataclass
-class SlowAndHungry(LifelongMethod):
-    """A loss takes 10 s; after 30 s more than two rows take more memory than any machine has."""
-
-    def loss(self, learner, batch):
-        Watch.now += 10.0
-        if Watch.now > 30.0 and len(batch.tokens) > 2:
-            torch.empty(2**60) if len(batch.tokens) > 4 else np.empty(2**60, dtype=np.int8)
-        return super().loss(learner, batch)
 
 
 @dataclass
@@ -186,21 +173,6 @@ def test_of_several_processes_one_says_how_many_rows_to_ask_for(folder: Path) ->
         run.train()
     failed = last_line(run.store.run_file(run.config), "failed")
     assert failed and "training.micro_batch_size = 2" in failed["error"]
-
-
-def test_what_fails_for_memory_is_charged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: seconds counted by hand: 30 of the attempt that fails in its third step (RuntimeError, as torch says it),
-    none of that which fails in its warm-up (numpy's MemoryError), four losses of 10 s in each step of the third."""
-    monkeypatch.setattr(Watch, "now", 0.0)
-    for clock in ("perf_counter", "process_time"):
-        monkeypatch.setattr(time, clock, lambda: Watch.now)
-    lab = lab_of(SlowAndHungry, folder)
-    run = lab.run(lab.config(), "slow")
-    run.train(last_stage=0)
-    done = lines_of(run)[-1]
-    assert done["micro_batch_size"] == 2 and done["charged"]["steps"] == STEPS
-    assert done["charged"]["seconds"] == pytest.approx(30 + 40 * STEPS)
-    assert sum(phase["seconds"] for phase in done["phases"]) == pytest.approx(30 + 40 * STEPS)
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:

@@ -36,7 +36,7 @@ from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.keys import check_memory_shares, stage_keys
-from benchmark.training.method import Build, once
+from benchmark.training.method import Build
 
 FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 
@@ -92,9 +92,10 @@ class Survey:
     def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
         self.jobs: list[Job] = []
-        self._method = once(build)
-        for config in {(config.row, str(config.options)): config for config in configs}.values():  # seeds are alike
-            check_memory_shares(config, self._method(config.method, config.options))
+        of_rows = {(config.row, str(config.options)): config for config in configs}  # seeds are alike
+        self._methods = {row: build(config.method, config.options) for row, config in of_rows.items()}
+        for row, config in of_rows.items():
+            check_memory_shares(config, self._methods[row])
         self._made_from = [data_key(config) for config in configs]
         self._of_data = dict(zip(self._made_from, configs, strict=True))
 
@@ -110,7 +111,7 @@ class Survey:
     def keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
         texts = _planned_texts(config.domains, config.tokenizer, config.data)
-        return stage_keys(config, self._method(config.method, config.options), texts)
+        return stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
     def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
         lines = self.store.run_lines(config)
@@ -118,8 +119,7 @@ class Survey:
         recorded = told.stages if told else []
         keys = recorded  # without its text, those that its records name
         if corpus is not None:
-            method = self._method(config.method, config.options)
-            keys = stage_keys(config, method, corpus.texts)
+            keys = stage_keys(config, self._methods[config.row, str(config.options)], corpus.texts)
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(keys))
         run = RunState(config, "todo", "", tuple(keys), stages, corpus is not None, job=self._job_of.get(config.id))

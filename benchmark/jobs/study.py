@@ -32,7 +32,7 @@ from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.store import RunRecords, Store, crowded, load_runs
 from benchmark.training.method import Build
-from benchmark.training.step_times import machine_of, stage_times, table_of
+from benchmark.training.step_times import machine_of, stage_times
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
@@ -216,7 +216,8 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
     _check_hardware(suite.name, stages)
     machines = ", ".join(sorted({machine(stage.start) for stage in stages})) or "no machine yet"
     yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {machines}"
-    for table in sorted({table for config in configs if config.id in ended and (table := table_of(config))}):
+    named = {config.budget.reference for config in configs if config.id in ended}
+    for table in map(Path, sorted(filter(None, named))):
         digest = hashlib.sha256(table.read_bytes()).hexdigest()
         measured = f"{table.name} (sha256 {digest[:12]}), measured on {_named(machine_of(table))}"
         yield f"{suite.name}: its reference seconds are those of {measured}"
@@ -325,7 +326,7 @@ def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
     charged = stage.done.charged[unit]
     if unknown or abs(charged - cost) > 1e-6 * cost:
         raise ResultsError(
-            f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {table_of(config)}: restore "
+            f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {config.budget.reference}: restore "
             "the table that it was trained with"
         )
 

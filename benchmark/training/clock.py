@@ -5,7 +5,7 @@ importance passes and memory batches. Free, because the loop pauses: building th
 evaluation, checkpoints, progress lines. Free too: seconds in which the process was stopped.
 
 Wall times can only be compared when nothing else ran beside them. What share of its cores a stage had is measured while
-the clock runs, and recorded with it; runs that must not share a machine take a lock.
+the clock runs, and recorded with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-from benchmark.locks import Lease
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
@@ -26,7 +25,6 @@ from benchmark.training.processes import World, node, own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 QUOTA = Path("/sys/fs/cgroup/cpu.stat")  # where it counts how long a container's quota held its processes back
-LOCK = Path("/tmp/lifelong-pretraining.lock")  # one place for all users, whatever their TMPDIR
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
 LOOK = 0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
@@ -56,7 +54,6 @@ class Clock:
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
         self._still = 0.0  # of these, in which this process was stopped
-        self._least = 0.0  # seconds that are spent whatever a checkpoint says
         self._started: float | None = None
         # other devices' drivers let a process sleep while it waits for them
         self._waits_awake = world.device.type == "cpu" or (world.device.type == "cuda" and not torch.version.hip)
@@ -86,20 +83,8 @@ class Clock:
         return dict(self._charged)
 
     def restore(self, charged: dict[str, float]) -> None:
-        """Go on with what a checkpoint says; seconds that an attempt which failed since has spent stay spent."""
+        """Go on with what a checkpoint says."""
         self._charged |= charged
-        self._charged["seconds"] = max(self.seconds, self._least)
-
-    def begin_at(self, seconds: float) -> None:
-        """Begin with what an attempt which failed had spent."""
-        self._charged["seconds"] = self._least = seconds
-
-    def give_up(self) -> float:
-        """Stop in the middle of whatever failed, and return all seconds that are charged."""
-        if self._started is not None:
-            self.pause()
-        self.count(Work())
-        return self.seconds
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"
@@ -196,8 +181,3 @@ def _busy(numbers: Sequence[int]) -> float:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def machine_lock() -> Lease:
-    """What a run holds that must not share this machine with others, whoever starts them."""
-    return Lease(LOCK)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
-from benchmark.models import LanguageModel, load_evaluated
+from benchmark.models import LanguageModel
 from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
@@ -68,23 +68,20 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def evaluate_later_texts(stage: Path, stream: Stream, world: World, precision: str) -> None:
-    """Append what the records of the stage in this folder lack; a stage that trained nothing lacks nothing."""
-    path = stage / "records.jsonl"
-    trained = world.leads and any(isinstance(line, EvaluationLine) for line in records.read_stage(path))
-    if world.agree(trained):
-        evaluate_missing(path, lambda: load_evaluated(stage), stream, world, precision)
-
-
 def evaluate_missing(
     path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
 ) -> None:
-    """Append to `path` the perplexity of a model on each text that no line of it tells of."""
-    lines = records.read(path, records.STAGE) if world.leads else []
+    """Append to `path` the perplexity of a model on each text that no line of it tells of.
+
+    The records of a stage that trained nothing lack nothing.
+    """
+    lines = records.read_stage(path) if world.leads else []
     known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
     known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
     keys = stream.validation_keys
     missing = [index for index, text in enumerate(stream.evaluated) if (text.name, keys[text.name]) not in known]
+    if records.last(lines, StageLine) and not records.last(lines, EvaluationLine):
+        missing = []
     missing = world.agree(missing)  # the other processes have read no lines
     if not missing:
         return

@@ -6,7 +6,6 @@ second of a stage belongs to one of its phases, so nothing that a method does es
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -200,19 +199,6 @@ class LifelongMethod:
 
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods
-
-
-def once(build: Build) -> Build:
-    """Builds each method with its options once: for plans, which ask thousands of runs and change nothing."""
-    built: dict[str, LifelongMethod] = {}
-
-    def known(name: str, options: Mapping[str, Any]) -> LifelongMethod:
-        key = json.dumps([name, options], sort_keys=True)
-        if key not in built:
-            built[key] = build(name, options)
-        return built[key]
-
-    return known
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:

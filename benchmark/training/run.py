@@ -24,7 +24,7 @@ from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
-from benchmark.models import LanguageModel, architectures, load, load_trained, weights_hash
+from benchmark.models import LanguageModel, architectures, load, load_evaluated, load_trained, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
 from benchmark.records import (
     DoneLine,
@@ -40,7 +40,7 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.evaluate import evaluate_later_texts, evaluate_missing
+from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.learner import Moments, in_main_memory
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
@@ -171,7 +171,8 @@ class Run:
                 elif self.world.leads:  # whoever was killed once the stage was done, and before it removed this
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 self.world.barrier()
-                evaluate_later_texts(folder, self.stream, self.world, self._precision())
+                model, file = partial(load_evaluated, folder), self.store.stage_file(self.keys[index])
+                evaluate_missing(file, model, self.stream, self.world, self._precision())
         except LeaseLost as error:
             if self.world.size > 1:
                 raise
@@ -204,17 +205,14 @@ class Run:
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
 
-        What the failed attempt took is charged in seconds. Several processes would have to agree on that: theirs fail,
-        and say the cure.
+        Several processes would have to agree on that: theirs fail, and say the cure.
         """
         config = with_training(self.config, precision=self._precision())
-        rows, spent = config.training.micro_batch_size or config.training.batch_size, 0.0
+        rows = config.training.micro_batch_size or config.training.batch_size
         while True:
-            training: StageRun | None = None  # which also lets go of an attempt that failed
             try:
                 with strict_algorithms(config.training.deterministic):
-                    training = self._stage_run(config, index, folder, lease, spent)
-                    return self._keep(training, training.run(), index, folder, lease)
+                    return self._keep(self._stage_run(config, index, folder, lease), index, folder, lease)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -230,12 +228,11 @@ class Run:
                         f"memory does not hold {here} rows of a forward pass of stage {index}: set "
                         f"training.micro_batch_size = {rows}"
                     ) from error
-            spent = training.clock.give_up() if training else spent
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
             config = with_training(config, micro_batch_size=rows)
 
-    def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease, spent: float) -> StageRun:
-        """A stage with the model and the method that it begins with, of which so many seconds are spent already."""
+    def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease) -> StageRun:
+        """A stage with the model and the method that it begins with."""
         if self.world.leads:
             sweep(folder)
         previous = self.store.stage(self.keys[index - 1]) if index else None
@@ -265,11 +262,11 @@ class Run:
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
         inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
-        return StageRun(inputs, folder / CHECKPOINT, record, self.asked_to_stop, self.progress, lease.check, spent)
+        return StageRun(inputs, folder / CHECKPOINT, record, self.asked_to_stop, self.progress, lease.check)
 
-    def _keep(self, training: StageRun, model: LanguageModel, index: int, folder: Path, lease: Lease) -> None:
-        """Write what a trained stage leaves, and at the end that it is done. All processes must call this at once."""
-        summary = training.summary()
+    def _keep(self, training: StageRun, index: int, folder: Path, lease: Lease) -> None:
+        """Train a stage and write what it leaves, and at the end that it is done."""
+        model, summary = training.run(), training.summary()
         if not self.world.leads:
             return
         lease.check()

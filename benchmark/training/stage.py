@@ -46,7 +46,6 @@ class StageRun:
         asked_to_stop: Callable[[], bool],
         progress: ProgressLine | None,
         check: Callable[[], None] = lambda: None,
-        spent: float = 0.0,
     ) -> None:
         self.inputs, self.checkpoint_file, self.record, self.check = inputs, checkpoint_file, record, check
         self.asked_to_stop, self.progress = asked_to_stop, progress
@@ -54,7 +53,6 @@ class StageRun:
         self.training = inputs.config.training
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=self.clock.charged())
-        self.clock.begin_at(spent)  # seconds of an attempt that failed: the first phase counts them as its own
         self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left

@@ -59,11 +59,6 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": structs.asdict(machine), "rows": msgspec.to_builtins(rows)}, indent=1)
 
 
-def table_of(config: RunConfig) -> Path | None:
-    """The table that a run's budget names; None under a budget of another unit."""
-    return Path(config.budget.reference) if config.budget.reference else None
-
-
 def machine_of(path: Path) -> Hardware:
     """What a table was measured on. Raises ConfigError where it is none."""
     return _read(path, path.stat().st_mtime_ns).machine
@@ -85,8 +80,9 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
 
     Raises ConfigError when there is no table, or the run is not in it.
     """
-    if (path := table_of(config)) is None:
+    if not config.budget.reference:
         return None
+    path = Path(config.budget.reference)
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")

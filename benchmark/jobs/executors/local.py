@@ -32,6 +32,7 @@ from benchmark.training.method import Build
 
 LITTLE = 10e9  # bytes of free space
 SHOWN = 3  # names of what failed, in a line
+MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
 
 
 def describe(plan: Plan) -> list[str]:
@@ -46,14 +47,13 @@ def execute(plan: Plan) -> int:
 
     Where torchrun has started several processes they train together, and the first alone does all else.
     """
-    from benchmark.training.clock import machine_lock
     from benchmark.training.processes import Stopped, join
 
     leads, wanted = int(os.environ.get("RANK", 0)) == 0, [state.config for state in plan.wanted]
     slots = slots_for(wanted, plan.parallel)
     if leads:
         print(_beginning(plan), file=sys.stderr)
-    lock, waves = machine_lock(), plan.waves
+    lock, waves = Lease(MACHINE), plan.waves
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         failed: list[Unit] = []
         try:
