@@ -28,7 +28,7 @@ SHARED = ROOT.parent / "shared" / "data"
 @pytest.mark.parametrize("loaded", [False, True])
 def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> None:
     """Oracle: the documents themselves, in their order, none in both halves; several batches in several threads."""
-    monkeypatch.setattr(tokens, "BATCH", 100)
+    monkeypatch.setattr(tokens, "BATCH", 3)
     tokenizer = Tokenizer(folder=str(gpt2_files(tmp_path / "bpe"))) if loaded else SMALL
     corpus = prepare(two_domains(tmp_path), tokenizer, DATA, tmp_path / "data")
     texts = [text for text in sentences(1) + ODD if text.strip()]

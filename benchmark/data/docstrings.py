@@ -10,12 +10,13 @@ import platform
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import TypedDict
 
-from benchmark.data.documents import DataError, Document, cut
+from benchmark.data.documents import DataError, Document, cut, is_torn
 from benchmark.data.text_files import refuse
 
 SHORTEST = 200  # characters
@@ -63,38 +64,33 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
                 continue
             if len(text) < SHORTEST:
                 skipped[f"docstring under {SHORTEST} characters"] += 1
-            elif not _is_unicode(text):
+            elif is_torn(text):
                 skipped["docstring with a lone surrogate"] += 1
             else:
                 found += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]
     return found, skipped
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The distributions of packages and their versions; Python's own for the standard library."""
-    found = {}
-    for name in packages:
-        if name == STDLIB:
-            found["python"] = platform.python_version()
-        else:
-            found |= {dist: importlib.metadata.version(dist) for dist in _distributions(name)}
-    return found
+class Published(TypedDict):
+    """By distribution its version, and its licence as an SPDX expression, of those that say theirs so."""
+
+    versions: dict[str, str]
+    licenses: dict[str, str]
 
 
-def licenses(packages: Iterable[str]) -> dict[str, str]:
-    """The distributions of packages and their licences as SPDX expressions, as far as they say it so."""
-    found = {}
-    for name in packages:
-        if name == STDLIB:
-            found["python"] = "PSF-2.0"
-        else:
-            for dist in _distributions(name):
-                if said := importlib.metadata.metadata(dist).get_all("License-Expression"):
-                    found[dist] = said[0]
-    return found
+def published(packages: Collection[str]) -> Published:
+    """What is known of the distributions of packages; the standard library is Python's."""
+    is_python = STDLIB in packages
+    versions = {"python": platform.python_version()} if is_python else {}
+    licenses = {"python": "PSF-2.0"} if is_python else {}
+    for dist in (dist for name in packages if name != STDLIB for dist in _distributions(name)):
+        about = importlib.metadata.metadata(dist)
+        versions[dist] = about["Version"]
+        if said := about.get_all("License-Expression"):
+            licenses[dist] = said[0]
+    return {"versions": versions, "licenses": licenses}
 
 
-@lru_cache(maxsize=16)
 def _distributions(package: str) -> tuple[str, ...]:
     try:
         importlib.metadata.distribution(package)
@@ -146,11 +142,3 @@ def _roots(package: str) -> list[Path]:
     if spec.submodule_search_locations is not None:
         return [Path(location) for location in spec.submodule_search_locations]
     return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else []
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

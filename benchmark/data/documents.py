@@ -61,6 +61,11 @@ def cut(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
+def is_torn(text: str) -> bool:
+    """Whether half of a surrogate pair stands in it, which no tokenizer reads."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def text_of(record: Any, text_field: str, place: str) -> str:
     """The text of a record; null is no text, so it will count as blank."""
     if not isinstance(record, Mapping):

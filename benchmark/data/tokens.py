@@ -22,9 +22,9 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -45,8 +45,10 @@ from benchmark.store import Store
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
-BATCH = 2**18  # characters that a thread tokenises at once
+BATCH = 128  # documents that a thread tokenises at once
 THREADS = min(os.cpu_count() or 1, 8)
+# threads of the library's own stay, and a process that is forked later hangs or warns
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
@@ -141,12 +143,11 @@ def prepare(
     Unprepared, with nothing made, if something is not there and `makes` is false.
     """
     into = _Place(folder, progress or (lambda line: None), makes, poll)
-    with _without_library_threads():
-        # before anything is found to be missing: text that is not there is said by a dry run, too
-        sources = {domain.name: corpus.identity(domain, data.valid_share) for domain in (*domains, *probes)}
-        made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
-        made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-        opened = [_domain(domain, made_with, data, into) for domain in (*domains, *probes)]
+    # before anything is found to be missing: text that is not there is said by a dry run, too
+    sources = {domain.name: corpus.identity(domain, data.valid_share) for domain in (*domains, *probes)}
+    made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
+    made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
+    opened = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
     split = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
     made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
@@ -205,8 +206,7 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
 # Domains
 
 
-def _domain(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
-    source = corpus.identity(domain, data.valid_share)
+def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
     made = _once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
     check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"))
@@ -236,8 +236,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
         "tokens": int(train.sum() + valid.sum()),
         "valid_bytes": sum(len(text.encode()) for text in texts),
         "unigram_perplexity": unigram_perplexity(train, valid),
-        "versions": docstrings.versions(domain.packages),
-        "licenses": docstrings.licenses(domain.packages),
+        **docstrings.published(domain.packages),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
@@ -302,27 +301,15 @@ def encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator
         ids = [np.array([*encoding.ids, made_with.special.eos], made_with.dtype) for encoding in encodings]
         return list(zip(batch, ids, strict=True))
 
+    documents = iter(documents)
     pending: deque[Future[list[tuple[Document, Ids]]]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
-        for batch in _batches(documents):
+        while batch := list(islice(documents, BATCH)):
             pending.append(pool.submit(encode, batch))
             if len(pending) > 2 * THREADS:
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 # Disk
@@ -352,18 +339,6 @@ def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) 
         finally:
             lease.release()
     return folder
-
-
-@contextmanager
-def _without_library_threads() -> Iterator[None]:
-    """Tokenise in threads of ours only: those of the library stay, and a process forked later hangs or warns."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        del os.environ["TOKENIZERS_PARALLELISM"]
-        os.environ |= {"TOKENIZERS_PARALLELISM": before} if before is not None else {}
 
 
 # Arrays of token ids on disk: opened without reading them, or read in parts

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import records
-from benchmark.data.documents import DataError
+from benchmark.data.documents import DataError, is_torn
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine, of_kind
 from benchmark.settings.base import ConfigError, digest
@@ -109,15 +109,10 @@ def _check_row(task: str, row: RawExample, paired: bool) -> None:
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
     for field, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
-        if not isinstance(value, str) or not value.strip() or _is_torn(value):
+        if not isinstance(value, str) or not value.strip() or is_torn(value):
             raise DataError(f"{place}: {field!r} must be a text that is whole and not empty, not {value!r:.80}")
-    if not isinstance(row.label, (str, int)) or _is_torn(str(row.label)):
+    if not isinstance(row.label, (str, int)) or is_torn(str(row.label)):
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
-
-
-def _is_torn(text: str) -> bool:
-    """Whether half of a surrogate pair stands in it, which no tokenizer reads."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _label(row: RawExample) -> str:
