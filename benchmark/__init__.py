@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-from typing import Any
 
 # Before torch starts its threads (with GNU's OpenMP, on Linux): one that waits for the others spins so many rounds,
 # some microseconds, and then sleeps. By default it spins on and on, and where another process wants the same cores, a
@@ -17,12 +16,3 @@ if hasattr(_libc, "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
     _libc.mallopt(M_TRIM_THRESHOLD, -1)  # never
     _libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap
-
-
-def __getattr__(name: str) -> Any:
-    """`benchmark.open_suite`, for notebooks (docs/python.md). It is `run_all`'s, the one module that sees all rooms."""
-    if name == "open_suite":
-        import run_all  # nothing in this package may know of it; only what a user types comes here
-
-        return run_all.open_suite
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -296,7 +296,8 @@ LineOfMeasures = SimilarityLine | AttentionLine
 
 RUN: Decoder[LineOfRun] = Decoder(LineOfRun)
 STAGE: Decoder[LineOfStage] = Decoder(LineOfStage)
-SCORES: Decoder[ScoreLine | UnscoredLine | BaselineLine] = Decoder(ScoreLine | UnscoredLine | BaselineLine)
+SCORES: Decoder[ScoreLine | UnscoredLine] = Decoder(ScoreLine | UnscoredLine)
+BASELINES = Decoder(BaselineLine)
 MEASURES: Decoder[LineOfMeasures] = Decoder(LineOfMeasures)
 
 

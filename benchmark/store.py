@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,25 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.records import (
-    AttentionLine,
-    BaselineLine,
-    DoneLine,
-    EvaluationLine,
-    FailedLine,
-    LaterLine,
-    LineOfRun,
-    LineOfStage,
-    Measured,
-    RunLine,
-    ScoreLine,
-    SimilarityLine,
-    StageLine,
-    Titled,
-    UnscoredLine,
-    last,
-    of_kind,
-)
+from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, last, of_kind
 
 
 class NamedRun(Protocol):
@@ -106,12 +87,11 @@ class Store:
     def stage_done(self, key: str) -> bool:
         return last(self.stage_lines(key), DoneLine) is not None
 
-    def score_lines(self, key: str) -> list[ScoreLine | UnscoredLine]:
+    def score_lines(self, key: str) -> list[records.ScoreLine | records.UnscoredLine]:
         """The scores of a stage's model, and why others could not be computed."""
-        lines = records.read(self.scores_file(key), records.SCORES)
-        return [line for line in lines if not isinstance(line, BaselineLine)]
+        return records.read(self.scores_file(key), records.SCORES)
 
-    def run_lines(self, config: NamedRun) -> list[LineOfRun]:
+    def run_lines(self, config: NamedRun) -> list[records.LineOfRun]:
         """What is recorded of a run; nothing of one that has not started."""
         return records.read(self.run_file(config), records.RUN)
 
@@ -134,11 +114,11 @@ class RunRecords:
 
     line: RunLine
     stages: list[list[LineOfStage]] = field(default_factory=list)
-    scores: list[list[ScoreLine]] = field(default_factory=list)
-    similarities: list[list[SimilarityLine | AttentionLine]] = field(default_factory=list)
-    baselines: list[BaselineLine] = field(default_factory=list)
+    scores: list[list[records.ScoreLine]] = field(default_factory=list)
+    similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(default_factory=list)
+    baselines: list[records.BaselineLine] = field(default_factory=list)
     start: dict[str, Measured] = field(default_factory=dict)
-    failure: FailedLine | None = None
+    failure: records.FailedLine | None = None
 
     @property
     def id(self) -> str:
@@ -157,7 +137,7 @@ class RunRecords:
         return self.line.seed
 
     @property
-    def domains(self) -> list[Titled]:
+    def domains(self) -> list[records.Titled]:
         return self.line.domains
 
     @property
@@ -180,13 +160,9 @@ def measured(line: EvaluationLine, text: str) -> Measured:
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
 
 
-def crowded(stage: Iterable[LineOfStage]) -> str:
-    """`81% of its cores` if a finished stage had less than 95% of them, else nothing.
-
-    It matters under a budget whose unit `is_wall_time`. `stage` are its lines.
-    """
-    done = last(stage, DoneLine)
-    share = done.cores.share if done else None
+def crowded(done: DoneLine) -> str:
+    """`81% of its cores` if a finished stage had less than 95% of them: it matters under a budget of wall time."""
+    share = done.cores.share
     return f"{share:.0%} of its cores" if share is not None and share < ENOUGH_CORES else ""
 
 
@@ -194,7 +170,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     store = Store(runs)
     stage_lines = functools.cache(store.stage_lines)
-    baselines = of_kind(records.read(store.scores_file("baselines"), records.SCORES), BaselineLine)
+    baselines = records.read(store.scores_file("baselines"), records.BASELINES)
     baselines = list({(line.task, line.task_key, line.name): line for line in baselines}.values())
     loaded = []
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
@@ -210,7 +186,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
                 start=_of_start(store, run),
-                failure=lines[-1] if isinstance(lines[-1], FailedLine) else None,
+                failure=lines[-1] if isinstance(lines[-1], records.FailedLine) else None,
             )
         )
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
@@ -221,28 +197,28 @@ def not_started(line: RunLine) -> RunRecords:
     return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
 
 
-def _scores(store: Store, key: str) -> list[ScoreLine]:
-    lines = of_kind(store.score_lines(key), ScoreLine)
+def _scores(store: Store, key: str) -> list[records.ScoreLine]:
+    lines = of_kind(store.score_lines(key), records.ScoreLine)
     return list({(line.task, line.prompt, line.seed): line for line in lines}.values())
 
 
-def _similarities(store: Store, key: str) -> list[SimilarityLine | AttentionLine]:
+def _similarities(store: Store, key: str) -> list[records.SimilarityLine | records.AttentionLine]:
     lines = records.read(store.measures_file(key), records.MEASURES)
     return list({type(line): line for line in lines}.values())
 
 
 def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
-    later, begun = of_kind(stage, LaterLine), last(stage, StageLine)
+    later, begun = of_kind(stage, records.LaterLine), last(stage, records.StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage
-    lines: list[LineOfStage] = [line for line in stage if not isinstance(line, LaterLine)]
+    lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
     mine = {line.domain: line for line in later if run.texts.get(line.domain) == line.text}
     end = last(lines, EvaluationLine)
     for place, line in enumerate(lines):
         if isinstance(line, EvaluationLine):
             names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]
-            known: dict[str, Measured | LaterLine] = {name: measured(line, name) for name in names}
+            known: dict[str, Measured | records.LaterLine] = {name: measured(line, name) for name in names}
             known |= mine if line is end else {}
             lines[place] = replace(
                 line,
@@ -253,6 +229,6 @@ def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
 
 
 def _of_start(store: Store, run: RunLine) -> dict[str, Measured]:
-    lines = of_kind(records.read(store.start_file(run.start), records.STAGE), LaterLine) if run.start else []
+    lines = of_kind(records.read(store.start_file(run.start), records.STAGE), records.LaterLine) if run.start else []
     mine = [line for line in lines if run.texts.get(line.domain) == line.text]
     return {line.domain: Measured(line.perplexity, line.bits_per_byte) for line in mine}

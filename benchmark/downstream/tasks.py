@@ -16,7 +16,7 @@ from typing import Any
 from benchmark import records
 from benchmark.data.documents import DataError, is_torn
 from benchmark.locks import Lease
-from benchmark.records import BaselineLine, of_kind
+from benchmark.records import BaselineLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain, RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Finetuning, Prompt, Split, Task
@@ -168,7 +168,7 @@ def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None
     """Append the records of baselines that `path` lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
-        lines = of_kind(records.read(path, records.SCORES), BaselineLine)
+        lines = records.read(path, records.BASELINES)
         known = {(line.task, line.metric, line.task_key, line.name) for line in lines}
         for task, data in tasks:
             lacks = [name for name in BASELINES if (task.name, task.metric, data.key, name) not in known]

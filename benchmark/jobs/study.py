@@ -297,7 +297,7 @@ def _check_hardware(suite: str, stages: Sequence[EndedStage]) -> None:
     for what, value in COMPARED.items():
         _check_same(suite, what, stages, value)
     _check_same(suite, "CPU under wall time", timed, lambda of: of.hardware.cpu)
-    slowed = {stage.start.key: f"{stage.name} ({share})" for stage in timed if (share := crowded([stage.done]))}
+    slowed = {stage.start.key: f"{stage.name} ({share})" for stage in timed if (share := crowded(stage.done))}
     if slowed:
         raise ResultsError(
             f"{suite}: other programs took cores under a budget of wall time: {'; '.join(slowed.values())}: "
