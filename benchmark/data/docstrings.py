@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
 
 from benchmark.data.documents import DataError, Document, cut, is_torn
 from benchmark.data.text_files import refuse
@@ -71,15 +70,8 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
     return found, skipped
 
 
-class Published(TypedDict):
-    """By distribution its version, and its licence as an SPDX expression, of those that say theirs so."""
-
-    versions: dict[str, str]
-    licenses: dict[str, str]
-
-
-def published(packages: Collection[str]) -> Published:
-    """What is known of the distributions of packages; the standard library is Python's."""
+def published(packages: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The distributions of packages: their versions, and their licences as SPDX expressions, of those that say so."""
     is_python = STDLIB in packages
     versions = {"python": platform.python_version()} if is_python else {}
     licenses = {"python": "PSF-2.0"} if is_python else {}
@@ -88,7 +80,7 @@ def published(packages: Collection[str]) -> Published:
         versions[dist] = about["Version"]
         if said := about.get_all("License-Expression"):
             licenses[dist] = said[0]
-    return {"versions": versions, "licenses": licenses}
+    return versions, licenses
 
 
 def _distributions(package: str) -> tuple[str, ...]:

@@ -232,11 +232,13 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     ids, eos = open_ids(folder / "valid.bin", made_with.dtype), made_with.special.eos
     documents = [part[part != eos].tolist() for part in np.split(ids, np.flatnonzero(ids == eos))]
     texts = made_with.bpe.decode_batch(documents, skip_special_tokens=False)
+    versions, licenses = docstrings.published(domain.packages)
     info |= {
         "tokens": int(train.sum() + valid.sum()),
         "valid_bytes": sum(len(text.encode()) for text in texts),
         "unigram_perplexity": unigram_perplexity(train, valid),
-        **docstrings.published(domain.packages),
+        "versions": versions,
+        "licenses": licenses,
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
