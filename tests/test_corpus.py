@@ -309,7 +309,7 @@ def test_docstrings_of_the_standard_library() -> None:
         assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
     assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
     assert 1e6 < sum(len(document.text.encode()) for document in found) < 5e6
-    assert docstrings.published(["stdlib", "sklearn", "numpy"])["versions"].keys() == {
+    assert docstrings.published(["stdlib", "sklearn", "numpy"])[0].keys() == {
         "python",
         "scikit-learn",
         "numpy",
