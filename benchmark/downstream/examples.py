@@ -126,20 +126,10 @@ def from_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Spli
             f"task {task!r}: its texts are docstrings that domain {domain.name!r} holds out of pre-training, but the "
             f"domain has packages = {list(domain.packages)} and hold_out = {domain.hold_out}; set both, e.g. 0.2"
         )
-    skipped: Counter[str] = Counter()
-    everything = domain.model_copy(update={"hold_out": 0.0})
-    documents = [
-        document
-        for document in corpus.read(everything, 0.0, skipped)
-        if held_out(document.text, domain.hold_out) and _is_public(document)
-    ]
+    least = (1 - domain.hold_out) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
+    everything = corpus.each_once(domain, Counter())
+    documents = [document for document, hashed in everything if hashed >= least and _is_public(document)]
     return balanced(task, options, domain.packages, documents)
-
-
-def held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the share that pre-training never sees: the upper end of the hashes whose lower
-    end is validation text (`benchmark.data.corpus.read`)."""
-    return _hash(text) >= (1 - share) * 2**64
 
 
 def balanced(
