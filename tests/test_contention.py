@@ -178,7 +178,7 @@ def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> No
     code = copy_code(tmp_path / "code")
     source = code / "benchmark" / "jobs" / "executors" / "local.py"  # so that no other run on this machine has a say
     source.write_text(source.read_text().replace(str(local.MACHINE), str(tmp_path / "machine.lock")))
-    monkeypatch.setattr(contention, "LOCK", tmp_path / "machine.lock")
+    monkeypatch.setattr(local, "MACHINE", tmp_path / "machine.lock")
     one, two = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
     for lab, amount in ((one, 3600), (two, 0.2)):
         steps = f'unit = "steps"\namount = [40, {STEPS}]'

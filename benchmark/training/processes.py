@@ -107,7 +107,7 @@ class World:
         """
 
         def is_taken() -> bool:
-            taken, stop = self.maximum(lock.number > 0, asked_to_stop())
+            taken, stop = self.maximum(lock.number > 0, not lock.number and asked_to_stop())
             if stop and not taken:
                 raise Stopped
             return taken > 0
