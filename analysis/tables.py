@@ -8,12 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import groupby
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from analysis.inference import interval
 
@@ -102,11 +104,6 @@ class Table:
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = field(default=())
 
-    @property
-    def missing(self) -> int:
-        """Number of cells still to be measured."""
-        return sum(cell.missing for block in self.blocks for row in block.rows for cell in row.cells)
-
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
         return to_markdown(self)
@@ -142,114 +139,72 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
 
 def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
     """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also return these."""
-    rows = [row for block in blocks for row in block.rows if row.competes]
-    most = max((len(cell.values) for row in rows for cell in row.cells), default=0)
+    counts = [len(cell.values) for block in blocks for row in block.rows if row.competes for cell in row.cells]
+    most, marked = max(counts, default=0), []
+    for block in blocks:
+        rows = []
+        for row in block.rows:
+            few = [_few(cell, most) if row.competes else cell for cell in row.cells]
+            rows.append(replace(row, cells=tuple(few)))
+        marked.append(replace(block, rows=tuple(rows)))
+    return marked, most
 
-    def marked(row: TableRow) -> TableRow:
-        counts = [len(cell.values) if row.competes else 0 for cell in row.cells]
-        few = [count if count == 1 or count < most else 0 for count in counts]
-        cells = (replace(cell, few_seeds=n or cell.few_seeds) for cell, n in zip(row.cells, few, strict=True))
-        return replace(row, cells=tuple(cells))
 
-    return [replace(block, rows=tuple(map(marked, block.rows))) for block in blocks], most
+def _few(cell: Cell, most: int) -> Cell:
+    count = len(cell.values)
+    return replace(cell, few_seeds=count) if count == 1 or 0 < count < most else cell
 
 
-# ---------------------------------------------------------------------------------------------------- Markdown
+# ------------------------------------------------------------------------------------------- Markdown and LaTeX
 
 
 def to_markdown(table: Table) -> str:
-    heads = [*table.stubs, *(f"{column.group} {column.name}".strip() for column in table.columns)]
-    align = [":--"] * len(table.stubs) + ["--:"] * len(table.columns)
-    lines = [f"**{_markdown(table.caption)}**", "", _pipes(map(_markdown, heads)), _pipes(align)]
-    for block in table.blocks:
-        if block.title:
-            lines.append(_pipes([f"*{_markdown(block.title)}*"] + [""] * (len(heads) - 1)))
-        for row in block.rows:
-            lines.append(_pipes([*map(_markdown, row.stub), *map(_markdown_cell, row.cells)]))
-    return "\n".join(lines + [""] * bool(table.notes) + [f"- {_markdown(note)}" for note in table.notes]) + "\n"
+    return _template("table.md", _markdown).render(table=table)
 
 
-def _pipes(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def to_latex(table: Table) -> str:
+    """A table environment, shrunk where it is wider than the text."""
+    return _template("table.tex", latex).render(table=table)
 
 
-def _markdown(text: str) -> str:
+@cache
+def _template(name: str, escape: Callable[[object], str]) -> Template:
+    """A file beside this one whose every value goes through `escape`; its own marks are << >> and <% %>."""
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        finalize=escape,
+        undefined=StrictUndefined,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(name)
+
+
+def _markdown(value: object) -> str:
     """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
+    text = str(value)
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return text.translate(_MARKDOWN | {ord("`"): "\\`"})
     return "`".join(part.replace("|", "\\|") if i % 2 else part.translate(_MARKDOWN) for i, part in enumerate(parts))
 
 
-def _markdown_cell(cell: Cell) -> str:
-    text = f"**{cell.number}**" if cell.best else cell.number
-    text += f" ± {cell.spread}" if cell.spread else ""
-    text += cell.over if cell.few_seeds == 1 else f" {cell.over}" if cell.over else ""
-    return text + (f" [{_markdown(cell.printed)}]" if cell.printed else "")
-
-
 _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
-# ------------------------------------------------------------------------------------------------------- LaTeX
+def latex(value: object) -> str:
+    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point.
 
-
-def to_latex(table: Table) -> str:
-    """A table environment, shrunk where it is wider than the text."""
-    wide = len(table.columns) > 7
-    lines = [
-        "\\begin{table*}[t]" if wide else "\\begin{table}[t]",
-        "\\centering\\small",
-        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
-        f"\\begin{{tabular}}{{{'l' * len(table.stubs)}{'r' * len(table.columns)}}}",
-        "\\toprule",
-        *_latex_head(table),
-    ]
-    for block in table.blocks:
-        lines.append("\\midrule")
-        if block.title:
-            span = len(table.stubs) + len(table.columns)
-            lines.append(f"\\multicolumn{{{span}}}{{l}}{{\\textit{{{latex(block.title)}}}}} \\\\")
-        for row in block.rows:
-            lines.append(" & ".join([*map(latex, row.stub), *map(_latex_cell, row.cells)]) + " \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}}"]
-    if table.notes:
-        text = " ".join(map(_latex_note, table.notes))
-        lines.append(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\footnotesize\\raggedright {text}}}")
-    lines += [f"\\caption{{{latex(table.caption)}}}", f"\\label{{{table.label}}}"]
-    return "\n".join(lines) + ("\n\\end{table*}\n" if wide else "\n\\end{table}\n")
-
-
-def _latex_head(table: Table) -> list[str]:
-    names = [*map(latex, table.stubs), *(latex(column.name) for column in table.columns)]
-    if not any(column.group for column in table.columns):
-        return [" & ".join(names) + " \\\\"]
-    groups, rules, start = [""] * len(table.stubs), [], len(table.stubs) + 1
-    for group, columns in groupby(table.columns, lambda column: column.group):
-        span = len(list(columns))
-        groups.append(f"\\multicolumn{{{span}}}{{c}}{{{latex(group)}}}")
-        rules.append(f"\\cmidrule(lr){{{start}-{start + span - 1}}}")
-        start += span
-    return [" & ".join(groups) + " \\\\", "".join(rules), " & ".join(names) + " \\\\"]
-
-
-def _latex_cell(cell: Cell) -> str:
-    text = latex(cell.number)
-    text = f"\\textbf{{{text}}}" if cell.best else text
-    text += f"\\,{{\\scriptsize$\\pm$\\,{latex(cell.spread)}}}" if cell.spread else ""
-    text += "$^\\dagger$" if cell.few_seeds == 1 else f" {{\\scriptsize{latex(cell.over)}}}" if cell.over else ""
-    return text + (f" {{\\scriptsize[{latex(cell.printed)}]}}" if cell.printed else "")
-
-
-def _latex_note(text: str) -> str:
-    return "".join(f"\\texttt{{{latex(part)}}}" if i % 2 else latex(part) for i, part in enumerate(text.split("`")))
-
-
-def latex(text: str) -> str:
-    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point."""
+    What is marked as safe is LaTeX already.
+    """
+    if isinstance(value, Markup):
+        return value
     return "".join(
         _LATEX.get(c) or (c if (c.isascii() and c.isprintable()) or "À" <= c <= "ž" else f"[U+{ord(c):04X}]")
-        for c in text
+        for c in str(value)
     )
 
 
@@ -299,9 +254,11 @@ def to_csv(table: Table) -> str:
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                values = [*map(_plain, (cell.mean, cell.sd, *interval(cell.values))), len(cell.values) or ""]
+                numbers = (cell.mean, cell.sd, *interval(cell.values))
+                values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                writer.writerow([*map(_no_formula, place), *values, *map(_no_formula, (cell.text, cell.printed))])
+                texts = map(_no_formula, (cell.text, cell.printed))
+                writer.writerow([*map(_no_formula, place), *values, len(cell.values) or "", *texts])
     return out.getvalue()
 
 
@@ -319,10 +276,6 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _plain(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"tex": to_latex, "csv": to_csv, "md": to_markdown}
