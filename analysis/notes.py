@@ -135,6 +135,15 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
     return [f"Hardware differs: {'; '.join(parts)}."]
 
 
+def unequal_code(stages: pd.DataFrame) -> list[str]:
+    """Which rows ran which code, where that differs, or where packages do."""
+    rows = stages.groupby(["code", "packages"], sort=False)["row"].unique().reset_index("packages", drop=True)
+    if len(rows) < 2:
+        return []
+    parts = (f"{code} ({', '.join(names)})" for code, names in rows.items())
+    return [f"Code or packages differ: {'; '.join(parts)}."]
+
+
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
     """Stages under a budget of wall time that had less than ENOUGH_CORES of their cores, those that had least first."""
     timed = np.array([UNITS[unit].is_wall_time for unit in stages["unit"]], bool)

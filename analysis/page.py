@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.markers import MarkerStyle
@@ -23,12 +22,11 @@ from analysis import notes, scorecard
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.metrics import PERPLEXITIES
-from analysis.study import Study, end, hardware, header
+from analysis.study import Study, hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow, number
 from benchmark.files import whole_file
-from benchmark.records import EvaluationLine, Provenance, of_kind
+from benchmark.records import DoneLine, EvaluationLine, last, of_kind
 from benchmark.settings.units import UNITS, recorded
-from benchmark.store import RunRecords
 
 FOLDER = Path(__file__).parent
 METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
@@ -63,7 +61,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         ],
         audit=audit,
         made=_made(study),
-        software=list(dict.fromkeys(_software(header(s).provenance) for run in study.runs for s in run.stages if s)),
+        software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
         rows=_settings(study),
         labels={(run.suite, run.row) for run in study.runs},
         several=len(study.suites) > 1,
@@ -121,35 +119,24 @@ def _audit(study: Study) -> list[tuple[bool, str, str]]:
             (notes.unequal_texts(study, suite), "All rows had the same texts, tokenizer and masks."),
             (notes.unequal_hardware(stages), "All rows ran on the same hardware."),
             (notes.contended(stages, titles), "No stage is known to have lacked cores."),
-            (_unequal_code(study.of(suite)), "All rows ran the same code and packages."),
+            (notes.unequal_code(stages), "All rows ran the same code and packages."),
             (notes.failures(study, suite, None, titles), "No run failed."),
         ):
             lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
     return lines
 
 
-def _unequal_code(runs: Sequence[RunRecords]) -> list[str]:
-    versions: dict[str, list[str]] = {}
-    for run in runs:
-        for stage in filter(None, run.stages):
-            provenance = header(stage).provenance
-            versions.setdefault(json.dumps([provenance.code, provenance.packages], sort_keys=True), []).append(run.row)
-    if len(versions) < 2:
-        return []
-    parts = (f"{json.loads(version)[0]} ({', '.join(dict.fromkeys(rows))})" for version, rows in versions.items())
-    return [f"Code or packages differ: {'; '.join(parts)}."]
-
-
 def _made(study: Study) -> Table:
     """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
-    stages = [(run, header(stage), stage, end(stage)) for run in study.runs for stage in filter(None, run.stages)]
+    begun = [(run, stage) for run in study.runs for stage in run.stages if stage]
+    stages = [(run, header(stage), stage, last(stage, DoneLine)) for run, stage in begun]
     phases = list(dict.fromkeys(phase["name"] for *_, done in stages if done for phase in done.phases))
     names = ["Seeds", "Hardware", "Parameters at the end", "Tokens/s", "Charged s", *(f"in {name}" for name in phases)]
     rows = []
     for suite, row in dict.fromkeys((run.suite, run.row) for run in study.runs):
         mine = [stage for stage in stages if (stage[0].suite, stage[0].row) == (suite, row)]
         seeds = {run.seed for run, *_ in mine}
-        last = {run.seed: head.parameters for run, head, *_ in mine}
+        parameters = {run.seed: head.parameters for run, head, *_ in mine}
         speeds = [line.tokens_per_second for _, _, stage, _ in mine for line in of_kind(stage, EvaluationLine)]
         ended = [done for *_, done in mine if done]
         spent = [sum(done.charged["seconds"] for done in ended)]
@@ -159,18 +146,13 @@ def _made(study: Study) -> Table:
         cells = [
             str(len(seeds)),
             "; ".join(dict.fromkeys(hardware(head.provenance) for _, head, *_ in mine)),
-            f"{fmean(last.values()):,.0f}" if last else "",
+            f"{fmean(parameters.values()):,.0f}" if parameters else "",
             f"{fmean(filter(None, speeds)):,.0f}" if any(speeds) else "",
             *(f"{seconds / len(seeds):,.1f}" if seeds and not math.isnan(seconds) else "" for seconds in spent),
         ]
         rows.append(TableRow((row,), tuple(Cell(text=cell) for cell in cells)))
     caption = "How the runs were made: means over seeds, times summed over stages."
     return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
-
-
-def _software(provenance: Provenance) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in provenance.packages.items())
-    return f"code {provenance.code}; {packages}"
 
 
 def _settings(study: Study) -> list[tuple[str, str, str]]:
@@ -229,23 +211,17 @@ def _points(study: Study) -> dict[str, list[Any]]:
 
     Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
     """
-    names = ["suite", "row", "stage", "seeds", "charged", *recorded(), *METRICS]
-    names += [f"{metric}_{end}" for metric in METRICS for end in ("low", "high")]
-    if study.evaluations.empty:
-        return {"names": names, "lines": []}
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
     groups = study.evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
-    means = groups[["charged", *recorded(), *METRICS]].mean()
-    low, high = groups[list(METRICS)].min(), groups[list(METRICS)].max()
-    spent = means[["charged", *recorded()]].map(lambda value: float(f"{value:.5g}"))
-    measured = [means[list(METRICS)], *(end[[metric]] for metric in METRICS for end in (low, high))]
-    numbers = pd.concat(
-        [spent, pd.concat(measured, axis=1).map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))], axis=1
-    )
-    known = zip(means.index.tolist(), groups["seed"].nunique().tolist(), strict=True)
-    described = [[suite, row, titles[suite][stage], seeds] for (suite, _, row, stage, _), seeds in known]
-    lines = zip(described, numbers.to_numpy().tolist(), strict=True)
-    return {"names": names, "lines": [[*one, *map(_short, other)] for one, other in lines]}
+    spent = groups[["charged", *recorded()]].mean().map(lambda value: float(f"{value:.5g}"))
+    measured = groups[list(METRICS)].agg(["mean", "min", "max"])
+    measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
+    measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
+    lines = []
+    frame = groups["seed"].nunique().to_frame().join([spent, measured])
+    for (suite, _, row, stage, _), seeds, *numbers in frame.itertuples():
+        lines.append([suite, row, titles[suite][stage], seeds, *map(_short, numbers)])
+    return {"names": ["suite", "row", "stage", "seeds", *spent.columns, *measured.columns], "lines": lines}
 
 
 def _short(value: float) -> float | None:
@@ -255,32 +231,23 @@ def _short(value: float) -> float | None:
 
 def _runs(study: Study) -> list[dict[str, Any]]:
     """Each run: how far it is, what it ended with, and where its records lie."""
-    ends = {
-        (suite, run): (stage, ap, ap_plus)
-        for suite, run, stage, ap, ap_plus in study.ends[["suite", "run", "stage", "ap", "ap_plus"]].itertuples(
-            index=False
-        )
-    }
-    found = []
+    ends = study.ends.set_index(["suite", "run", "stage"])[list(METRICS)].to_dict("index")
+    described = []
     for run in study.runs:
-        stage, *values = ends.get((run.suite, run.id), (-1, math.nan, math.nan))
-        whole = stage == len(run.domains) - 1
+        measured = ends.get((run.suite, run.id, len(run.domains) - 1), {})
         state = f"failed in stage {run.failure.stage + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
-        found.append(
+        described.append(
             {
                 "suite": run.suite,
                 "row": run.row,
                 "seed": run.seed,
                 "state": state,
-                **{
-                    name: number(value, 2) if whole and math.isfinite(value) else None
-                    for name, value in zip(METRICS, values, strict=True)
-                },
+                **{name: number(value, 2) for name, value in measured.items() if math.isfinite(value)},
                 "record": f"suites/{run.suite}/{run.id}.jsonl",
                 "stages": run.line.stages,
             }
         )
-    return found
+    return described
 
 
 def render(
@@ -299,12 +266,12 @@ def render(
         if isinstance(exhibit, TableExhibit):
             table = exhibit.build(study, view)
             shown.append((exhibit, table))
-            name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
-            files |= {f"{name}.{suffix}": content for suffix, content in to_files(table).items()}
+            rendered = to_files(table)
         else:
-            figure = exhibit.render(study)
-            shown.append((exhibit, figure["png"]))
-            files |= {f"{exhibit.name}.{suffix}": content for suffix, content in figure.items()}
+            rendered = exhibit.render(study)
+            shown.append((exhibit, rendered["png"]))
+        name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
+        files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
     if view == "ours" and study.runs:
         verdicts = scorecard.scorecard(study, load) if study.paper else None
         if verdicts:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View
-from analysis.study import Study, end
+from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
+from benchmark.records import DoneLine, last
 from benchmark.settings.names import slug
 from benchmark.settings.suite import per_stage
 from benchmark.store import RunRecords
@@ -84,7 +85,7 @@ class ArchitectureTable(TableExhibit):
             found = _properties(runs, i, stages[stages["stage"] == i])
             printed = {v.column: v.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
             beside = printed if view == "both" else {}
-            is_one_seed = sum(end(run.stages[i]) is not None for run in runs) == 1
+            is_one_seed = sum(last(run.stages[i], DoneLine) is not None for run in runs) == 1
             cells = [
                 Cell(
                     text="" if math.isnan(value) else PROPERTIES[name][1](value),
@@ -103,7 +104,7 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
     """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
     config = runs[0].line.config
     rung = config["model"]["ladder"][index]
-    done = [line for run in runs if (line := end(run.stages[index]))]
+    done = [line for run in runs if (line := last(run.stages[index], DoneLine))]
     steps = [{phase["name"]: phase["steps"] for phase in line.phases} for line in done]
     hidden = stages["hidden_size"].iloc[0] if len(stages) else rung["hidden_size"]
     return {

@@ -28,6 +28,7 @@ from benchmark.records import (
     SimilarityLine,
     Spent,
     StageLine,
+    last,
 )
 from benchmark.settings.names import START
 from benchmark.settings.units import recorded
@@ -59,7 +60,41 @@ class Study:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        return _evaluations(self.runs)
+        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
+
+        `order` is its place among those of its stage.
+        """
+        width, units = max((len(run.domains) for run in self.runs), default=1), recorded()
+        lines, perplexities, finished = [], [], []
+        for run in self.runs:
+            names = [domain.name for domain in run.domains]
+            described = _run(run)
+            spent = dict.fromkeys(("charged", *units), 0.0)
+            diagonal = np.full(width, np.nan)
+            for index, stage in enumerate(run.stages):
+                evaluations = [line for line in stage if isinstance(line, EvaluationLine)]
+                done, unit = last(stage, DoneLine), header(stage).budget.unit if stage else ""
+                for order, line in enumerate(evaluations):
+                    values = [_finite(line.perplexity.get(name, np.nan)) for name in names]
+                    perplexities.append(values + [np.nan] * (width - len(values)))
+                    finished.append(diagonal)  # filled below, as the run's stages end
+                    is_end = done is not None and line is evaluations[-1]
+                    amounts = _charged(spent, line.charged, unit)
+                    lines.append((*described, index, order, line.phase, line.fraction, *amounts.values(), is_end))
+                if done is None:
+                    break
+                if evaluations:  # a stage may train nothing, and then evaluates nothing
+                    diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
+                spent = _charged(spent, done.charged, unit)
+        found = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
+        found = found.astype({"is_end": bool})  # an empty column has no type of its own
+        perplexity = np.array(perplexities, float).reshape(-1, width)
+        before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
+        found["ap"] = metrics.average_perplexity(perplexity, stage)
+        found["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
+        found["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
+        found["perplexity"] = list(perplexity)
+        return found
 
     @cached_property
     def ends(self) -> pd.DataFrame:
@@ -68,7 +103,7 @@ class Study:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, size, done.
+        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, code, packages, size, done.
 
         `cores` is the share of its cores that other programs left it, NaN where that is not recorded.
         """
@@ -225,8 +260,8 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]
 _PROMPT = _SCORE.index("prompt")
-_STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "parameters", "trainable"]
-_STAGE += ["layers", "hidden_size", "cores", "done"]
+_STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "code", "packages"]
+_STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 
 
 def _run(run: RunRecords) -> tuple[Any, ...]:
@@ -234,14 +269,16 @@ def _run(run: RunRecords) -> tuple[Any, ...]:
 
 
 def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
-    head, done = header(run.stages[index]), end(run.stages[index])
+    head, done = header(run.stages[index]), last(run.stages[index], DoneLine)
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)
     place = (index, head.domain, unit, head.budget.amount)
     share = done.cores.share if done else None
     cores = np.nan if share is None else share
-    return (*_run(run), *place, *charged, hardware(head.provenance), *size, cores, done is not None)
+    packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
+    made = (hardware(head.provenance), head.provenance.code, packages)
+    return (*_run(run), *place, *charged, *made, *size, cores, done is not None)
 
 
 def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -254,11 +291,6 @@ def header(stage: Sequence[LineOfStage]) -> StageLine:
     return next(line for line in stage if isinstance(line, StageLine))
 
 
-def end(stage: Sequence[LineOfStage]) -> DoneLine | None:
-    """The line that a stage ends with, None while it has not."""
-    return next((line for line in reversed(stage) if isinstance(line, DoneLine)), None)
-
-
 def hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
     machine = provenance.hardware
@@ -267,44 +299,6 @@ def hardware(provenance: Provenance) -> str:
     threads = f", {count} thread{'s' * (count != 1)}" if machine.device.lower() == "cpu" else ""
     processes = f", {provenance.world_size} processes" if provenance.world_size > 1 else ""
     return f"{device}{threads}{processes}, {provenance.precision}"
-
-
-def _evaluations(runs: Sequence[RunRecords]) -> pd.DataFrame:
-    """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
-
-    `order` is its place among those of its stage.
-    """
-    width, units = max((len(run.domains) for run in runs), default=1), recorded()
-    lines, perplexities, finished = [], [], []
-    for run in runs:
-        names = [domain.name for domain in run.domains]
-        described = _run(run)
-        spent = dict.fromkeys(("charged", *units), 0.0)
-        diagonal = np.full(width, np.nan)
-        for index, stage in enumerate(run.stages):
-            evaluations = [line for line in stage if isinstance(line, EvaluationLine)]
-            done, unit = end(stage), header(stage).budget.unit if stage else ""
-            for order, line in enumerate(evaluations):
-                values = [_finite(line.perplexity.get(name, np.nan)) for name in names]
-                perplexities.append(values + [np.nan] * (width - len(values)))
-                finished.append(diagonal)  # filled below, as the run's stages end
-                is_end = done is not None and line is evaluations[-1]
-                amounts = _charged(spent, line.charged, unit)
-                lines.append((*described, index, order, line.phase, line.fraction, *amounts.values(), is_end))
-            if done is None:
-                break
-            if evaluations:  # a stage may train nothing, and then evaluates nothing
-                diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
-            spent = _charged(spent, done.charged, unit)
-    found = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
-    found = found.astype({"is_end": bool})  # an empty column has no type of its own
-    perplexity = np.array(perplexities, float).reshape(-1, width)
-    before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
-    found["ap"] = metrics.average_perplexity(perplexity, stage)
-    found["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-    found["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
-    found["perplexity"] = list(perplexity)
-    return found
 
 
 def of_text(

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from analysis.study import end
 from benchmark import models, records
 from benchmark.instruments.track import points
 from benchmark.jobs import study
@@ -206,7 +205,7 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     write_all(path, [STAGE | {"key": "a"}, last, *ends])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
     [run] = load_runs(tmp_path, "s")
-    found = [end(run.stages[0]), study._ended(run)[0].done, models._done(path.parent)]
+    found = [records.last(run.stages[0], records.DoneLine), study._ended(run)[0].done, models._done(path.parent)]
     assert [line and line.weights for line in found] == ["last"] * 3
     assert study._weights(path.read_bytes()) == study._hash_of(Store(tmp_path), "a") == "last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])

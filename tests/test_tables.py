@@ -12,7 +12,7 @@ from msgspec import structs
 
 import paper_tables
 from analysis.exhibits import TableExhibit
-from analysis.study import Study, end
+from analysis.study import Study
 from analysis.tables import (
     Block,
     Cell,
@@ -26,7 +26,8 @@ from analysis.tables import (
     to_latex,
     to_markdown,
 )
-from benchmark.records import CoreShare, EvaluationLine, FailedLine, Titled
+from benchmark import records
+from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -254,7 +255,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     [note] = (note for note in load("main_pretraining").build(data).notes if "Probe" in note)
     assert note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ")
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
-    assert rows["ER"]["s"].mean == pytest.approx(end(run.stages[4]).charged["seconds"])
+    assert rows["ER"]["s"].mean == pytest.approx(records.last(run.stages[4], DoneLine).charged["seconds"])
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)
