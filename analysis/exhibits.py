@@ -58,9 +58,6 @@ class TableExhibit(Exhibit):
         """The table of a study's runs; view "both" has the paper's numbers in brackets."""
         raise NotImplementedError
 
-    def render(self, study: Study) -> dict[str, bytes]:
-        return to_files(self.build(study))
-
     def measured(
         self, study: Study, columns: Sequence[Column], blocks: Sequence[Block], about: Sequence[str], view: View
     ) -> Table:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.markers import MarkerStyle
 
-from analysis import notes, scorecard
+from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.metrics import PERPLEXITIES
@@ -273,8 +273,11 @@ def render(
         name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
         files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
     if view == "ours" and study.runs:
-        verdicts = scorecard.scorecard(study, load) if study.paper else None
-        if verdicts:
+        verdicts = None
+        if study.paper:
+            from analysis.scorecard import scorecard
+
+            verdicts = scorecard(study, load)
             files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
         files["index.html"] = page(study, verdicts, shown).encode()
     for name, content in files.items():

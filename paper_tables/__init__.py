@@ -22,7 +22,7 @@ from msgspec import structs
 from benchmark import records
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import RunRecords, Store, load_runs, not_started
+from benchmark.store import Store, load_runs, not_started
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
@@ -144,30 +144,24 @@ def show(text: str) -> None:
 
 
 def study_of(suites: Suites, runs: Path) -> Study:
-    """What is recorded of suites' runs below `runs`; its name joins theirs."""
+    """What is recorded of suites' runs below `runs`; its name joins theirs.
+
+    A record says the place that its row had in the suite of that day, and another suite that shares a model may have it
+    scored in tasks of its own: places and tasks are this suite's.
+    """
     from analysis.study import Study
 
-    name = "+".join(suite.name for suite, _ in suites)
-    title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
-    paper = any(suite.paper for suite, _ in suites)
-    called = {suite.name: suite.called for suite, _ in suites}
-    return Study(name, _records(suites, runs), title, paper, called, str(runs))
-
-
-def _records(suites: Suites, runs: Path) -> list[RunRecords]:
-    """What is recorded of the suites' runs; a record says the place that its row had in the suite of that day.
-
-    Of scores those in the suite's tasks: another suite that shares a model may have it scored in its own, and claims
-    about these are not this suite's.
-    """
     chosen = []
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         tasks = {task.name for task in suite.tasks}
         for config in configs:
             run = known.get(config.id) or not_started(config.description())
+            line = structs.replace(run.line, row_index=config.row_index)
             scores = [[score for score in stage if score.task in tasks] for stage in run.scores]
-            chosen.append(
-                dataclasses.replace(run, line=structs.replace(run.line, row_index=config.row_index), scores=scores)
-            )
-    return chosen
+            chosen.append(dataclasses.replace(run, line=line, scores=scores))
+    name = "+".join(suite.name for suite, _ in suites)
+    title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
+    paper = any(suite.paper for suite, _ in suites)
+    called = {suite.name: suite.called for suite, _ in suites}
+    return Study(name, chosen, title, paper, called, str(runs))
