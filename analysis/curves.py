@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from analysis import figures, metrics
 from analysis.figures import FEW, FigureExhibit, Style, finish, over_seeds, panels, say, scale_y, styles
-from analysis.lifelong_tables import ends_of, units_apart
 from analysis.metrics import AP_PLUS, PERPLEXITIES, Metric
+from analysis.perplexity_tables import ends_of, units_apart
 from analysis.study import Study
 from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS

@@ -1,18 +1,26 @@
-"""Tables of AP and AP+ after each domain."""
+"""Tables of perplexities: AP and AP+ after each domain, and what the paper does not measure.
+
+The latter are forgetting in nats, transfer, efficiency, regrets against an oracle, and costs in other units.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
+import pandas as pd
 
 from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View
-from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Metric
-from analysis.study import Study, of_text
+from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
+from analysis.study import Curve, Study, of_text
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
+from benchmark.records import Measured
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
+from benchmark.settings.units import UNITS, recorded
+from benchmark.store import ENOUGH_CORES, RunRecords
 
 Place = tuple[int, Metric]  # of a column: a stage, and what is measured after it
 
@@ -86,3 +94,311 @@ def _not_competing(label: str, orders: list[list[float]], places: Sequence[Place
         for stage, metric in places
     ]
     return TableRow((label,), tuple(cells), competes=False)
+
+
+TARGET = "ER"
+SINCE_START = "Nats above the start model"
+COLUMNS = (
+    Column("AP", lower=True),
+    Column("AP⁺", lower=True),
+    Column("log AP⁺", lower=True),
+    Column("Bits per byte", lower=True),
+    Column("Forward transfer", lower=False),
+    Column("Mean AP", lower=True),
+    Column(f"Seconds to {TARGET}'s AP", lower=True),
+    Column(f"Tokens to {TARGET}'s AP", lower=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifelongTable(TableExhibit):
+    """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        suites = self.suites(study)
+        runs = [run for suite in suites for run in study.of(suite)]
+        probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
+        groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
+        columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
+        blocks = [self._block(study, suite, columns, list(probes)) for suite in suites]
+        about = (
+            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
+            "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
+            "predicted before its own stage. Mean AP: over the budget from the second domain on. Seconds and tokens: "
+            f"charged in the last stage until its AP is {TARGET}'s final one, mean of the seeds that get there."
+        )
+        if SINCE_START in groups:
+            about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
+        return self.measured(study, columns, blocks, [about], view)
+
+    def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
+        curves = study.curves(suite)
+        targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
+        runs = {(run.row, run.seed): run for run in study.of(suite)}
+        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
+        missing = [Cell(missing=True)] * len(columns)
+        for (row, seed), curve in curves.items():
+            run = runs[row, seed]
+            own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
+            values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
+            since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
+            measured[row].append((*values, *since)[: len(columns)])
+        rows = [
+            TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
+            for row, lines in measured.items()
+        ]
+        return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)), suite)
+
+
+def _measure(
+    curve: Curve,
+    end: Mapping[str, Measured],
+    unigram: Mapping[str, float],
+    target: float,
+    probes: Sequence[str],
+) -> tuple[float, ...]:
+    """The columns' values of one run. `end` is what it measures at its end, by domain or probe."""
+    ends = np.flatnonzero(curve["is_end"])
+    matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
+    matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
+    later, last = curve["stage"] > 0, curve["stage"] == len(unigram) - 1
+    to_target = [
+        metrics.budget_to_reach(curve[unit][last], curve["ap"][last], target)
+        - (curve[unit][ends[-2]] if len(ends) > 1 else 0)
+        for unit in ("seconds", "tokens")
+    ]
+    return (
+        *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
+        float(np.mean([of_text(end, name, "bits_per_byte") for name in unigram])),
+        metrics.forward_transfer(matrix, list(unigram.values())),
+        metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
+        *to_target,
+        *(of_text(end, name) for name in probes),
+    )
+
+
+def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
+    """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
+    for name, runs in study.starts(suite).items():
+        start, names = runs[0].start, [domain.name for domain in runs[0].domains]
+        values = {
+            "AP": float(metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1)),
+            "Bits per byte": float(np.mean([of_text(start, one, "bits_per_byte") for one in names])),
+        }
+        known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, one) for one in probes]
+        known += [np.nan] * (len(columns) - len(known))
+        pairs = zip(known, columns, strict=True)
+        cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
+        yield TableRow((name + UNTOUCHED,), tuple(cells), competes=False)
+
+
+def _cell(values: tuple[float, ...], column: Column) -> Cell:
+    found = tuple(value for value in values if not np.isnan(value))
+    in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
+    digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
+    return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")
+
+
+ORACLE = "oracle"  # the method that others are measured against
+MEANS = (
+    Column("In distribution", lower=True),
+    Column("Backward", lower=True),
+    Column("Forward", lower=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegretTable(TableExhibit):
+    """One line a row of a suite: means of its regrets over the matrix of stages and domains, and those at its end.
+
+    Runs that finished, each against the oracle of its seed (definitions: `analysis.metrics.regrets`).
+    """
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        suites = self.suites(study)
+        titles = max((study.stage_titles(suite) for suite in suites), key=len)
+        columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
+        blocks = [self._block(study, suite, len(columns)) for suite in suites]
+        about = (
+            "Nats above the oracle of a text, a model that was trained anew on all domains up to that text's, for what "
+            "all stages up to it cost; columns are domains in the order of the stream."
+        )
+        return self.measured(study, columns, blocks, [about], view)
+
+    def _block(self, study: Study, suite: str, width: int) -> Block:
+        runs = study.of(suite)
+        oracles = {run.seed: loss_matrix(run) for run in runs if run.line.method == ORACLE}
+        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in runs}
+        for run in runs:
+            if run.seed in oracles:
+                regrets = metrics.regrets(loss_matrix(run), oracles[run.seed])
+                if np.isfinite(regrets).all():
+                    measured[run.row].append((*metrics.mean_regrets(regrets), *regrets[-1]))
+        rows = []
+        for row, lines in measured.items():
+            cells = [Cell(values, 3) for values in zip(*lines, strict=True)]
+            rest = Cell() if lines else Cell(missing=True)  # a suite may have fewer domains than another
+            rows.append(TableRow((row,), (*cells, *[rest] * (width - len(cells)))))
+        return Block(self.heading(study, suite), tuple(rows), suite)
+
+
+def loss_matrix(run: RunRecords) -> Floats:
+    """The perplexity of each domain after each stage, (D, D); NaN for what is not measured."""
+    names = [domain.name for domain in run.domains]
+    found = [[of_text(measured, name) for name in names] for measured in run.matrix]
+    return np.array(found + [[np.nan] * len(names)] * (len(names) - len(found)), float)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgettingCostTable(TableExhibit):
+    """AP+ after the last stage and what the whole stream cost, one line a row, on runs that finished.
+
+    Costs are over those of the row that spent least; the Pareto fronts are those of `ForgettingCostFigure`.
+    """
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        costs = [Column(UNITS[unit].label.partition(" (")[0]) for unit in recorded()]
+        columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
+        blocks = [
+            Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in self.suites(study)
+        ]
+        about = (
+            "Costs are of the whole stream, over those of the row that spent least. No row is at once cheaper and less "
+            "forgetful than one on the Pareto front."
+        )
+        return self.measured(study, columns, blocks, [about], view)
+
+
+def ends_of(study: Study, suite: str) -> pd.DataFrame:
+    """The last evaluation of each run of a suite that finished, where there is any AP+."""
+    last = len(study.of(suite)[0].domains) - 1
+    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
+    return ends[np.isfinite(ends["ap_plus"])]
+
+
+def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
+    """The units in which rows differ; the budget's own where they differ in no other."""
+    means = ends.groupby("row")[recorded()].mean()
+    apart = [unit for unit in recorded() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
+    own = study.of(suite)[0].line.config["budget"]["unit"]
+    return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
+
+
+def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
+    ends = ends_of(study, suite)
+    means = ends.groupby("row")[["ap_plus", *recorded()]].mean()
+    fronts = {
+        unit: means.index[metrics.pareto_front(means[unit], means["ap_plus"])]
+        for unit in units_apart(ends, study, suite)
+    }
+    for row in dict.fromkeys(run.row for run in study.of(suite)):
+        mine = ends[ends["row"] == row]
+        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in recorded()]
+        on = ", ".join(unit for unit, front in fronts.items() if row in front)
+        forgotten = Cell(tuple(mine["ap_plus"]), missing=mine.empty)
+        yield TableRow((row,), (forgotten, *map(Cell, spent), Cell(text=on)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTable(TableExhibit):
+    """AP in the last stage when every run has spent as much there as the run that spent least, in each unit.
+
+    The stages before are as they were, at the suite's budget. Only runs that finished are compared, and in wall time
+    only those that had their cores in the last stage. Rows that pool the budgets of several stages are left out: cut at
+    the length of one stage they are runs that nobody would make.
+    """
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        columns = [Column(name, UNITS[unit].label, lower) for unit in recorded() for name, lower in _OF_UNIT]
+        suites, blocks, below, shown = self.suites(study), [], [], []
+        for suite in suites:
+            curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
+            slowed = _slowed(study, suite) & curves.keys()
+            values = at_equal_cost(curves, slowed)
+            ranks = values.groupby(["row"]).mean().rank(method="min")
+            rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
+            lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
+            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns))
+            below += turning_points(ranks, study.of(suite)[0].line.config["budget"]["unit"])
+            below += _left_out(study, suite, len(slowed), len(curves))
+            shown += rows
+        about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
+        whole = [_of_all_runs(block) for block in blocks]
+        below = [about, *below, *notes.missing(study, whole, suites), *notes.notes(study, suites, shown)]
+        return self.table(columns, blocks, below, view)
+
+
+_OF_UNIT = (("AP", True), ("Rank", None))
+
+
+def at_equal_cost(
+    curves: Mapping[tuple[str, int], Curve], slowed: Collection[tuple[str, int]] = frozenset()
+) -> pd.DataFrame:
+    """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a unit.
+
+    Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of `slowed` runs
+    count as not recorded.
+    """
+    last = {key: _last_stage(curve) for key, curve in curves.items()}
+    index = pd.MultiIndex.from_tuples(list(curves), names=["row", "seed"])
+    values = pd.DataFrame(np.nan, index=index, columns=recorded())
+    for unit in recorded():
+        timed = [key for key in last if not (UNITS[unit].is_wall_time and key in slowed)]
+        least = np.min([last[key][unit][-1] for key in timed]) if timed else np.nan
+        if least > 0:
+            for key in timed:
+                values.loc[key, unit] = np.exp(np.interp(least, last[key][unit], np.log(last[key]["ap"])))
+    return values
+
+
+def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
+    """Say of each unit which rows rank otherwise in it than in the budget's own, and how."""
+    found = []
+    for other in ranks.columns if unit in ranks else []:
+        moved = ranks[(ranks[other] != ranks[unit]) & ranks[[other, unit]].notna().all(axis=1)]
+        if len(moved):
+            texts = (f"{row} from {line[unit]:.0f} to {line[other]:.0f}" for row, line in moved.iterrows())
+            found.append(f"By {other} instead of {unit} the order turns: {', '.join(texts)}.")
+    return found
+
+
+def _slowed(study: Study, suite: str) -> set[tuple[str, int]]:
+    """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
+    stages, last = study.stages, len(study.of(suite)[0].domains) - 1
+    found = stages[(stages["suite"] == suite) & (stages["stage"] == last) & (stages["cores"] < ENOUGH_CORES)]
+    return {(row, seed) for row, seed in found[["row", "seed"]].itertuples(index=False)}
+
+
+def _left_out(study: Study, suite: str, slowed: int, finished: int) -> list[str]:
+    """Say which rows and runs are not compared, and why."""
+    pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
+    found = [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
+    if slowed:
+        runs = f"{slowed} of {finished} runs"
+        found.append(f"By wall time {runs} are left out: other programs took cores in their last stage.")
+    return found
+
+
+def _of_all_runs(block: Block) -> Block:
+    """The cells of units that other programs do not change: where these lack a seed it has not run."""
+    kept = [not UNITS[unit].is_wall_time for unit in recorded() for _ in _OF_UNIT]
+    rows = (replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows)
+    return replace(block, rows=tuple(rows))
+
+
+def _last_stage(curve: Curve) -> Curve:
+    """A run's curve in its last stage, its amounts from the beginning of that stage."""
+    inside = curve["stage"] == curve["stage"][-1]
+    before = np.flatnonzero(~inside)
+    spent = {unit: curve[unit][before[-1]] if len(before) else 0.0 for unit in recorded()}
+    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - spent[unit] for unit in recorded()}}
+
+
+def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
+    if row not in values.index.unique("row"):
+        return [Cell(missing=True)] * (len(_OF_UNIT) * len(recorded()))
+    cells = []
+    for unit in recorded():
+        found = tuple(values.xs(row, level="row")[unit].dropna())
+        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if found and row in ranks.index else "")]
+    return cells

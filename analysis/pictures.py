@@ -16,8 +16,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
-from analysis.lifelong_tables import ORACLE, loss_matrix
 from analysis.metrics import Floats
+from analysis.perplexity_tables import ORACLE, loss_matrix
 from analysis.study import Study, of_text
 from benchmark.settings.names import slug
 from benchmark.store import RunRecords

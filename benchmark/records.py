@@ -266,7 +266,7 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
 
 
 class SimilarityLine(Line, tag="similarity", kw_only=True):
-    """How like its ancestors a stage's model is, see analysis/similarity.py."""
+    """How like its ancestors a stage's model is, see analysis/model_similarity.py."""
 
     key: str = ""
     stage_key: str = ""
@@ -278,7 +278,7 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
 
 
 class AttentionLine(Line, tag="attention", kw_only=True):
-    """What the heads of a stage's model attend to, see analysis/attention.py."""
+    """What the heads of a stage's model attend to, see analysis/model_similarity.py."""
 
     key: str = ""
     stage_key: str = ""

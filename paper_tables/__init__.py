@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 NEAREST = 5  # names that an error gives: there are more than a line holds
-READS_MODELS = {"representational_similarity": "similarity", "attention_patterns": "attention"}
-"""Exhibits that the records of training are not enough for, and the module of `analysis` whose `measure` adds some."""
-
-KINDS: dict[str, type[records.Line]] = {
-    "similarity": records.SimilarityLine,
-    "attention": records.AttentionLine,
-}  # of lines that a `measure` adds
+READS_MODELS: dict[str, type[records.Line]] = {
+    "representational_similarity": records.SimilarityLine,
+    "attention_patterns": records.AttentionLine,
+}
+"""Exhibits that the records of training are not enough for, and the kind of line that a look into models adds."""
 
 
 def names() -> list[str]:
@@ -88,16 +86,18 @@ def study_folder(suite: Suite) -> Path | None:
 
 @dataclass(frozen=True)
 class ModelMeasure:
-    """The `measure` of a module of `analysis`, which is imported when it is called."""
+    """What writes the lines of a kind, of `analysis.model_similarity`, which is imported when it is called."""
 
-    name: str
+    kind: type[records.Line]
 
     def done(self, store: Store, stage: str) -> bool:
         """Whether the model of a stage is measured."""
-        return bool(records.of_kind(records.read(store.measures_file(stage), records.MEASURES), KINDS[self.name]))
+        return bool(records.of_kind(records.read(store.measures_file(stage), records.MEASURES), self.kind))
 
     def __call__(self, config: RunConfig, store: Store) -> None:
-        importlib.import_module(f"analysis.{self.name}").measure(config, store)
+        from analysis.model_similarity import measure_attention, measure_similarity
+
+        (measure_attention if self.kind is records.AttentionLine else measure_similarity)(config, store)
 
 
 def measures(suite: Suite) -> tuple[ModelMeasure, ...]:

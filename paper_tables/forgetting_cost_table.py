@@ -1,6 +1,6 @@
 """The numbers of `forgetting_cost`; the paper has nothing like it."""
 
-from analysis.lifelong_tables import ForgettingCostTable
+from analysis.perplexity_tables import ForgettingCostTable
 
 EXHIBIT = ForgettingCostTable(
     label="table:forgetting_cost",

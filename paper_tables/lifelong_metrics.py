@@ -1,6 +1,6 @@
 """Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP."""
 
-from analysis.lifelong_tables import LifelongTable
+from analysis.perplexity_tables import LifelongTable
 
 EXHIBIT = LifelongTable(
     label="table:lifelong_metrics",

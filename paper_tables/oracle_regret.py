@@ -1,6 +1,6 @@
 """Beyond the paper: losses above those of models that are trained anew up to each domain, as TiC-LM normalises."""
 
-from analysis.lifelong_tables import RegretTable
+from analysis.perplexity_tables import RegretTable
 
 EXHIBIT = RegretTable(
     label="table:oracle_regret",

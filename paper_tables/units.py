@@ -1,6 +1,6 @@
 """Beyond the paper: the same runs ranked by wall time, steps, tokens and FLOPs."""
 
-from analysis.lifelong_tables import UnitTable
+from analysis.perplexity_tables import UnitTable
 
 EXHIBIT = UnitTable(
     label="table:units",

@@ -24,8 +24,8 @@ MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "paper_tables": {BASE, "benchmark.settings", "analysis"},
     "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
-# analysis works from records; only these two look into models
-LOOKS_INTO_MODELS = {"analysis.similarity", "analysis.attention"}
+# analysis works from records; only this looks into models
+LOOKS_INTO_MODELS = {"analysis.model_similarity"}
 ENTRANCE = ("benchmark", "run_all")  # `import benchmark` in a notebook; no file of the package asks for it
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 WITHOUT_TORCH = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from analysis import attention
+from analysis import model_similarity
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.growth import grow
@@ -28,7 +28,7 @@ def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool =
 
 
 def of(model: Any) -> Tensor:
-    return attention.attention(model, TOKENS, torch.ones(5, dtype=torch.long))
+    return model_similarity.attention(model, TOKENS, torch.ones(5, dtype=torch.long))
 
 
 def test_attention_is_that_of_the_first_layers_weights() -> None:
@@ -47,10 +47,10 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
 def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
     maps = of(trained(architecture))
-    own, others = attention.resemblance([maps, maps], [range(4)])
+    own, others = model_similarity.resemblance([maps, maps], [range(4)])
     assert own == [pytest.approx(1, abs=1e-5)] and (others[0] or 1) < 0.95
-    assert attention.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
-    assert attention.resemblance([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
+    assert model_similarity.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
+    assert model_similarity.resemblance([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     before = of(model)
     network, growth = grow(model.network, layers, width, mode=mode, seed=1)
     model.set_network(network)
-    parents = attention.parents(growth.layer_sources, growth.head_sources, 2)
+    parents = model_similarity.parents(growth.layer_sources, growth.head_sources, 2)
     after = of(model)
     heads = width // 16
     originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]
@@ -84,6 +84,6 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
 def test_a_lineage_goes_on_with_the_latest_descendant() -> None:
     """Oracle: by hand; head 0 is copied to 2, 2 to 3 and 4. Of ten heads six are shown, the first and last among
     them."""
-    assert attention.lineages(2, [[0, 1, 0], [0, 1, 2, 2, 2]]) == [4, 1]
-    assert attention.lineages(10, []) == [0, 2, 4, 5, 7, 9]
-    assert attention.parents([0, 0, 1], [[0, 1, 0], [0, 1, 1], [0, 1, 0]], 2) == [0, 1, 0, 0, 1, 1, 2, 3, 2]
+    assert model_similarity.lineages(2, [[0, 1, 0], [0, 1, 2, 2, 2]]) == [4, 1]
+    assert model_similarity.lineages(10, []) == [0, 2, 4, 5, 7, 9]
+    assert model_similarity.parents([0, 0, 1], [[0, 1, 0], [0, 1, 1], [0, 1, 0]], 2) == [0, 1, 0, 0, 1, 1, 2, 3, 2]

@@ -18,7 +18,7 @@ import torch
 from msgspec import structs
 
 import methods
-from analysis import attention, similarity
+from analysis import model_similarity
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
@@ -122,7 +122,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     for prompt in ("right", "picked"):
         scored = score(SavedModel(model), task, data_of(16, 16), prompt, 0, SETTINGS)
         found[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
-    for measure in (similarity.measure, attention.measure):
+    for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
         measure(run.config, store)
     paths = sorted((store.root / "similarity").glob("*.jsonl"))
     found["measures"] = [{**line, "time": 0} for path in paths for line in read_lines(path)]

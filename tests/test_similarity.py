@@ -14,7 +14,7 @@ from scipy.special import rel_entr
 from torch import Tensor, nn
 
 import methods
-from analysis import attention, similarity
+from analysis import model_similarity
 from benchmark.data.tokenizer import MASK, Vocabulary
 from benchmark.instruments.tiny_runs import Lab, tiny_config
 from benchmark.models import build, load
@@ -67,9 +67,9 @@ def one_row(positions: int, classes: int) -> Any:
 
 def ars(p: Any, j: int) -> float:
     models: Any = [Says(one) for one in p[:j]]
-    found, count = similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
+    found, count = model_similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
     assert len(found) == j - 1 and count == len(p[0])
-    return similarity.representational_similarity(found)  # type: ignore[attr-defined]
+    return model_similarity.representational_similarity(found)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("j", [2, 3])
@@ -99,7 +99,7 @@ def test_all_models_are_asked_at_the_same_masks() -> None:
     for seed in (0, 1):
         stream = Stream(corpus, data, masked=True, seed=seed)
         models: Any = [Spy(stream.corpus.text_vocabulary) for _ in range(3)]
-        _, count = similarity.divergences(models, stream, 1)
+        _, count = model_similarity.divergences(models, stream, 1)
         seen += [torch.cat([part for call in model.asked for part in call], dim=1) for model in models]
     assert all(torch.equal(one, seen[0]) for one in seen)
     rows = list(Stream(corpus, data, True, 7).validation(1, 1))[::4]
@@ -121,7 +121,7 @@ def test_ars_of_other_architectures(architecture: str) -> None:
             parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.3)
     newest = copy.deepcopy(models[0])
     newest.set_network(grow(newest.network, 3, 64, mode="exact")[0])
-    found, count = similarity.divergences([*models, newest], stream, 1)
+    found, count = model_similarity.divergences([*models, newest], stream, 1)
     [batch] = stream.validation(1, 3)
     said = []
     for model in (*models, newest):
@@ -169,7 +169,7 @@ def runs(request, lab) -> dict[str, Run]:
         config = config_of(method, request.param)
         made[method] = lab.run(config, "runs")
         made[method].train()
-        for measure in (similarity.measure, attention.measure):
+        for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
             measure(config, made[method].store)
     return made
 
@@ -224,7 +224,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     run = runs["elle"]
     models = [load(run.store.stage(key) / "model") for key in run.keys]
     [batch] = run.stream.validation(0, 20)
-    maps = [attention.attention(model, batch.tokens, batch.domains) for model in models]
+    maps = [model_similarity.attention(model, batch.tokens, batch.domains) for model in models]
     growths = [read_lines(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
     assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
 

@@ -1,6 +1,6 @@
 """The models of a run, one after the other, and what is measured on them once.
 
-What is measured stands in `analysis/similarity.py` and `analysis/attention.py`, which this room must not import.
+What is measured stands in `analysis/model_similarity.py`, which this room must not import.
 """
 
 from __future__ import annotations
