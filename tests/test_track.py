@@ -1,4 +1,4 @@
-"""Records sent to a tracker. Oracle throughout: the records, read back with the tracker's own library."""
+"""Records as event files. Oracle throughout: the records, read back with TensorBoard's own library."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import errno
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.errors import UserError
-from benchmark.instruments.track import TensorBoard, open_tracker, points, send_new
+from benchmark.instruments.track import points, send_new, write_events
 from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from run_all import main
@@ -26,56 +24,16 @@ def sent(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(one.step, one.value) for one in found.Scalars(name)]
 
 
-def of_wandb(out: Path) -> list[tuple[int, dict[str, float]]]:
-    """Steps and values of the run, from the files that `wandb sync` would send: records in a LevelDB log, which are
-    7 bytes of checksum, length and type and then a message, in one block of 32 KiB after a header of 7 bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined, unused-ignore]  # made when loaded
-
-    found = []
-    for file in sorted((out / "wandb").glob("offline-run-*/run-0-0.wandb"), key=lambda path: path.stat().st_mtime_ns):
-        content, at = file.read_bytes(), 7
-        assert len(content) < 2**15
-        while at < len(content):
-            length = int.from_bytes(content[at + 4 : at + 6], "little")
-            record = Record.FromString(content[at + 7 : at + 7 + length])
-            at += 7 + length
-            if record.HasField("history"):
-                items = record.history.item
-                values = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
-                found.append((record.history.step.num, values))
-    return found
-
-
-def test_wandb_has_what_records_have_and_goes_on(tmp_path, monkeypatch) -> None:
-    """Its own library, offline. A run that has stopped in its third stage, and then ended."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    pytest.importorskip("wandb", reason="wandb is not installed; it is of the test extra")
-    runs, out = tmp_path / "runs", tmp_path / "out"
-    row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
-    synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
-    said = [*send_new("demo", runs, "wandb", out), *send_new("demo", runs, "wandb", out)]
-    synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    said += send_new("demo", runs, "wandb", out)
-    shows = f"`wandb sync {out}/wandb/offline-run-"
-    assert len(said) == 2 and all(line.startswith(f"0-0: 10 evaluations sent to wandb; {shows}") for line in said)
-    (run,) = load_runs(runs, "demo")
-    lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
-    found = of_wandb(out)
-    assert [step for step, _ in found] == [100 * stage + quarter for stage in range(5) for quarter in (25, 50, 75, 100)]
-    assert [values["perplexity/ns"] for _, values in found] == pytest.approx([one.perplexity["ns"] for one in lines])
-    assert [values["recorded at"] for _, values in found] == [one.time for one in lines]
-
-
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     """A run that has stopped in its third stage, and then ended: each evaluation is there once."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     synthetic.write(runs, "demo", rows=row, seeds=1, finished=2, scores=False, similarities=False)
-    said = f"0-0: 10 evaluations sent to tensorboard; `tensorboard --logdir {out / 'demo'}` shows them"
-    assert list(send_new("demo", runs, "tensorboard", out)) == [said]
-    assert not list(send_new("demo", runs, "tensorboard", out))
+    said = f"0-0: 10 evaluations written to {out / 'demo' / '0-0'}"
+    assert list(send_new("demo", runs, out)) == [said]
+    assert not list(send_new("demo", runs, out))
     synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False)
-    assert list(send_new("demo", runs, "tensorboard", out)) == [said]
+    assert list(send_new("demo", runs, out)) == [said]
     (run,) = load_runs(runs, "demo")
     lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
     expected = [line.perplexity["ns"] for line in lines]
@@ -88,29 +46,29 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
 
 
 def test_a_killed_call_sends_again_what_was_not_noted(tmp_path) -> None:
-    """What is noted is noted once the tracker has it."""
+    """What is noted is noted once it is written."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=2, scores=False, similarities=False)
-    first = send_new("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
+    first = send_new("demo", tmp_path / "runs", tmp_path / "out")
     assert next(first).startswith("0-0")
     del first
-    noted = json.loads((tmp_path / "runs" / "trackers" / "tensorboard" / "demo.json").read_text())
+    noted = json.loads((tmp_path / "out" / "demo.json").read_text())
     assert noted == {"0-0": [4, 100]}
-    (said,) = send_new("demo", tmp_path / "runs", "tensorboard", tmp_path / "out")
-    assert said.startswith("0-1: 20 evaluations sent to tensorboard")
+    (said,) = send_new("demo", tmp_path / "runs", tmp_path / "out")
+    assert said.startswith("0-1: 20 evaluations written to ")
 
 
 def test_the_command_says_what_it_did(tmp_path, capsys, monkeypatch) -> None:
     """Oracle: the numbers of evaluations; a package that is missing is one message."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {})], seeds=1, scores=False, similarities=False)
     places = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
-    arguments = ["track", "demo", "--to", "tensorboard", *places]
+    arguments = ["track", "demo", *places]
     assert main(arguments) == 0 and "0-0: 20 evaluations" in capsys.readouterr().out
     assert main(arguments) == 0 and "nothing new" in capsys.readouterr().out
     (run,) = load_runs(tmp_path / "runs", "demo")
     assert len(list(points(run))) == 20
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="pip install wandb"):
-        open_tracker("wandb", "demo", run, tmp_path)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(UserError, match="pip install tensorboard"):
+        write_events(tmp_path, [])
 
 
 @pytest.mark.parametrize("call", ["add_scalar", "close"])
@@ -122,9 +80,6 @@ def test_a_full_disk_below_tensorboard_is_named(call: str, tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(SummaryWriter, call, full)
-    run: Any = SimpleNamespace(id="run")
-    tracker = TensorBoard("suite", run, tmp_path)
     with pytest.raises(OSError, match="No space left") as told:
-        tracker.log({"AP": 1.0}, 1, 1.0)
-        tracker.close()
+        write_events(tmp_path / "suite", [((0, 1.0), 1, 1.0, {"AP": 1.0})])
     assert told.value.filename == str(tmp_path / "suite")

@@ -136,11 +136,10 @@ def _add_set(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def _commands_beside_a_sweep(add: Add, suites: str) -> None:
-    sub = add("track", "send what records say of a suite's runs to a tracker, on from where it was")
+    sub = add("track", "write what records say of a suite's runs for TensorBoard, on from where it was")
     sub.add_argument("suite", nargs="?", default="demo", help=suites)
-    sub.add_argument("--to", choices=("tensorboard", "wandb"), required=True, help="its package is needed")
     sub.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    sub.add_argument("--out", type=path, default=Path("tracked"), help="the tracker's files (default: tracked)")
+    sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
     sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
     sub = add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure")
     sub.add_argument("suite", nargs="?", default="demo", help=f"{suites}; its [slurm] section chooses the node")

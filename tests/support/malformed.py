@@ -456,7 +456,7 @@ def records(place: Path) -> Iterator[Case]:
             DRY_RUN,
             f"report {SUITE} --runs {{here}}/runs --out {{here}}/report",
             "compare {here}/runs {place}/runs",
-            f"track {SUITE} --to tensorboard --runs {{here}}/runs --out {{here}}/out",
+            f"track {SUITE} --runs {{here}}/runs --out {{here}}/out",
         ):
             yield Case(command, Path(file).name, changed(file, change))
 
