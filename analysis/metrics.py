@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,19 +66,14 @@ def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> Floats:
 
 
 def increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
-    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage (ELLE)."""
-    return _mean_over_past(np.asarray(perplexity, float), np.asarray(finished, float), np.asarray(stage))
+    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage (ELLE).
 
-
-def log_increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
-    """AP+ on log perplexities (nats): one badly forgotten domain does not outweigh all others."""
-    return _mean_over_past(np.log(perplexity), np.log(finished), np.asarray(stage))
-
-
-def _mean_over_past(now: Floats, finished: Floats, stage: NDArray[Any]) -> Floats:
+    Of log perplexities it is in nats, and one badly forgotten domain does not outweigh all others.
+    """
+    now, stage = np.asarray(perplexity, float), np.asarray(stage)
     past = np.arange(now.shape[-1]) < stage[..., None]
     with np.errstate(invalid="ignore"):  # inf - inf, for a domain that diverged and stayed so
-        rise = np.where(past, now - finished, 0.0).sum(-1)
+        rise = np.where(past, now - np.asarray(finished, float), 0.0).sum(-1)
     return np.where(stage > 0, rise / np.maximum(stage, 1), np.nan)
 
 

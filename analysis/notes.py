@@ -20,15 +20,24 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
     """The footnotes on some suites' runs (on some rows of them); none where all is equal and nothing failed."""
     found = []
     for suite in suites:
-        stages = study.stages[study.stages["suite"] == suite]
-        if rows is not None:
-            stages = stages[stages["row"].isin(rows)]
-        titles = study.stage_titles(suite)
-        found += [*unequal_budgets(stages, titles), *unequal_texts(study, suite, rows), *unequal_hardware(stages)]
-        found += contended(stages, titles)
-        found += failures(study, suite, rows, titles)
+        found += [note for _, problems in checks(study, suite, rows) for note in problems]
         found += tuned(study.of(suite))
     return found
+
+
+def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
+    """Is the comparison of a suite's rows fair? What is said where all is well, and what is not."""
+    stages, titles = study.stages[study.stages["suite"] == suite], study.stage_titles(suite)
+    if rows is not None:
+        stages = stages[stages["row"].isin(rows)]
+    same_budget = f"All rows spent the same budget in every stage, within {TOLERANCE:.0%}."
+    return [
+        (same_budget, unequal_budgets(stages, titles)),
+        ("All rows had the same texts, tokenizer and masks.", unequal_texts(study, suite, rows)),
+        ("All rows ran on the same hardware.", unequal_hardware(stages)),
+        ("No stage is known to have lacked cores.", contended(stages, titles)),
+        ("No run failed.", failures(study, suite, rows, titles)),
+    ]
 
 
 def tuned(runs: Sequence[RunRecords]) -> list[str]:
@@ -135,8 +144,9 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
     return [f"Hardware differs: {'; '.join(parts)}."]
 
 
-def unequal_code(stages: pd.DataFrame) -> list[str]:
+def unequal_code(study: Study, suite: str) -> list[str]:
     """Which rows ran which code, where that differs, or where packages do."""
+    stages = study.stages[study.stages["suite"] == suite]
     rows = stages.groupby(["code", "packages"], sort=False)["row"].unique().reset_index("packages", drop=True)
     if len(rows) < 2:
         return []

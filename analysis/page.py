@@ -105,23 +105,12 @@ def _progress(study: Study) -> str:
 
 
 def _audit(study: Study) -> list[tuple[bool, str, str]]:
-    """Is the comparison fair? Of each suite, named where there are several: what is equal, or what is not."""
+    """Of each suite, named where there are several: whether it is well, its name, and what is equal or what is not."""
     lines: list[tuple[bool, str, str]] = []
     for suite in study.suites:
-        stages = study.stages[study.stages["suite"] == suite]
-        titles = study.stage_titles(suite)
         where = f"{suite}: " if len(study.suites) > 1 else ""
-        for problems, fine in (
-            (
-                notes.unequal_budgets(stages, titles),
-                f"All rows spent the same budget in every stage, within {notes.TOLERANCE:.0%}.",
-            ),
-            (notes.unequal_texts(study, suite), "All rows had the same texts, tokenizer and masks."),
-            (notes.unequal_hardware(stages), "All rows ran on the same hardware."),
-            (notes.contended(stages, titles), "No stage is known to have lacked cores."),
-            (notes.unequal_code(stages), "All rows ran the same code and packages."),
-            (notes.failures(study, suite, None, titles), "No run failed."),
-        ):
+        code = ("All rows ran the same code and packages.", notes.unequal_code(study, suite))
+        for fine, problems in (*notes.checks(study, suite), code):
             lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
     return lines
 

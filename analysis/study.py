@@ -92,7 +92,7 @@ class Study:
         before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
         found["ap"] = metrics.average_perplexity(perplexity, stage)
         found["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-        found["log_ap_plus"] = metrics.log_increased_perplexity(perplexity, before, stage)
+        found["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
         found["perplexity"] = list(perplexity)
         return found
 
@@ -203,17 +203,10 @@ class Study:
 
     @cached_property
     def suites(self) -> list[str]:
-        return list(self._by_suite)
-
-    @cached_property
-    def _by_suite(self) -> dict[str, list[RunRecords]]:
-        found: dict[str, list[RunRecords]] = {}
-        for run in self.runs:
-            found.setdefault(run.suite, []).append(run)
-        return found
+        return list(dict.fromkeys(run.suite for run in self.runs))
 
     def of(self, suite: str) -> list[RunRecords]:
-        return self._by_suite.get(suite, [])
+        return [run for run in self.runs if run.suite == suite]
 
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
