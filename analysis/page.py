@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,9 +44,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     audit = _audit(study)
     said = {line for fine, _, line in audit if not fine}
     return environment.get_template("page.html").render(
-        name=study.name,
-        title=study.title or study.name,
-        records=study.records,
+        study=study,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_progress(study),
         scorecard=_noted_once(scorecard, said),
@@ -64,7 +61,6 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
         rows=_settings(study),
         labels={(run.suite, run.row) for run in study.runs},
-        several=len(study.suites) > 1,
         data=data(study),
         scripts=scripts(),
     )
@@ -153,7 +149,6 @@ def _settings(study: Study) -> list[tuple[str, str, str]]:
     return [(suite, row, text) for (suite, row), text in found.items()]
 
 
-@cache
 def scripts() -> tuple[str, Markup]:
     """The library that draws (Vega-Lite with all it needs, BSD-3-Clause), packed by gzip in base64, and our own script.
 
@@ -165,19 +160,16 @@ def scripts() -> tuple[str, Markup]:
 
 def data(study: Study) -> Markup:
     """JSON for the script: nothing in it can end its element or begin another."""
-    style_of = styles(study.runs)
-    dashes = {
-        row: [1, 0] if style["linestyle"] == "-" else list(style["linestyle"][1]) for row, style in style_of.items()
-    }
+    rows = []
+    for row, style in styles(study.runs).items():
+        dash = [1, 0] if style["linestyle"] == "-" else style["linestyle"][1]
+        rows.append({"row": row, "colour": style["color"], "dash": dash, "shape": _shape(style["marker"])})
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
     content = {
         "records": study.records,
         "suites": study.suites,
-        "rows": [
-            {"row": row, "colour": style["color"], "dash": dashes[row], "shape": _shape(style["marker"])}
-            for row, style in style_of.items()
-        ],
+        "rows": rows,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),
@@ -187,7 +179,6 @@ def data(study: Study) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-@cache
 def _shape(marker: str) -> str:
     """The outline of a marker of matplotlib's as an SVG path, from -1 to 1."""
     drawn = MarkerStyle(marker)
