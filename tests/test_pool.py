@@ -22,7 +22,7 @@ import torch
 import methods
 from benchmark.jobs import pool
 from benchmark.jobs.executors.local import train_here
-from benchmark.jobs.pool import Process, Slot, outcome_of, slots_for
+from benchmark.jobs.pool import outcome_of, slots_for
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
@@ -81,8 +81,8 @@ def machine(monkeypatch, cores: int, memory: float) -> None:
 
 def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
     """Oracle: the least of runs, cores, and processes that the memory holds."""
-    runs, one = lab.configs(), pool.PROCESS + pool.needed_bytes(lab.configs()[0])
-    for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * one, 2), (8, 0.5 * one, 1)):
+    runs = lab.configs()
+    for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * pool.PROCESS, 2), (8, 1e6, 1)):
         machine(monkeypatch, cores, memory)
         assert len(slots_for(runs, None)) == expected
         assert len(slots_for(runs, 2)) == 2, "what is asked for counts more"
@@ -137,8 +137,18 @@ def test_devices_that_cannot_be_shared_have_a_run_each(lab: Lab, install) -> Non
         slots_for(runs, 3)
 
 
+@dataclass(frozen=True)
+class Nothing(Unit):
+    """A unit without work."""
+
+    kind = "prepare"
+
+    def __call__(self, worker: Worker) -> None:
+        pass
+
+
 @pytest.mark.parametrize("count", [2, 4])
-def test_each_process_takes_its_device_and_its_share(count: int, install, monkeypatch) -> None:
+def test_each_process_takes_its_device_and_its_share(count: int, lab: Lab, install, monkeypatch) -> None:
     """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a process has it all."""
     there = Accelerators()
     install(there)
@@ -147,23 +157,12 @@ def test_each_process_takes_its_device_and_its_share(count: int, install, monkey
     found = []
     for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
         ours, theirs = multiprocessing.Pipe()
-        ours.send(None)  # nothing to train
-        with pool._inherited(dataclasses.replace(slot, cores=())):
-            pool._serve(theirs, slot, None)
+        unit = Nothing(lab.runs, lab.configs()[0], (), "key")
+        pool._work(theirs, unit, dataclasses.replace(slot, cores=()), {"LOCAL_RANK": str(slot.gpu)})
+        assert ours.recv() == ("", "done")
         found.append(there.current)
-    assert found == [number % 2 for number in range(count)] and os.environ["LOCAL_RANK"] == "7"
+    assert found == [number % 2 for number in range(count)]
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
-
-
-def test_the_memory_of_a_run_is_not_underrated(lab: Lab) -> None:
-    """Oracle: weights, gradients and Adam's two moments alone, of the paper's BERT L12_D768 with 125 M parameters."""
-    import methods
-    from benchmark.settings.load import load_suite
-
-    run = methods.runs(load_suite("bert_base"), ("naive",), (0,))[0]
-    assert pool.needed_bytes(run) > 4 * 4 * 125e6
-    halved = run.model_copy(update={"training": run.training.model_copy(update={"micro_batch_size": 1})})
-    assert pool.needed_bytes(halved) < pool.needed_bytes(run)
 
 
 def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
@@ -299,27 +298,6 @@ def test_lines_are_sent_whole() -> None:
 
 
 # How they end
-
-
-@dataclass(frozen=True)
-class Nothing(Unit):
-    """A unit without work."""
-
-    kind = "prepare"
-
-    def __call__(self, worker: Worker) -> None:
-        pass
-
-
-def test_a_process_that_dies_between_two_units_takes_none_with_it(lab: Lab) -> None:
-    """Oracle: as if it lived. What it is given next is done, by the process that takes its place."""
-    worker = Process(Slot((), 1, start="fork"))
-    first = worker.process
-    os.kill(first.pid, signal.SIGKILL)
-    first.join()
-    worker.begin(Nothing(lab.runs, lab.configs()[0], (), "key"))
-    assert worker.receive() == "done" and worker.process.pid != first.pid
-    worker.close(kill=False)
 
 
 @pytest.fixture

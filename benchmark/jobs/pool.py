@@ -1,4 +1,4 @@
-"""Workers side by side on one machine: a process each, on cores or a GPU of its own, that takes the next unit of work.
+"""Units of work side by side on one machine: each in a process, with cores or a GPU that are its slot's.
 
 What runs here are the waves of a local sweep, and what a cluster has put into one job.
 """
@@ -17,9 +17,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -30,11 +30,12 @@ from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 
+CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # from workers: the parent is asked to stop
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
-PROCESS = 1.0e9  # bytes that a process takes before it has a model
+PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
 TOPOLOGY = Path("/sys/devices/system/cpu")
 MEMORY = Path("/proc/meminfo")
 DEVICES = Path("/dev")
@@ -51,8 +52,6 @@ class Slot:
     gpu_share: float = 1.0
     count: int = 1  # of slots on the machine
     exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
-    # a fork need not import torch again, but threads and devices do not survive it
-    start: Literal["spawn", "fork"] = "spawn"
 
 
 def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
@@ -67,7 +66,8 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
         parallel = 1
     if parallel is None:
-        parallel = 1 if timed else _fitting(runs, len(cores), gpus)
+        fitting = min(gpus or len(cores), len(cores), int(available_bytes() / PROCESS))
+        parallel = 1 if timed else max(1, fitting)
     check_slots(parallel, timed, cores, kind, gpus, f"--parallel {parallel}")
     return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
 
@@ -129,29 +129,6 @@ def accelerators() -> tuple[str, int]:
     return devices.accelerators()
 
 
-def _fitting(runs: Sequence[RunConfig], cores: int, gpus: int) -> int:
-    """How many runs fit: one a GPU, or else one a core, and as many as the machine's memory holds."""
-    need = PROCESS + (0 if gpus else max(map(needed_bytes, runs), default=0.0))
-    return max(1, min(gpus or cores, cores, int(available_bytes() / need)))
-
-
-def needed_bytes(run: RunConfig) -> float:
-    """The memory that training the largest model of a run takes, roughly and rather too much.
-
-    Weights, gradients, two moments and a teacher; and twice the 34 s b h + 5 a s^2 b bytes a layer of activations that
-    Korthikanti et al. (2022, arXiv 2205.05198) count for half precision, with logits.
-    """
-    rows = min(run.training.micro_batch_size or run.training.batch_size, run.training.batch_size)
-    length, vocabulary = run.data.sequence_length, run.tokenizer.vocabulary
-    most = 0.0
-    for size in run.model.ladder:
-        width, heads = size.hidden_size, size.hidden_size // run.model.head_size
-        parameters = 12 * size.layers * width**2 + (vocabulary + length) * width
-        layers = 2 * size.layers * rows * length * (34 * width + 5 * heads * length)
-        most = max(most, 4 * 6 * parameters + layers + 3 * 4 * rows * length * vocabulary)
-    return most
-
-
 def available_bytes() -> float:
     """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
     if MEMORY.exists() and (told := re.search(r"^MemAvailable: *(\d+)", MEMORY.read_text(), re.MULTILINE)):
@@ -204,54 +181,61 @@ def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Ca
     from benchmark.training.processes import Stopped
 
     left, not_before, failed, stopping = list(units), dict[str, float](), list[Unit](), False
-    with _workers(slots[: len(units)]) as workers:
-        while True:
+    free, busy = list(slots), dict[Connection, Process]()
+    start_server()
+    try:
+        while busy or (left and not stopping):
             stopping |= asked_to_stop()
-            for worker in workers:
-                now = time.monotonic()
-                unit = next((unit for unit in left if not_before.get(unit.id, 0.0) <= now), None)
-                if stopping:
-                    worker.ask_to_stop()
-                elif unit and not worker.unit:
-                    left.remove(unit)
-                    worker.begin(unit)
-            busy = {worker.connection: worker for worker in workers if worker.unit}
-            if not busy and (stopping or not left):
-                break
+            now = time.monotonic()
+            for unit in [unit for unit in left if not_before.get(unit.id, 0.0) <= now and not stopping][: len(free)]:
+                left.remove(unit)
+                process = Process(unit, free.pop(0))
+                busy[process.connection] = process
+            for process in busy.values() if stopping else ():
+                process.ask_to_stop()
             for connection in wait(list(busy), PATIENCE):
-                worker = busy[connection]  # type: ignore[index]
-                unit, outcome = worker.unit, worker.receive()
-                assert unit
+                process = busy[connection]  # type: ignore[index]
+                outcome = process.receive()
+                if outcome is None:
+                    continue
+                del busy[process.connection]
+                free.append(process.slot)
                 stopping |= outcome == "stopped"
-                failed += [unit] * (outcome == "failed")
+                failed += [process.unit] * (outcome == "failed")
                 if outcome == "taken":
-                    if unit.id not in not_before:
-                        print(f"{unit.name}  another process has it: its turn comes later", file=sys.stderr)
-                    not_before[unit.id] = time.monotonic() + AGAIN
-                    left.append(unit)
+                    if process.unit.id not in not_before:
+                        print(f"{process.unit.name}  another process has it: its turn comes later", file=sys.stderr)
+                    not_before[process.unit.id] = time.monotonic() + AGAIN
+                    left.append(process.unit)
+    finally:
+        for process in busy.values():
+            process.kill()
     if stopping:
         raise Stopped
     return failed
 
 
+def start_server() -> None:
+    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
+    resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    forkserver.set_forkserver_preload(["torch", "benchmark.training.run"])
+    forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 class Process:
-    """A process in a slot, as its parent sees it; a new one takes the place of one that dies."""
+    """A unit at work in a slot, as the parent sees it."""
 
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
-        self.unit: Unit | None = None  # that it does now
+    def __init__(self, unit: Unit, slot: Slot) -> None:
+        self.unit, self.slot = unit, slot
         self._asked = False
-        self._start()
-
-    def begin(self, unit: Unit) -> None:
-        self.unit = unit
-        try:
-            self.connection.send(unit)
-        except OSError:  # it has died since its last one, when it had nothing in hand
-            self.process.join()
-            self._start()
-            with contextlib.suppress(OSError):  # this one, too: `receive` says so
-                self.connection.send(unit)
+        gpu = {} if slot.gpu is None else {"LOCAL_RANK": str(slot.gpu)}  # which device `join` takes
+        self.connection, theirs = CONTEXT.Pipe()
+        arguments = (theirs, unit, slot, {**os.environ, **gpu})  # the server knows the variables of its own start
+        self._process = CONTEXT.Process(target=_work, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
 
     def ask_to_stop(self) -> None:
         if not self._asked:
@@ -261,100 +245,48 @@ class Process:
 
     def receive(self) -> Outcome | None:
         """Print the line that it said; or return how its unit has ended, if it has."""
-        assert self.unit
         try:
             said, outcome = self.connection.recv()
         except (EOFError, OSError):
-            self.process.join()
-            said, outcome = f"its process died, exit status {self.process.exitcode}; `run` goes on", "failed"
-            if self.process.exitcode == -signal.SIGKILL:
+            self._process.join()
+            said, outcome = f"its process died, exit status {self._process.exitcode}; `run` goes on", "failed"
+            if self._process.exitcode == -signal.SIGKILL:
                 said += "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
             said = f"{self.unit.name}  {said}\n"
-            if not self._asked:
-                self._start()
         if said:
             print(said, end="", file=sys.stderr, flush=True)
         if outcome:
-            self.unit = None
+            self.connection.close()
+            self._process.join()
         return outcome  # type: ignore[no-any-return]
 
-    def close(self, kill: bool) -> None:
-        if kill:
-            self.process.kill()
-        self.ask_to_stop()  # forks after it have this end of the connection too: that it is closed here ends nothing
-        self.connection.close()
-        self.process.join()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context(self.slot.start)
-        self.connection, theirs = context.Pipe()
-        # a fork has the parent's end, too, and would never see it close
-        ours = self.connection if self.slot.start == "fork" else None
-        self.process = context.Process(target=_serve, args=(theirs, self.slot, ours), daemon=True)  # type: ignore[attr-defined]
-        with _inherited(self.slot):
-            self.process.start()
-        theirs.close()
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
 
 
-@contextlib.contextmanager
-def _workers(slots: Sequence[Slot]) -> Iterator[list[Process]]:
-    workers: list[Process] = []
-    kill = True
-    try:
-        for slot in slots:
-            workers.append(Process(slot))
-        yield workers
-        kill = False
-    finally:
-        for worker in workers:
-            worker.close(kill)
+def _work(connection: Connection, unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
+    """Do a unit: lines go to the parent, and at last how it ended. Ctrl-C is the parent's business, and held back.
 
-
-@contextlib.contextmanager
-def _inherited(slot: Slot) -> Iterator[None]:
-    """What a process inherits that starts now: the slot's cores and GPU, and signals held back until it is ready."""
-    cores = os.sched_getaffinity(0) if slot.cores else None
-    gpu = os.environ.get("LOCAL_RANK")  # which device `join` takes
-    resource_tracker.ensure_running()  # else it starts with the first process, and lets the signals through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    if slot.cores:
-        os.sched_setaffinity(0, slot.cores)
-    if slot.gpu is not None:
-        os.environ["LOCAL_RANK"] = str(slot.gpu)
-    try:
-        yield
-    finally:
-        if gpu is not None:
-            os.environ["LOCAL_RANK"] = gpu
-        else:
-            os.environ.pop("LOCAL_RANK", None)
-        if cores:
-            os.sched_setaffinity(0, cores)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _serve(connection: Connection, slot: Slot, ours: Connection | None) -> None:
-    """A worker's life: units come, lines and outcomes go. Ctrl-C is the parent's business, and stays held back.
-
-    Anything that comes while it works asks it to stop, and so does the end of the connection, if the parent died.
+    Anything that comes from the parent asks it to stop, and so does the end of the connection, if the parent died.
     """
     import torch
 
     from benchmark.models.devices import take_share
     from benchmark.training.processes import join
 
-    if ours:
-        ours.close()
+    os.environ.update(environment)
+    if slot.cores:
+        os.sched_setaffinity(0, slot.cores)
     sys.stderr = Lines(connection)
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))
-    with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(EOFError, OSError):
+    with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
         world = dataclasses.replace(world, side_by_side=slot.count, exclusive=slot.exclusive)
         worker = Worker(world, lambda: signals() or connection.poll(), waits=False)
-        while unit := connection.recv():
-            connection.send(("", outcome_of(unit, worker)))
+        connection.send(("", outcome_of(unit, worker)))
 
 
 def outcome_of(unit: Unit, worker: Worker) -> Outcome:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from submitit import JobEnvironment
@@ -93,8 +93,7 @@ class Task:
                     f"{sum(map(len, cores))} that it may run on: leave slurm.exclusive out, or set it to 1"
                 )
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
-        start: Literal["spawn", "fork"] = "fork" if slots[0].gpu is None else "spawn"
-        return [dataclasses.replace(slot, exclusive=self.exclusive, start=start) for slot in slots]
+        return [dataclasses.replace(slot, exclusive=self.exclusive) for slot in slots]
 
     def _leave(self, signals: StopSignals, rank: int) -> None:
         """Queue the job again where its time is over or another takes its node; where it was cancelled it ends."""
