@@ -118,16 +118,14 @@ def test_no_job_is_queued_again_for_ever(monkeypatch) -> None:
 
 
 def test_cores_of_a_job(monkeypatch) -> None:
-    """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned, and under a budget in
-    seconds two runs at a time cannot be, but on a whole node."""
+    """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but on
+    a whole node."""
     monkeypatch.setattr(job, "physical_cores", lambda: [(core,) for core in range(8)])
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
     slots = Task((steps,), False, False, 20, 9, side_by_side=2)._slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    with pytest.raises(ValueError, match=r"ntasks_per_node 2.*has 2 of 8"):
-        Task((seconds,), False, False, 20, 9, side_by_side=2)._slots()
     assert [slot.cores for slot in Task((seconds,), False, True, 20, 9, side_by_side=2)._slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,8 +51,16 @@ LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCou
 SILENT = "no answer"  # for how a job ended
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
 CURES = {"OUT_OF_MEMORY": ": its processes took more memory than it asked for: set a larger mem in [slurm]"}
+UNSAID = ("setup", "teardown", "srun_args", "wckey")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
 ROOT = Path(__file__).parents[4]
+ANSWER, PAUSE = 300.0, 1.0  # seconds for a job of `doctor` to start and to answer; between two looks
+PROBE = """\
+import socket
+print(socket.gethostname(), flush=True)
+import torch
+print(torch.__version__, torch.accelerator.device_count())
+"""  # imports nothing of the project, which the node may not see
 # A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and submitit sets handlers.
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
@@ -67,7 +76,7 @@ def gpus(suite: Suite, runs: Sequence[RunConfig]) -> float:
 
 
 def describe(plan: Plan) -> list[str]:
-    """How many units `execute` would submit in how many jobs, what these ask for, and what they wait for."""
+    """How many units `execute` would submit in how many jobs, and what these ask for."""
     check(plan)
     under_way = _under_way(jobs(plan.suite, plan.survey.store))
     waves = without(plan.waves, under_way)
@@ -76,12 +85,9 @@ def describe(plan: Plan) -> list[str]:
     lines = [f"  to submit, each wave after the one before: {counted(unit for wave in waves for unit in wave.units)}"]
     for wave in [*waves, plan.report]:
         for asked, units in _alike(plan, wave):
-            parameters = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
-            skipped = ("setup", "teardown", "srun_args", "additional_parameters", "wckey")
-            given = {key: value for key, value in parameters.items() if value and key not in skipped}
-            given |= asked.additional_parameters
+            given = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
             given |= {"runs_per_job": asked.runs_per_job} if wave.kind in TRAINS and asked.runs_per_job > 1 else {}
-            said = ", ".join(f"{key} {value}" for key, value in given.items())
+            said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
             lines.append(f"  {wave.kind}: {len(_tasks(wave.kind, asked, units))} jobs, {said}")
             lines += [f"    {unit.name}" for unit in units]
     return lines + [f"  {len(under_way)} units are under way already"] * bool(under_way)
@@ -95,15 +101,14 @@ def check(plan: Plan) -> None:
         raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
     for state in plan.wanted:
         train, rows = asked_by([state.config], plan.suite).of("train"), state.config.training.batch_size
-        if train.runs_per_job > 1:
-            exclusive = train.takes_whole_nodes(state.config.budget.unit)  # "user" leaves others on the node
-            if is_timed(state.config) and train.processes > 1 and exclusive is not True:
-                raise ConfigError(
-                    f"slurm.exclusive = {json.dumps(exclusive)}: under a budget in seconds the {train.processes} runs "
-                    "at a time of a job need cores of their own: leave slurm.exclusive out, or set "
-                    "slurm.ntasks_per_node = 1"
-                )
-        elif rows % train.processes:
+        several = train.runs_per_job > 1 and train.processes > 1
+        if several and is_timed(state.config) and train.takes_whole_nodes(state.config.budget.unit) is not True:
+            raise ConfigError(
+                f"slurm.exclusive = {json.dumps(train.exclusive)}: under a budget in seconds the {train.processes} "
+                "runs at a time of a job need cores of their own: leave slurm.exclusive out, or set "
+                "slurm.ntasks_per_node = 1"
+            )
+        if train.runs_per_job == 1 and rows % train.processes:
             raise ConfigError(
                 f"training.batch_size {rows} cannot be split over {train.processes} processes ({train.nodes} nodes of "
                 f"{train.processes_per_node}): change one of them"
@@ -115,26 +120,18 @@ def execute(plan: Plan) -> int:
     check(plan)
     folder = executors.notes(NAME, plan.suite, plan.survey.store)
     folder.mkdir(parents=True, exist_ok=True)
+    left = 0
     with Lease(folder / "lock"):
         known = jobs(plan.suite, plan.survey.store, patient=False)
-        waves = without(plan.waves, _under_way(known))
-        if waves:
+        if waves := without(plan.waves, _under_way(known)):
             submission = Submission(plan, folder, known)
-            for wave in [*waves, plan.report]:
-                submission.submit(wave)
-    if not waves:
-        print("nothing to submit: all is done or under way")
-    elif submission.refusal and not submission.sent:
-        raise SlurmError(f"Slurm refused the jobs, and none is submitted: {submission.refusal}")
-    else:
-        print(*submission.said, sep="\n")
-        if submission.left:
-            print(
-                f"! Slurm took no more: {submission.left} units are left; `run` again submits them "
-                f"({submission.refusal})"
-            )
+            left = sum(submission.submit(wave) for wave in [*waves, plan.report])
+            if left:
+                print(f"! Slurm took no more: {left} units are left; `run` again submits them ({submission.refusal})")
+        else:
+            print("nothing to submit: all is done or under way")
     print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
-    return PARTIAL if waves and submission.left else 0
+    return PARTIAL if left else 0
 
 
 def _under_way(known: Sequence[Job]) -> set[str]:
@@ -162,19 +159,18 @@ class Submission:
 
     def __init__(self, plan: Plan, folder: Path, known: Sequence[Job]) -> None:
         self.plan, self.folder, self.known = plan, folder, [job for job in known if job.is_under_way]
-        self.sent, self.said, self.left = list[str](), list[str](), 0
         self.refusal = ""
-        self._before: list[str] = []
-        self._largest = commands.largest_array(commands.configuration())
-        self.logs = folder / getpass.getuser()
-        _make_own(self.logs)
+        self._sent, self._before = list[str](), list[str]()
+        self._largest = commands.largest_array()
+        self._logs = folder / getpass.getuser()
+        _make_own(self._logs)
         self._code = snapshot(plan.runs / "code")
 
-    def submit(self, wave: Wave) -> None:
-        """Submit a wave as arrays, or what the cluster takes of it; what is left is counted."""
+    def submit(self, wave: Wave) -> int:
+        """Submit a wave as arrays, or what the cluster takes of it. Returns how many units are left."""
         earlier = [job for job in self.known if ORDER.index(job.kind) < ORDER.index(wave.kind)]
         after = dict.fromkeys([*(job.id.partition("_")[0] for job in earlier), *self._before])
-        sent = len(self.sent)
+        sent, left = len(self._sent), 0
         for asked, units in _alike(self.plan, wave):
             lanes: list[str] = []
             tasks = _tasks(wave.kind, asked, units)
@@ -185,59 +181,61 @@ class Submission:
                 if array := self._send(wave.kind, asked, piece, [*after, *waits], max(1, cap // lane)):
                     lanes.append(array)
                     tasks = tasks[len(piece) :]
-            self.left += sum(map(len, tasks))
-        self._before = self.sent[sent:] or self._before
+            left += sum(map(len, tasks))
+        self._before = self._sent[sent:] or self._before
+        return left
 
     def _send(
         self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str], cap: int
     ) -> str | None:
-        """Submit an array, or where it is one task a job. Returns its id; None where Slurm refuses it."""
+        """Submit an array, or where it is one task a job. Returns its id; None where Slurm takes no more, or fewer.
+
+        Raises SlurmError where it takes nothing at all.
+        """
         from submitit.core.utils import FailedJobError
 
         from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
 
-        units = {unit.config.budget.unit for task in tasks for unit in task}
-        parameters = asked.parameters(kind, units)
+        parameters = asked.parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.of(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
         rest = (asks_for_gpus(parameters), exclusive, float(own.signal_delay_s), own.max_num_timeout, many)
-        executor = self._executor(own, parameters, after, cap, f"{self.plan.suite.name}:{kind}")
+        executor = self._executor(own)
+        parameters |= {"array_parallelism": cap, "job_name": f"{self.plan.suite.name}:{kind}"}
+        parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
+        parameters["setup"] = [*parameters["setup"], *self._setup()]
+        executor.update_parameters(**parameters, stderr_to_stdout=True)
         try:
             with commands.outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
                 sent = executor.map_array(_do, [Task(task, *rest) for task in tasks])
         except FailedJobError as error:
-            said = str(error).strip()
-            if len(tasks) > 1 and any(limit in said for limit in LIMITS):
+            if len(tasks) > 1 and any(limit in str(error) for limit in LIMITS):
                 self._largest = -(-len(tasks) // 2)
-            else:
-                self.refusal = said
+                return None
+            self.refusal = str(error).strip()
+            if not self._sent:
+                raise SlurmError(f"Slurm refused the jobs, and none is submitted: {self.refusal}") from None
             return None
         array = str(sent[0].job_id).partition("_")[0]
         _note(self.folder, array, len(tasks) > 1, kind, [[unit.id for unit in task] for task in tasks])
-        self.sent.append(array)
-        names = ", ".join([unit.name for task in tasks for unit in task][:3])
+        self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
-        self.said.append(f"{array}  {len(tasks)} jobs to {kind} ({names}, ...){waits}")
+        print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
         return array
 
-    def _executor(
-        self, own: Slurm, parameters: dict[str, Any], after: Sequence[str], cap: int, name: str
-    ) -> SlurmExecutor:
+    def _executor(self, own: Slurm) -> SlurmExecutor:
         import submitit
 
         python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
         try:
-            executor = submitit.SlurmExecutor(self.logs, max_num_timeout=own.max_num_timeout, python=python)
+            return submitit.SlurmExecutor(self._logs, max_num_timeout=own.max_num_timeout, python=python)
         except RuntimeError:
             raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
-        code = [
-            f"cd {shlex.quote(str(self._code))}",
-            f"export PYTHONPATH={shlex.quote(str(self._code))}${{PYTHONPATH:+:$PYTHONPATH}}",
-        ]
-        changes = {"setup": [*parameters["setup"], *code], "array_parallelism": cap, "stderr_to_stdout": True}
-        changes |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
-        executor.update_parameters(**{**parameters, **changes}, job_name=name)
-        return executor
+
+    def _setup(self) -> list[str]:
+        """What a job does to find the code."""
+        code = shlex.quote(str(self._code))
+        return [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
 
 
 def _do(task: Any) -> None:
@@ -337,11 +335,68 @@ def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
     return mine
 
 
-def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
-    from benchmark.jobs.executors.slurm.doctor import examine as look  # for which nothing else need wait
+# What `run_all.py doctor` asks of Slurm
 
-    asked = {asked_by([config], suite) for config in configs} - {suite.slurm}
-    return look([*asked, suite.slurm], {config.budget.unit for config in configs}, runs)
+
+def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
+    """Ask `sbatch --test-only` of each kind of job, by each request of a row, and then one node by a job."""
+    if not shutil.which("sbatch"):
+        yield Finding("no sbatch here: runs train on this machine; for a cluster call this where jobs are submitted")
+        return
+    units = {config.budget.unit for config in configs}
+    try:
+        yield Finding(commands.ask("sbatch", "--version").strip())
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
+            for asked in {suite.slurm, *(asked_by([config], suite) for config in configs)}:
+                for kind in ("prepare", "train", "score", "report"):
+                    yield _of_request(kind, asked.parameters(kind, units), Path(folder))
+            yield _of_node(suite.slurm, units, Path(folder))
+    except SlurmError as error:
+        yield Finding(str(error), "no job can be submitted before this is right")
+
+
+def _of_request(kind: str, parameters: dict[str, Any], folder: Path) -> Finding:
+    try:
+        commands.ask("sbatch", "--test-only", str(_script(folder, parameters, "true")))
+    except SlurmError as error:
+        return Finding(f"a job to {kind} is refused ({error})", "change what [slurm] asks for")
+    return Finding(f"a job to {kind} would be taken")
+
+
+def _of_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
+    """Ask a node, by a job of one process, what torch finds there."""
+    parameters = {**asked.parameters("score", units), "time": 5}
+    answer, log = folder / "answer", folder / "log"
+    python = f"{asked.python or shlex.quote(sys.executable)} -c {shlex.quote(PROBE)}"
+    probe = f"cd {shlex.quote(str(folder))}; {python} > unfinished 2> log; mv unfinished answer"
+    script = _script(folder, parameters, f"sh -c {shlex.quote(probe)}")
+    job = commands.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+    try:
+        end, is_queued = time.monotonic() + ANSWER, True
+        while not answer.exists() and is_queued and time.monotonic() < end:
+            is_queued = job in commands.queue([getpass.getuser()])
+            time.sleep(PAUSE)  # also a network file system shows the answer late
+        if not answer.exists():
+            cure = "do nodes see this folder? see slurm.setup, slurm.python, slurm.partition"
+            return Finding(f"job {job} gave no answer within {ANSWER / 60:.0f} minutes, or before it ended", cure)
+        node, *found = answer.read_text().split()
+        if not found:
+            said = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
+            return Finding(f"{node}: torch cannot be imported ({said})", "see slurm.setup and slurm.python")
+        lacks = asks_for_gpus(parameters) and found[1] == "0"
+        cure = "look at its driver, and at torch's build for it" if lacks else ""
+        return Finding(f"{node}: sees this folder, and has torch {found[0]}, {found[1]} accelerators", cure)
+    finally:
+        commands.cancel([job])
+
+
+def _script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
+    """A batch script as submitit writes those of jobs."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    path = folder / "job.sh"
+    path.write_text(_make_sbatch_string(command, folder, **parameters))
+    return path
 
 
 EXECUTOR = Executor(describe, execute, gpus, jobs, cancel, examine)

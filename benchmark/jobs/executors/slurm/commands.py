@@ -6,19 +6,16 @@ import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from benchmark.errors import UserError
 
 PATIENCE = 120.0  # seconds for an answer
-FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")  # a user's own, that would hide jobs or ask before each
-# a job's own variables, which sbatch would pass on: what those of Slurm and MPI begin with, and torchrun's
-OUTER = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "TORCHELASTIC_")
-OUTER_NAMES = {
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-}
+# A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
+OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI", "OMPI_", "TORCHELASTIC_")
+FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")
+OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
 NO_ACCOUNTS = ("accounting storage is disabled", "no sacct here")  # in what says that a cluster keeps none
@@ -64,9 +61,10 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
     return {job: state.split()[0] for job, state in rows}
 
 
-def configuration() -> dict[str, str]:
-    """The controller's settings as text, such as MaxArraySize."""
-    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", ask("scontrol", "show", "config"), re.MULTILINE))
+def largest_array() -> int:
+    """How many tasks an array may have by the controller's MaxArraySize, 1 on a site without arrays."""
+    told = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
+    return max(1, int(told[1])) if told else 1
 
 
 def requeue(job: str) -> None:
@@ -93,8 +91,6 @@ def ask(*command: str) -> str:
     except FileNotFoundError:
         cure = "run this on a machine of the cluster, or use --executor local"
         raise SlurmError(f"no {command[0]} here: {cure}") from None
-    except OSError as error:
-        raise SlurmError(f"{command[0]} cannot be started ({error.strerror}): mend that, then try again") from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
     if done.returncode:
@@ -107,16 +103,10 @@ def ask(*command: str) -> str:
 def outside_of_jobs() -> Iterator[None]:
     """Without what belongs to a job that this process may itself run in, and what changes Slurm's answers."""
     before = dict(os.environ)
-    own = {key for key in before if key in OUTER_NAMES or key.startswith((*OUTER, *FILTERS))} - WHERE
-    own |= {"TMPDIR"} if "SLURM_JOB_ID" in before else set()  # a folder that ends with its job
-    for key in own:
-        del os.environ[key]
+    for key in before:
+        if (key in OF_TORCHRUN or key.startswith((*OUTER, *FILTERS))) and key not in WHERE:
+            del os.environ[key]
     try:
         yield
     finally:
-        os.environ.update({key: before[key] for key in own})
-
-
-def largest_array(settings: Mapping[str, str]) -> int:
-    """How many tasks an array may have by the controller's settings, 1 on a site without arrays."""
-    return max(1, int(settings.get("MaxArraySize", 1001)))
+        os.environ.update(before)

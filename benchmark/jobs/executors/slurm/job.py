@@ -21,7 +21,6 @@ from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
-from benchmark.settings.base import ConfigError
 from benchmark.training.processes import NODE, Stopped, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
@@ -80,18 +79,13 @@ class Task:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
-        Under a budget of wall time each needs its own, which a whole node has. Raises ConfigError where that cannot be.
+        A whole node has none. Raises ConfigError where so many cannot be.
         """
         count, cores, (kind, gpus) = self.side_by_side, physical_cores(), accelerators()
         timed, asked = any(is_timed(unit.config) for unit in self.units), f"slurm.ntasks_per_node {count}"
         check_slots(count, timed, cores, kind, gpus, asked)
         slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
-        if given and sum(map(len, cores)) > given and not (timed and self.exclusive is True):
-            if timed and count > 1:
-                raise ConfigError(
-                    f"{asked}: under a budget in seconds each run needs its own cores, and this job has {given} of "
-                    f"{sum(map(len, cores))} that it may run on: leave slurm.exclusive out, or set it to 1"
-                )
+        if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
         return [dataclasses.replace(slot, exclusive=self.exclusive) for slot in slots]
 
