@@ -160,10 +160,13 @@ def verify(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     from analysis import comparison
-    from benchmark.jobs.study import open_records
+    from benchmark.jobs.study import open_records, runs_by_suite
 
-    with open_records(options.a) as a, open_records(options.b) as b:
-        return say(comparison.compare(*(comparison.Side(side.called, side.runs()) for side in (a, b))))
+    sides = []
+    for place in (options.a, options.b):
+        with open_records(place) as folder:
+            sides.append(comparison.Side(place, runs_by_suite(folder)))
+    return say(comparison.compare(*sides))
 
 
 def open_suite(

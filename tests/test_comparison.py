@@ -108,6 +108,6 @@ def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
     with pytest.raises(ResultsError, match="no records; give"), study.open_records(str(tmp_path)):
         pass
     with study.open_records(str(a)) as before:
-        runs = before.runs()
+        runs = study.runs_by_suite(before)
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(Side("x", runs), Side("y", {})))

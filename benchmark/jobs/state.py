@@ -55,11 +55,10 @@ class StageState:
 class Scored:
     """How far a model's fine-tuning on the suite's tasks is."""
 
-    model: str  # the key of its stage, or a name as long as that is not known
+    model: str  # the key of its stage
     stage: int
     missing: int  # scores that are still to come
     there: int = 0
-    seconds: float = 0.0  # that those there took
     failed: str = ""  # why the last of those that failed, and are still to come, did
 
 
@@ -74,7 +73,7 @@ class RunState:
     stages: tuple[StageState, ...] = ()
     prepared: bool = False  # whether its text is tokenised
     fraction: float = 0.0  # of the budget of the stage in progress
-    scored: tuple[Scored, ...] = ()  # of a suite with tasks: each model that they are for
+    scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
 
     @property
@@ -102,7 +101,7 @@ class Survey:
     def states(self) -> list[RunState]:
         """The state of each run now."""
         self._stages: dict[tuple[str, tuple[str, ...]], StageState] = {}
-        self._scores: dict[tuple[str, Wanted], Scored] = {}
+        self._scores: dict[tuple[str, bool], Scored] = {}
         self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         corpora = {data: corpus_if_prepared(config, self.store) for data, config in self._of_data.items()}
@@ -155,25 +154,14 @@ class Survey:
         return self._stages[key, learned]
 
     def _scored(self, run: RunState) -> tuple[Scored, ...]:
-        """The scores of each model of a run that the suite's tasks are for, of those that are to be trained too.
-
-        Until its first stage is trained a run is taken for one without prompts, which is scored in one way only.
-        """
-        trained = len(run.finished)
-        stages = [stage for stage in scored_stages(self.suite, run.config) if stage < trained or run.state != "failed"]
-        prompts = bool(stages and trained) and _has_prompts(self.store, run.keys[trained - 1])
-        models = []
-        for stage in stages:
-            wanted = _wanted(self.suite, prompts, stage == len(run.config.domains) - 1)
-            if stage >= trained:
-                name = run.keys[stage] if stage < len(run.keys) else f"{run.config.label}-{stage}"
-                models.append(Scored(name, stage, len(wanted)))
-                continue
-            key = run.keys[stage]
-            if (key, wanted) not in self._scores:
-                evaluated = run.stages[stage].evaluated
-                self._scores[key, wanted] = read_scores(self.store, self.suite, key, stage, wanted, evaluated)
-            models.append(self._scores[key, wanted])
+        """The scores of each model of a run that the suite's tasks are for; runs that share it ask once."""
+        last_stage, models = len(run.config.domains) - 1, []
+        for stage in scored_stages(self.suite, run.config):
+            if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
+                place = run.keys[stage], stage == last_stage
+                if place not in self._scores:
+                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1])
+                models.append(self._scores[place])
         return tuple(models)
 
 
@@ -194,19 +182,18 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     return StageState(done is not None, evaluation is not None, spent.charged["seconds"] if spent else 0.0, ap)
 
 
-Wanted = frozenset[tuple[str, str, int]]  # task, prompt and seed of each score
-
-
-def read_scores(store: Store, suite: Suite, key: str, stage: int, wanted: Wanted, evaluated: bool) -> Scored:
-    """The scores of one model that are wanted; none are to come where its method left the stage out.
-
-    One of other settings of fine-tuning is another score.
+def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -> Scored:
+    """The scores of one model, a run's `final` one or another. One of other settings of fine-tuning is another score.
 
     Raises RecordsError for a file that is damaged, or with the scores of another model.
     """
-    there: dict[tuple[str, str, int], float] = {}
-    errors: dict[tuple[str, str, int], str] = {}
+    asked = [way for way in suite.finetuning.prompts if final or way == "right"]
+    ways = asked if _has_prompts(store, key) else ["none"]
     tasks = {task.name: task for task in suite.tasks}
+    wanted = {
+        (name, way, seed) for name, task in tasks.items() for seed in suite.finetuning.seeds_of(task) for way in ways
+    }
+    there, errors = set[tuple[str, str, int]](), dict[tuple[str, str, int], str]()
     for line in store.score_lines(key):
         score = line.task, line.prompt, line.seed
         if score not in wanted:
@@ -214,18 +201,9 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, wanted: Wanted
         if not isinstance(line, ScoreLine):
             errors[score] = line.error
         elif line.key == score_key(key, tasks[line.task], line.task_key, suite.finetuning, line.prompt, line.seed):
-            there[score] = line.seconds
-    missing = len(wanted) - len(there) if evaluated else 0
-    failed = [error for score, error in errors.items() if score not in there] if missing else []
-    return Scored(key, stage, missing, len(there), sum(there.values()), failed[-1] if failed else "")
-
-
-@of_a_row
-def _wanted(suite: Suite, prompts: bool, final: bool) -> Wanted:
-    """The scores of a run's final model or of another, by whether it has prompts."""
-    ways = [way for way in suite.finetuning.prompts if final or way == "right"] if prompts else ["none"]
-    seeds = {task.name: suite.finetuning.seeds_of(task) for task in suite.tasks}
-    return frozenset((task, way, seed) for task, of in seeds.items() for seed in of for way in ways)
+            there.add(score)
+    failed = [error for score, error in errors.items() if score not in there]
+    return Scored(key, stage, len(wanted) - len(there), len(there), failed[-1] if failed else "")
 
 
 class _ModelConfig(msgspec.Struct):

@@ -80,30 +80,22 @@ def unpack(folder: Path, into: Path) -> Store:
     return Store(into)
 
 
-@dataclass(frozen=True)
-class NamedRecords:
-    """Records that somebody named, in a folder laid out as that of `--runs`."""
-
-    called: str
-    folder: Path
-
-    def runs(self) -> dict[str, list[RunRecords]]:
-        """The runs by suite, without suites that have none."""
-        names = sorted(path.name for path in (self.folder / "suites").glob("*") if path.is_dir())
-        loaded = {name: load_runs(self.folder, name) for name in names}
-        return {name: runs for name, runs in loaded.items() if runs}
-
-
 @contextlib.contextmanager
-def open_records(place: str) -> Iterator[NamedRecords]:
-    """The records in a folder of `--runs`, or in a study's. Raises ResultsError for a place without records."""
+def open_records(place: str) -> Iterator[Path]:
+    """The records in a folder of `--runs`, or in a study's, laid out as the former. Raises ResultsError for others."""
     folder = Path(place)
     with tempfile.TemporaryDirectory() as scratch:
         if (folder / RECORDS).is_dir():
             folder = unpack(folder, Path(scratch)).root
         if not (folder / "suites").is_dir():
             raise ResultsError(f"{place}: no records; give a folder of --runs, or a study's as in results/")
-        yield NamedRecords(place, folder)
+        yield folder
+
+
+def runs_by_suite(folder: Path) -> dict[str, list[RunRecords]]:
+    """All runs in a folder of `--runs`, without suites that have none."""
+    names = sorted(path.name for path in (folder / "suites").glob("*") if path.is_dir())
+    return {name: runs for name in names if (runs := load_runs(folder, name))}
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
