@@ -62,8 +62,13 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
             if config.seed == seed and records.of_kind(store.run_lines(config), EndedLine):
                 for path in _files(config, store, held):
                     name = path.relative_to(store.root).as_posix()
-                    _refuse_other_weights(name, held, path)
-                    members.setdefault(name, path.read_bytes())
+                    content = path.read_bytes()
+                    if name in held and name.startswith("stages/") and _weights(held[name]) != _weights(content):
+                        raise ResultsError(
+                            f"{path}: the stage came to weights {_weights(content)}, the study holds a record with "
+                            f"{_weights(held[name])}: remove one of the two"
+                        )
+                    members.setdefault(name, content)
         if members != held:
             _write(archive, members)
 
@@ -135,38 +140,39 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
-        recorded = unpack(folder, Path(scratch))
-        for config in (config for _, configs in suites for config in configs):
-            keys = recorded.recorded_stages(config)
-            if key not in keys:
-                continue
-            with join() as alone:
-                Train(runs, config, (config.id,), key, build, keys.index(key))(Worker(alone))
-            store = Store(runs)
-            if not store.stage_done(key):
-                raise ResultsError(
-                    f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
-                    "was made with"
-                )
-            expected, actual = (_hash_of(where, key) for where in (recorded, store))
-            if actual != expected:
-                raise ResultsError(
-                    f"stage {key} of {config.id} came to weights {actual} on {_trained_on(store, key)}, recorded "
-                    f"are {expected} on {_trained_on(recorded, key)}: run it with the code, packages and hardware "
-                    "that the record names, or collect what it is now"
-                )
-            yield f"stage {key} of {config.id}: the same weights, {expected}"
-            try:
-                works_on_the_clock_alone(Lab(config.method, _with_options(build, config), Path(scratch) / "lab"))
-            except AssertionError as error:
-                raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
-            yield f"{config.method} works on the clock alone"
-            return
-    raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
+        recorded, store = unpack(folder, Path(scratch)), Store(runs)
+        having = (config for _, configs in suites for config in configs if key in recorded.recorded_stages(config))
+        config = next(having, None)
+        if not config:
+            raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
+        with join() as alone:
+            last_stage = recorded.recorded_stages(config).index(key)
+            Train(runs, config, (config.id,), key, build, last_stage)(Worker(alone))
+        if not store.stage_done(key):
+            raise ResultsError(
+                f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
+                "was made with"
+            )
+        (there, expected), (here, actual) = (_trained(where, key) for where in (recorded, store))
+        if actual != expected:
+            raise ResultsError(
+                f"stage {key} of {config.id} came to weights {actual} on {here}, recorded are {expected} on {there}: "
+                "run it with the code, packages and hardware that the record names, or collect what it is now"
+            )
+        yield f"stage {key} of {config.id}: the same weights, {expected}"
+        with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
+        try:
+            works_on_the_clock_alone(Lab(config.method, with_options, Path(scratch) / "lab"))
+        except AssertionError as error:
+            raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
+        yield f"{config.method} works on the clock alone"
 
 
-def _with_options(build: Build, config: RunConfig) -> Build:
-    return lambda name, options: build(name, config.options)
+def _trained(store: Store, key: str) -> tuple[str, str | None]:
+    """The machine that a stage was trained on, and the hash of its weights."""
+    lines = store.stage_lines(key)
+    begun, done = records.last(lines, StageLine), records.last(lines, DoneLine)
+    return machine(begun) if begun else "", done.weights if done else None
 
 
 # What `verify` asks of records before it looks at their report
@@ -179,11 +185,6 @@ class EndedStage:
     name: str  # of its run, and its place there
     start: StageLine
     done: DoneLine
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its budget was wall time that a clock measured."""
-        return UNITS[self.start.budget.unit].is_wall_time
 
 
 def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords], build: Build) -> Iterator[str]:
@@ -258,23 +259,25 @@ def _check_budgets(run: RunRecords, stages: Sequence[EndedStage], anew: bool) ->
     amounts = tuple(amount) if isinstance(amount, list) else amount
     given = took = over = 0.0  # a method may spend in a later stage what it left in earlier ones
     for index, stage in enumerate(stages):
-        _check_budget(stage, per_stage(amounts, index))
-        given += per_stage(amounts, index)
-        took = took * (not anew) + per_stage(amounts, index) * sum(phase["share"] for phase in stage.start.phases)
+        own, share = per_stage(amounts, index), sum(phase["share"] for phase in stage.start.phases)
+        _check_budget(stage, own, own * share)
+        given += own
+        took = took * (not anew) + own * share
         over = max(took - given, over if anew else 0.0)
     if over > 1e-9 * given:
         raise ResultsError(f"{run.id}: its phases take {over:g} more than the budget of its stages")
 
 
-def _check_budget(stage: EndedStage, amount: float) -> None:
-    start, unit, spent = stage.start, stage.start.budget.unit, stage.done.charged
-    if start.budget.amount != amount:
+def _check_budget(stage: EndedStage, amount: float, may: float) -> None:
+    """The suite gives a stage an amount, of which its phases `may` take so much."""
+    budget, spent = stage.start.budget, stage.done.charged
+    unit = budget.unit
+    if budget.amount != amount:
         raise ResultsError(
-            f"{stage.name}: trained with {start.budget.amount:g} {unit}, the suite says {amount:g}"
-            ": correct the suite, or train again"
+            f"{stage.name}: trained with {budget.amount:g} {unit}, the suite says {amount:g}: correct the suite, or "
+            "train again"
         )
-    step, may = spent[unit] / max(spent["steps"], 1.0), amount * sum(phase["share"] for phase in start.phases)
-    if spent[unit] > may + 4 * step:  # one step of its dearest phase
+    if spent[unit] > may + 4 * spent[unit] / max(spent["steps"], 1.0):  # one step of its dearest phase
         raise ResultsError(
             f"{stage.name}: {spent[unit]:g} {UNITS[unit].name} charged of {may:g}, more than a step over: train again"
         )
@@ -284,7 +287,7 @@ def _check_budget(stage: EndedStage, amount: float) -> None:
 
 def _check_hardware(suite: str, stages: Sequence[EndedStage]) -> None:
     """One precision, number of threads and processes, and kind of device; of wall times one model of CPU, too."""
-    timed = [stage for stage in stages if stage.is_timed]
+    timed = [stage for stage in stages if UNITS[stage.start.budget.unit].is_wall_time]
     _check_same(suite, "device", stages, lambda of: of.hardware.device)
     for what, value in COMPARED.items():
         _check_same(suite, what, stages, value)
@@ -342,17 +345,8 @@ def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[
     return (path for path in places if path.exists())
 
 
-def _refuse_other_weights(name: str, held: dict[str, bytes], path: Path) -> None:
-    if name in held and name.startswith("stages/"):
-        before, now = (_weights(content) for content in (held[name], path.read_bytes()))
-        if before != now:
-            raise ResultsError(
-                f"{path}: the stage came to weights {now}, the study holds a record with {before}"
-                ": remove one of the two"
-            )
-
-
 def _weights(content: bytes) -> str | None:
+    """The hash of weights that the records of a stage end with."""
     line = records.STAGE.decode(content.rstrip().splitlines()[-1])
     return line.weights if isinstance(line, DoneLine) else None
 
@@ -381,16 +375,6 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
             with whole_file(out / suite.name / HARDWARE) as file:
                 file.write(made_on.encode())
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
-
-
-def _hash_of(store: Store, key: str) -> str:
-    done = records.last(store.stage_lines(key), DoneLine)
-    return done.weights if done else ""
-
-
-def _trained_on(store: Store, key: str) -> str:
-    [begun] = records.of_kind(store.stage_lines(key), StageLine)
-    return machine(begun)
 
 
 def _members(archive: Path) -> dict[str, bytes]:
