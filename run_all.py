@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line, interrupted, set_paths, words_again
+from benchmark.settings.command_line import command_line, interrupted, words_again
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.notebook import OpenSuite
@@ -34,7 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
     if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
         given.insert(0, "run")
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
-    set_paths(options)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     return status_of(partial(COMMANDS[options.command], options), interrupted(options))
 
@@ -42,11 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
     """A suite with the command line's overrides, and its runs."""
     import methods
-    from benchmark.settings.load import load_suite, parse_methods, parse_seeds, parse_set
+    from benchmark.settings.load import load_suite, parse_set
 
-    suite = load_suite(name, dict(parse_set(item) for item in options.set))
-    runs = methods.runs(suite, parse_methods(options.methods), parse_seeds(options.seeds))
-    return suite.called_by(words_again(options, name)), runs
+    suite = load_suite(name, dict(map(parse_set, options.set)), words_again(options, name))
+    return suite, methods.runs(suite, options.methods, options.seeds)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -66,21 +64,19 @@ def survey_of(options: argparse.Namespace) -> Survey:
 def run(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs.waves import Tables, execute
-    from benchmark.settings.load import report_folder
 
     survey = survey_of(options)
-    out = report_folder(options.out, survey.suite, options.set)
-    return execute(survey, Tables(paper_tables.measures(survey.suite), paper_tables.write_report, out), options)
+    tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, options.out)
+    return execute(survey, tables, options)
 
 
 def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
-    from benchmark.settings.load import parse_methods
     from benchmark.training.keys import check_memory_shares
 
     suite = read_suite(options, options.suite)[0]
-    rows = methods.rows(suite, parse_methods(options.methods))
+    rows = methods.rows(suite, options.methods)
     fits = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
     spaces = {row.method: methods.find(row.method).space for row in rows}
     return say(tuning.tune(suite, rows, spaces, options.configurations, fits, options.runs))
@@ -94,11 +90,9 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.settings.load import report_folder
 
     suites = [read_suite(options, name) for name in options.suites]
-    out = report_folder(options.out, suites[0][0], options.set)
-    paper_tables.write_report(suites, options.runs, out, options.view)
+    paper_tables.write_report(suites, options.runs, options.out, options.view)
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 import methods
 from benchmark.settings.base import ConfigError
-from benchmark.settings.load import expand, load_suite, parse_set, report_folder
+from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import suite_names
 from benchmark.settings.suite import (
     per_stage,
@@ -181,26 +180,6 @@ def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -
     file.write_text(text.replace("[model]", '[model]\nstart = "../n"'))
     with pytest.raises(ConfigError, match="'./n': no such folder"):
         methods.runs(load_suite("suites/s.toml"))
-
-
-def test_what_set_changes_has_a_report_of_its_own() -> None:
-    """Oracle: the folders' names by hand; one folder in `report` for equal settings, another for any others."""
-
-    def folder(*given: str) -> str:
-        suite = load_suite("demo", dict(map(parse_set, given)))
-        found = report_folder(Path("report"), suite, given)
-        assert found.parent == Path("report") or found == Path("report")
-        return found.name
-
-    assert folder() == folder("slurm.nodes=2") == "report"
-    assert re.fullmatch(r"budget\.amount=30-[0-9a-f]{6}", folder("budget.amount=30", "slurm.nodes=2"))
-    assert folder("budget.amount=30") == folder("budget.amount=30.0") == folder("budget.amount=5", "budget.amount=30")
-    assert folder("seeds=[1, 2]", "title=x").startswith("seeds=_1,_2_,title=x-")
-    assert folder("seeds=[1, 2]", "title=x") == folder("title=x", "seeds=[1,2]")
-    whole, part = "budget={unit = 'steps', amount = 5}", "budget.amount=3"
-    alike = [("title=../../x",), ("title=.. .. x",), (f"title={'x' * 300}a",), (f"title={'x' * 300}b",)]
-    names = [folder(*given) for given in (*alike, (whole, part), (part, whole))]
-    assert len(set(names)) == len(names) and max(map(len, names)) < 80 and names[0].startswith("title=.._.._x-")
 
 
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:

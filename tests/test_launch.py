@@ -17,7 +17,7 @@ from benchmark.jobs.work import Train, Worker
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.slurm import KINDS, Slurm, gpus_in
+from benchmark.settings.slurm import KINDS, Slurm
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import World
@@ -166,8 +166,8 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, one: str
     asked = Slurm(**settings)
     assert asked.gpus == gpus and asked.processes == max(1, gpus)
     assert asked.parameters("score", ["steps"]).get("gpus_per_node") == one
-    assert (gpus_in("gpu"), gpus_in("gpu:a100"), gpus_in("gpu:4(S:0-1)"), gpus_in(None)) == (1, 1, 4, 0)
-    assert (gpus_in("gpu:3090:2"), gpus_in("nvme:1,gres:gpu:2"), gpus_in("gpu:a:2,gpu:b:1")) == (2, 2, 3)
+    counts = {"gpu": 1, "gpu:a100": 1, "gpu:4(S:0-1)": 4, "gpu:3090:2": 2, "nvme:1,gres:gpu:2": 2, "gpu:a:2,gpu:b:1": 3}
+    assert {gres: Slurm(gres=gres).gpus_on_node for gres in counts} == counts
     assert Slurm(gres="gpu:3090:2").parameters("score", ["steps"])["gpus_per_node"] == "3090:1"
 
 

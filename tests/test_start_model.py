@@ -75,6 +75,7 @@ def config_of(method: str, start: Path, **model: Any) -> RunConfig:
     return with_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
 
 
+LARGER = [{"layers": 2, "hidden_size": 48}, {"layers": 3, "hidden_size": 64}]
 STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_large", "scratch"]
 
 
@@ -89,7 +90,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are loaded back."""
     start = published(tmp_path / "start", kind)
     lab = Lab(method, methods.build, tmp_path)
-    run = lab.run(config_of(method, start, grow={"layers": 1, "width": 1.5}), "store")
+    run = lab.run(config_of(method, start, ladder=LARGER), "store")
     run.train()
     found = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
@@ -180,12 +181,14 @@ def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
 
 @pytest.mark.parametrize("family", RMS_FAMILIES)
 def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_path: Path) -> None:
-    """Oracle: growth, which refuses a width that would part them; 1.15 times 32 is nearest to 36, nine heads of 4."""
+    """Oracle: growth, which refuses a width that would part them."""
     model = network(family, width=32, max_position_embeddings=42)
     model.save_pretrained(tmp_path / "start")
-    ladder = config_of("elle", tmp_path / "start", grow={"width": 1.15}).model.ladder
+    ladder = config_of("elle", tmp_path / "start", ladder=[{"layers": 1, "hidden_size": 40}] * 2).model.ladder
     assert [size.hidden_size for size in ladder] == [32, 40, 40]
     assert grow(model, 2, ladder[1].hidden_size)[0].config.hidden_size == 40
+    with pytest.raises(ConfigError, match="multiples of 8"):
+        config_of("elle", tmp_path / "start", ladder=[{"layers": 1, "hidden_size": 36}] * 2)
     with pytest.raises(ConfigError, match="such as 32 or 40"):
         grow(model, 2, 36)
 
@@ -199,18 +202,14 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 16}] * 2)
     with pytest.raises(ConfigError, match=r"L1_D40 cannot follow L1_D32.* multiples of 16"):
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 40}] * 2)
-    with pytest.raises(ConfigError, match=r"width 1.1 leaves the hidden size 32 .* multiple of 16"):
-        config_of("elle", folder, grow={"layers": 1, "width": 1.1})  # twice: 1.21 * 32 = 38.7, and 40 rounds up
     scaled = published(tmp_path / "scaled", "gpt", scale_attn_by_inverse_layer_idx=True)
     with pytest.raises(ConfigError, match=r"scaled' cannot have more layers.*in width only"):
-        config_of("elle", scaled, grow={"layers": 1})
+        config_of("elle", scaled, ladder=[{"layers": 2, "hidden_size": 32}] * 2)
     (scaled / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"model.start: .*config.json is damaged"):
         config_of("elle", scaled)
-    with pytest.raises(ValueError, match="a ladder or grow, not both"):
-        Model(start="x", grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 16}])
-    with pytest.raises(ValueError, match="go with start"):
-        Model(grow={"layers": 1}, ladder=[{"layers": 1, "hidden_size": 64}])
+    with pytest.raises(ValueError, match="goes with start"):
+        Model(revision="main", ladder=[{"layers": 1, "hidden_size": 64}])
     with pytest.raises(ValueError, match="ladder: missing"):
         Model()
 
@@ -218,7 +217,7 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
 def test_what_the_model_decides_is_said(tmp_path: Path, capsys: Any) -> None:
     """Oracle: sizes by hand: a layer and half of the width more."""
     folder = published(tmp_path / "start", "gpt")
-    start = [f'model.start="{folder}"', "model.ladder=[]", "model.grow={layers = 1, width = 1.5}"]
+    start = [f'model.start="{folder}"', "model.ladder=[{layers = 2, hidden_size = 48}]"]
     suite = [str(tiny_suite.write(tmp_path)), *(word for one in start for word in ("--set", one))]
     for command in (["run", *suite, "--dry-run"], ["prepare", *suite]):
         assert run_all.main([*command, "--runs", str(tmp_path / "runs")]) == 0

@@ -71,7 +71,6 @@ class Trainer:
     def __init__(
         self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = never
     ) -> None:
-        """`task` with the hyper-parameters that apply (`Finetuning.applied_to`)."""
         self.asked_to_stop = asked_to_stop
         self.device = own_device()
         self.model, self.task, self.settings = model.to(self.device), task, settings
@@ -231,7 +230,7 @@ def _fitted(
     with kept_random_numbers(own_device()):
         torch.manual_seed(seed)
         network = checkpoint.classifier(data.labels, task.domain)
-        trainer = Trainer(network, settings.applied_to(task), settings, seed, asked_to_stop)
+        trainer = Trainer(network, task, settings, seed, asked_to_stop)
         dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
         return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 

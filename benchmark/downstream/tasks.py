@@ -201,13 +201,12 @@ def _bag_of_words(task: Task, data: TaskData) -> list[int]:
 
 def score_key(stage_key: str, task: Task, data_key: str, settings: Finetuning, prompt: Prompt, seed: int) -> str:
     """Names a score by all that it depends on, so that it is computed once however many tables show it."""
-    applied = settings.applied_to(task)
     return digest(
         {
             "format": FORMAT,
             "stage": stage_key,
             "data": data_key,
-            "task": applied.model_dump(mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}),
+            "task": task.model_dump(mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}),
             "patience": settings.patience,
             "precision": settings.precision,
             "prompt": prompt,

@@ -13,7 +13,6 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import safe_open
 from transformers import AutoConfig
 
 from benchmark.data.tokenizer import Vocabulary
@@ -23,7 +22,7 @@ from benchmark.models.growth import width_step
 from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
-from benchmark.settings.suite import Growth, Model, RunConfig, Size, Start
+from benchmark.settings.suite import Model, RunConfig, Size, Start
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
@@ -39,7 +38,6 @@ def with_start_model(config: RunConfig) -> RunConfig:
         return config
     folder = _folder(model.start, model.revision)
     known = _configuration(folder)
-    _check_weights(folder)
     architecture = architectures.of(known.model_type)
     if architecture.length(known) < config.data.sequence_length:
         raise ConfigError(
@@ -81,20 +79,7 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
 
 def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
     """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
-    if model.ladder:
-        ladder = (first, *model.ladder)
-    else:
-        grow = model.grow or Growth()
-        steps = [first.hidden_size / step * grow.width**index for index in range(domains)]
-        ladder = tuple(
-            Size(layers=first.layers + index * grow.layers, hidden_size=step * round(count))
-            for index, count in enumerate(steps)
-        )
-        if grow.width > 1 and domains > 1 and ladder[-1].hidden_size == first.hidden_size:
-            raise ConfigError(
-                f"model.grow.width {grow.width:g} leaves the hidden size {first.hidden_size} as it is in all {domains} "
-                f"domains: in this start model it is a multiple of {step}; give more, or leave width out"
-            )
+    ladder = (first, *(model.ladder or [first] * (domains - 1)))
     for before, size in pairwise(ladder):
         if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % step:
             raise ConfigError(
@@ -146,19 +131,6 @@ def _configuration(folder: Path) -> Any:
         raise ConfigError(f"model.start: {folder}: {error}") from None
     with naming_damage(folder):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-def _check_weights(folder: Path) -> None:
-    """Raise ConfigError for weights that are missing or cut short, before a job is made."""
-    files = sorted(folder.glob("*.safetensors"))
-    for path in files:
-        with naming_damage(path), safe_open(path, framework="pt"):
-            pass
-    if not files:
-        raise ConfigError(
-            f"model.start: {folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are "
-            "not opened; save the model again with a transformers of today"
-        )
 
 
 def _content_key(folder: Path) -> str:

@@ -7,16 +7,14 @@ import difflib
 import hashlib
 import json
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from benchmark.errors import UserError
 
-Called = TypeVar("Called", bound="OnCommandLine")
 T = TypeVar("T")
 ROWS = 1000  # whose answers are kept at a time
 
@@ -29,24 +27,6 @@ class Settings(BaseModel):
     """Frozen; a key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class OnCommandLine(Settings):
-    """Settings that some words of a command line stand for."""
-
-    name: str
-    _called: str = PrivateAttr("")
-
-    @property
-    def called(self) -> str:
-        """These words, as a shell takes them: for messages that name the next command."""
-        return self._called or self.name
-
-    def called_by(self: Called, words: Sequence[str]) -> Called:
-        """The same settings, which these words stand for."""
-        settings = self.model_copy()
-        settings._called = shlex.join(words)
-        return settings
 
 
 def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:

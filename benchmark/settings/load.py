@@ -10,17 +10,17 @@ import difflib
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
 
-from benchmark.settings.base import ConfigError, Seeds, Settings, digest, validated, validation_message
+from benchmark.settings.base import ConfigError, Settings, digest, validated, validation_message
 from benchmark.settings.names import SUITES, suite_names
-from benchmark.settings.slurm import OF_ALL_ROWS, Slurm
+from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Suite
 
 if sys.version_info >= (3, 11):
@@ -29,7 +29,6 @@ else:
     import tomli as tomllib
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
-LONGEST_NAME = 60  # characters of a folder that is named after `--set`, before the hash
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes")  # of a suite by each of its runs
 PATHS = {  # keys that hold a path, or paths
@@ -38,17 +37,10 @@ PATHS = {  # keys that hold a path, or paths
 }
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what would tear a line, or no file can hold
-_SEEDS: TypeAdapter[tuple[int, ...]] = TypeAdapter(Seeds)
 
 
-class _Site(Settings):
-    """A site file."""
-
-    slurm: Slurm = Slurm()
-
-
-def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
-    """Read a suite, with `--set` overrides applied.
+def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Sequence[str] = ()) -> Suite:
+    """Read a suite, with `--set` overrides applied, which the words `called` of a command line stand for.
 
     `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A suite may say
     `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the environment. Paths are
@@ -56,12 +48,14 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None) -> Suite:
     """
     place = f"suite {name!r}"
     content = _read(name)
-    if isinstance(content.get("slurm", {}), dict):
-        content["slurm"] = _merge(_site(), content.get("slurm", {}))
+    if SITE.exists():
+        place, content = f"{place} with {SITE}", _merge(_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
-    return _build(Suite, _expand(content, place), place)
+    suite = _build(Suite, _expand(content, place), place)
+    suite._called = shlex.join(called)
+    return suite
 
 
 def load_study(study: Path) -> list[Suite]:
@@ -73,7 +67,7 @@ def load_study(study: Path) -> list[Suite]:
     if not files:
         raise ConfigError(f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md")
     place = Path("results", study.resolve().name)
-    return [load_suite(str(file)).called_by([(place / file.name).as_posix()]) for file in files]
+    return [load_suite(str(file), called=[(place / file.name).as_posix()]) for file in files]
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
@@ -134,28 +128,6 @@ def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
 # What the command line says
 
 
-def parse_seeds(text: str | None) -> tuple[int, ...]:
-    """What `--seeds` says, e.g. "0,1"; None means the suite's. Raises ConfigError for what is no list of seeds."""
-    if text is None:
-        return ()
-    try:
-        return _SEEDS.validate_json(f"[{text}]", strict=True)
-    except ValidationError as error:
-        unread = error.errors()[0]["type"] == "json_invalid"  # its words are about a parser
-        why = "no list of numbers" if unread else validation_message(error, "seeds", tuple)
-        raise ConfigError(f"--seeds {text[:80]!r}: {why}; give different whole numbers, e.g. --seeds 0,1") from None
-
-
-def parse_methods(text: str | None) -> tuple[str, ...]:
-    """What `--methods` says, e.g. "er,elle"; None means all. Raises ConfigError for a name that is missing."""
-    if text is None:
-        return ()
-    names = tuple(text.split(","))
-    if "" in names:
-        raise ConfigError(f"--methods {text[:80]!r}: a name is missing; give some, e.g. --methods er,elle")
-    return names
-
-
 def parse_set(assignment: str) -> tuple[str, Any]:
     """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
     key, equals, value = assignment.partition("=")
@@ -165,29 +137,6 @@ def parse_set(assignment: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         return key, value
-
-
-def report_folder(out: Path, suite: Suite, assignments: Sequence[str]) -> Path:
-    """Where reports of a suite go that was read with these `--set`: what they change is another comparison.
-
-    The folder is named after the keys and what the suite has there now, in alphabetical order, and ends in a hash of
-    them, since not every letter can stand in a name. What jobs ask of a cluster changes none.
-    """
-    keys = sorted({parse_set(assignment)[0] for assignment in assignments if not assignment.startswith("slurm.")})
-    if not keys:
-        return out
-    changes = {key: _at(suite, key) for key in keys}
-    told = ",".join(f"{key}={f'{value:g}' if isinstance(value, float) else value}" for key, value in changes.items())
-    name = re.sub(r"[^\w.,=+-]+", "_", told)[:LONGEST_NAME].strip("_")
-    return out / f"{name}-{digest(changes)[:6]}"
-
-
-def _at(suite: Suite, path: str) -> Any:
-    """The value of a key that `--set` can name, as JSON has it."""
-    value: Any = suite
-    for part in path.split("."):
-        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-    return to_jsonable_python(value)
 
 
 # Files
@@ -239,13 +188,11 @@ def _file(name: str) -> Path | None:
 
 
 def _site() -> dict[str, Any]:
-    """The `[slurm]` section of the site file; nothing else may be in it, for it must not change results."""
-    content = _read(str(SITE)) if SITE.exists() else {}
+    """The site file: a `[slurm]` section; nothing else may be in it, for it must not change results."""
+    content = _read(str(SITE))
     if others := ", ".join(content.keys() - {"slurm"}):
         raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite")
-    _build(_Site, _expand(content, str(SITE)), str(SITE))  # else the suite would be blamed
-    slurm: dict[str, Any] = content.get("slurm", {})
-    return slurm
+    return content
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

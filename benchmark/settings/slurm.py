@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -129,7 +128,7 @@ class Slurm(Settings):
     def gpus_on_node(self) -> int:
         """How many GPUs a training job has on a node, as `gpus_per_node` or `gres` say."""
         count = str(self.gpus_per_node or 0).rpartition(":")[2]
-        return int(count) or gpus_in(self.gres)
+        return int(count) or sum(number for _, number in _gpus(self.gres))
 
     @property
     def processes(self) -> int:
@@ -155,7 +154,12 @@ class Slurm(Settings):
 
     def of(self, kind: str) -> Slurm:
         """These settings for one kind of job, by the name of its section; shared stages are trained as runs are."""
-        return _of_kind(self, "train" if kind == "stages" else kind)
+        own = getattr(self, "train" if kind == "stages" else kind).model_dump(exclude_none=True)
+        without: dict[str, Any] = {other: None for key in own for other in INSTEAD_OF.get(key, ())}
+        if "gpus_per_node" in own and self.gres:
+            kept = [part for part in self.gres.split(",") if part.partition(":")[0] != "gpu"]
+            without["gres"] = ",".join(kept) or None
+        return self.model_copy(update={**without, **own})
 
     def parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
@@ -227,30 +231,15 @@ class Slurm(Settings):
         return given
 
 
-@functools.cache
-def _of_kind(settings: Slurm, kind: str) -> Slurm:
-    own = getattr(settings, kind).model_dump(exclude_none=True)
-    without: dict[str, Any] = {other: None for key in own for other in INSTEAD_OF.get(key, ())}
-    if "gpus_per_node" in own and settings.gres:
-        kept = [one for one in settings.gres.split(",") if one.partition(":")[0] != "gpu"]
-        without["gres"] = ",".join(kept) or None
-    return settings.model_copy(update={**without, **own})
-
-
-def gpus_in(gres: str | None) -> int:
-    """How many GPUs other resources of a node hold: 4 of "gpu:a100:4,nvme:1", 1 of "gpu"."""
-    return sum(count for _, count in _gpus(gres))
-
-
 def _gpus(gres: str | None) -> list[tuple[str, int]]:
     """Type, which may be digits alone, and number of the GPUs in other resources; an empty type where none is named."""
-    found = []
+    gpus = []
     for part in re.sub(r"\([^)]*\)", "", gres or "").split(","):
         name, *of = part.removeprefix("gres:").split(":")
         if name == "gpu":
             count = int(of.pop()) if of and of[-1].isdigit() else 1
-            found.append((":".join(of), count))
-    return found
+            gpus.append((":".join(of), count))
+    return gpus
 
 
 def asks_for_gpus(parameters: Mapping[str, Any]) -> bool:

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import not_
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     Field,
-    SerializerFunctionWrapHandler,
+    PrivateAttr,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -31,7 +31,6 @@ from benchmark.settings.base import (
     RESERVED,
     Amount,
     Moment,
-    OnCommandLine,
     Rate,
     Seeds,
     Settings,
@@ -158,18 +157,6 @@ class Size(Settings):
         return f"L{self.layers}_D{self.hidden_size}"
 
 
-class Growth(Settings):
-    """How a start model grows from each domain to the next, by methods that grow; in place of a ladder."""
-
-    layers: int = Field(0, ge=0, le=10_000, description="so many layers more")
-    width: float = Field(
-        1.0,
-        ge=1,
-        le=1000,
-        description="the hidden size times this, to the nearest whole head (or heads that share a key)",
-    )
-
-
 class Start(Settings):
     """The start model of a run: its folder on this machine, and a hash of what is in it."""
 
@@ -189,11 +176,15 @@ class Model(Settings):
     )
     start: str | None = Field(
         None,
+        exclude_if=not_,
         description="begin with this model: a Hugging Face folder, or a name on the Hub",
     )
-    revision: str | None = Field(None, description="of a start model on the Hub: branch, tag or commit")
-    grow: Growth | None = Field(None, description="with start, in place of a ladder")
-    ladder: tuple[Size, ...] = Field((), description="one size a domain, none smaller than the one before")
+    revision: str | None = Field(
+        None, exclude_if=not_, description="of a start model on the Hub: branch, tag or commit"
+    )
+    ladder: tuple[Size, ...] = Field(
+        (), description="one size a domain, none smaller than the one before; with start those of later domains, if any"
+    )
     head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
     init: Literal["fixed", "scaled"] = Field(
@@ -207,10 +198,8 @@ class Model(Settings):
         if not self.start:
             if not self.ladder:
                 raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
-            if self.grow or self.revision:
-                raise ValueError("grow and revision go with start: name a model to start from, or leave them out")
-        elif self.ladder and self.grow:
-            raise ValueError("give a ladder or grow, not both")
+            if self.revision:
+                raise ValueError("revision goes with start: name a model to start from, or leave it out")
         for smaller, size in pairwise(self.ladder):
             if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
                 raise ValueError(
@@ -255,16 +244,10 @@ class Training(Settings):
     )
     evaluations: int = Field(5, ge=1, le=10_000, description="per stage, evenly over its budget, the last at its end")
     deterministic: bool = Field(
-        False, description="algorithms that give the same bits each time, or an error where torch has none"
+        False,
+        exclude_if=not_,  # younger than the first keys
+        description="algorithms that give the same bits each time, or an error where torch has none",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_younger(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what older runs do not know and this one does not use, so that they keep their keys."""
-        content: dict[str, Any] = write(self)
-        if not self.deterministic:
-            content.pop("deterministic", None)
-        return content
 
 
 class Budget(Settings):
@@ -305,7 +288,7 @@ class Tuned(Settings):
     unit: str = Field(description="of the search's budget")
 
 
-class Suite(OnCommandLine):
+class Suite(Settings):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
     `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself
@@ -341,6 +324,12 @@ class Suite(OnCommandLine):
     finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
+    _called: str = PrivateAttr("")
+
+    @property
+    def called(self) -> str:
+        """The words of a command line that stand for it, for messages that name the next command."""
+        return self._called or self.name
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
@@ -387,11 +376,13 @@ class RunConfig(Settings):
     model: Model
     training: Training
     budget: Budget
-    probes: tuple[Domain, ...] = ()
-    start: Start | None = None
+    probes: tuple[Domain, ...] = Field((), exclude_if=not_)
+    start: Start | None = Field(None, exclude_if=not_)
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
-    tuned: Tuned | None = None  # None: with the suite's own options
-    places: tuple[int, ...] = Field((), description="of the domains in the suite's list, where they have another order")
+    tuned: Tuned | None = Field(None, exclude_if=not_)  # None: with the suite's own options
+    places: tuple[int, ...] = Field(
+        (), exclude_if=not_, description="of the domains in the suite's list, where they have another order"
+    )
     slurm: Slurm | None = Field(None, description="what its row asks of a cluster; no part of the run's identity")
 
     @property
@@ -425,30 +416,17 @@ class RunConfig(Settings):
     @cached_property
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
-        settings = self._settings(
-            {
-                "suite": True,
-                "row_index": True,
-                "tasks": True,
-                "tuned": True,
-                "domains": {"__all__": {"title", "train", "valid"}},
-                "tokenizer": {"folder"},
-                "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
-                "training": {"checkpoint_seconds"},
-                "budget": {"reference"},
-                "model": {"start", "revision", "grow"} | ({"init"} if self.model.init == "fixed" else set()),
-                "start": {"folder"},
-            }
-        )
-        return f"{self.label}-{digest(settings)}"
-
-    def _settings(self, leave_out: dict[str, Any]) -> dict[str, Any]:
-        """All settings but these, and but those that came later and are not used: so older records keep their runs."""
-        content = self.model_dump(mode="json", exclude={**leave_out, "slurm": True})
-        content["model"] = {key: value for key, value in content["model"].items() if value is not None}
-        return {
-            key: value for key, value in content.items() if value or key not in ("probes", "start", "tuned", "places")
+        leave_out: dict[str, Any] = {
+            **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
+            "domains": {"__all__": {"title", "train", "valid"}},
+            "tokenizer": {"folder"},
+            "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
+            "training": {"checkpoint_seconds"},
+            "budget": {"reference"},
+            "model": {"start", "revision"} | ({"init"} if self.model.init == "fixed" else set()),
+            "start": {"folder"},
         }
+        return f"{self.label}-{digest(self.model_dump(mode='json', exclude=leave_out))}"
 
     def description(self) -> RunLine:
         """What records say of the run, as far as it is known before it starts."""
@@ -461,7 +439,7 @@ class RunConfig(Settings):
             method=self.method,
             options=self.options,
             seed=self.seed,
-            config=self._settings({"tasks": True}),
+            config=self.model_dump(mode="json", exclude={"tasks", "slurm"}),
             tasks=[task.model_dump(mode="json") for task in self.tasks],
             domains=[Titled(domain.name, domain.label) for domain in self.domains],
             probes=[Titled(probe.name, probe.label) for probe in self.probes],

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from benchmark.settings.base import Settings
+from benchmark.settings.base import NAME, Settings
 
 Prompt = Literal["right", "none", "wrong", "picked"]
 Split = Literal["train", "dev", "test"]
@@ -45,7 +45,7 @@ class Task(Settings):
     Exactly one of files (`train`, `dev` and `test`), `dataset` and `docstrings` says where the examples come from.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60, description="its name in records and commands")
+    name: str = Field(pattern=NAME, max_length=60, description="its name in records and commands")
     title: str = Field("", max_length=200, description="its label in tables; default: the name")
     domain: str = Field(description="the domain of the stream that it belongs to")
     train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
@@ -91,21 +91,12 @@ class Finetuning(Settings):
     patience: int = Field(
         3, gt=0, le=10_000, description="stop after this many epochs in a row without a better dev score"
     )
-    as_released: bool = Field(
-        False, description="batch 16 and a constant rate, as the released code does, instead of the paper's text"
-    )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
     )
     forward_tokens: int = Field(
         32_768, gt=0, le=1_000_000_000, description="columns of one forward pass; larger batches accumulate"
     )
-
-    def applied_to(self, task: Task) -> Task:
-        """The task with the hyper-parameters it is trained with."""
-        if not self.as_released:
-            return task
-        return task.model_copy(update={"batch_size": 16, "schedule": "constant", "warmup": 0.0})
 
     def seeds_of(self, task: Task) -> range:
         return range(task.seeds or self.seeds)

@@ -17,7 +17,7 @@ from msgspec import structs
 from benchmark.files import write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import RunConfig
+from benchmark.settings.suite import Model, RunConfig
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -46,13 +46,13 @@ class Table(msgspec.Struct, frozen=True):
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """What the time of a step depends on besides method, options and machine, by dotted key."""
     relevant = {
-        "model": set(config.model.model_dump()) - {"init"},
+        "model": set(Model.model_fields) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
         "data": {"sequence_length", "memory_tokens"},
         "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile"},
     }
     content = config.model_dump(mode="json")
-    return {f"{room}.{key}": content[room][key] for room, keys in relevant.items() for key in sorted(keys)}
+    return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
@@ -92,7 +92,7 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
         raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
     settings = settings_of(config)
     for row in same:
-        if row.settings == settings and stage < len(row.stages):
+        if settings.items() <= row.settings.items() and stage < len(row.stages):
             return row.stages[stage]
     measured = same[0].settings
     other = [
