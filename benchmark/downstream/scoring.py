@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.downstream.tasks import TaskData, record_baselines
-from benchmark.models import load_evaluated
+from benchmark.models import load_verified
 from benchmark.records import EvaluationLine, ScoreLine
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
@@ -64,7 +64,7 @@ def score_stage(
         score = f"{found.task}, prompt {found.prompt}, seed {found.seed}: {found.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
-    load_evaluated(store.stage(key))  # which holds it against its record
+    load_verified(store.stage(key) / "model")  # which holds it against its record
     checkpoint, told = SavedModel(folder, final), ""
     if checkpoint.config.prompts and checkpoint.final:  # `evaluate --domain auto` wants it too
         stream = stream_of(config, corpus_of(config, store))

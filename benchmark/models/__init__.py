@@ -28,15 +28,10 @@ def kind_of(folder: Path) -> Any:
     return name and import_module(f"benchmark.models.kinds.{name}")
 
 
-def load_evaluated(stage: Path) -> LanguageModel:
-    """The model that the stage in this folder was evaluated with. Raises DamagedFile, as `load_verified` does."""
-    return load_verified(stage / "model")
-
-
 def load_trained(stage: Path) -> LanguageModel:
     """The model that the next stage goes on from: the evaluated one, unless the records name another."""
     done = _done(stage)
-    evaluated = load_evaluated(stage)  # a method may ask for it, too, and then the clock runs
+    evaluated = load_verified(stage / "model")  # a method may ask for it, too, and then the clock runs
     return load_verified(stage / "trained") if done and done.trained else evaluated
 
 

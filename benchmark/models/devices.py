@@ -27,12 +27,6 @@ def accelerators() -> tuple[str, int]:
     return (there.type, torch.accelerator.device_count()) if there else ("cpu", 0)
 
 
-def free_bytes(device: torch.device) -> float | None:
-    """The device's memory that nobody uses; None where torch cannot tell."""
-    ask = getattr(torch.get_device_module(device), "mem_get_info", None)
-    return ask(device)[0] if ask else None
-
-
 def can_be_shared(kind: str) -> bool:
     """Whether several processes can each have their part of such a device's memory."""
     return hasattr(torch.get_device_module(kind), "set_per_process_memory_fraction")

@@ -27,7 +27,7 @@ from benchmark.data.tokenizer import Special, Vocabulary
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
-from benchmark.models.architecture import Architecture, Shape, Unrolled
+from benchmark.models.architecture import Architecture, Shape
 from benchmark.models.devices import kept_random_numbers
 from benchmark.models.fast_operators import linear_cross_entropy, use_fast_dropout
 from benchmark.models.saved_tokenizer import with_prompts, wrapped
@@ -52,6 +52,9 @@ class LanguageModel(nn.Module):
     Attributes:
         network: transformers' language model; `set_network` replaces it.
         architecture: the record of what the network is.
+        layers, hidden_size: its size.
+        masked: whether it predicts masked tokens; else the next one.
+        sequence_length: columns of a row that it has positions for: `<s>`, the prompt and the text.
         vocabulary: its layout; the network has `vocabulary.size` rows.
         prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set at any time.
     """
@@ -69,28 +72,13 @@ class LanguageModel(nn.Module):
         `labels`.
         """
         self.network = network
-        self.architecture: Architecture = architectures.of(network.config.model_type)
+        config: Any = network.config
+        self.architecture: Architecture = architectures.of(config.model_type)
+        self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
+        self.masked, self.sequence_length = self.architecture.masked, self.architecture.length(config)
         use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
-
-    @property
-    def layers(self) -> int:
-        return self.network.config.num_hidden_layers
-
-    @property
-    def hidden_size(self) -> int:
-        return self.network.config.hidden_size
-
-    @property
-    def masked(self) -> bool:
-        """Whether it predicts masked tokens; else the next one."""
-        return self.architecture.masked
-
-    @property
-    def sequence_length(self) -> int:
-        """Columns of a row that it has positions for: `<s>`, the prompt and the text."""
-        return self.architecture.length(self.network.config)
 
     @property
     def parameters_count(self) -> int:
@@ -135,26 +123,12 @@ class LanguageModel(nn.Module):
         return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without.
-
-        Raises ConfigError for rows with more columns than the network has positions for.
-        """
-        hidden, layers, finish = self.unrolled(self.with_prompts(tokens, domains))
+        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
+        seen = self.with_prompts(tokens, domains)
+        hidden, layers, finish = self.architecture.unroll(self.network, seen, None)
         for layer in layers:
             hidden = layer(hidden)
         return finish(hidden)
-
-    def unrolled(self, tokens: Tensor, mask: Tensor | None = None) -> Unrolled:
-        """The forward pass in steps for tokens (B, T); `mask` (B, T) is False where there is padding.
-
-        Raises ConfigError for rows with more columns than the network has positions for.
-        """
-        if tokens.shape[1] > self.sequence_length:
-            raise ConfigError(
-                f"rows of {tokens.shape[1]} columns for a network that has positions for {self.sequence_length}: "
-                "cut the text, or take a model that was trained on longer rows"
-            )
-        return self.architecture.unroll(self.network, tokens, mask)
 
     def with_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
@@ -222,8 +196,8 @@ class LanguageModel(nn.Module):
             write_checksums(beside)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        text_and_prompts = with_prompts(tokenizer, self.vocabulary)
-        saved = wrapped(text_and_prompts, self.vocabulary.special, self.sequence_length, self.masked)
+        with_domains = with_prompts(tokenizer, self.vocabulary)
+        saved = wrapped(with_domains, self.vocabulary.special, self.sequence_length, self.masked)
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
@@ -297,11 +271,6 @@ def load_network(folder: Path | str) -> PreTrainedModel:
         family: Any = architectures.of(model_type).family(model_type)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigError(
-            f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
-            "save the model again with a transformers of today"
-        )
     with naming_damage(folder):
         network, report = family.from_pretrained(
             folder,
@@ -329,7 +298,7 @@ def _is_of_body(network: PreTrainedModel, name: str) -> bool:
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says. Raises ConfigError where none can be read."""
+    """What a model's config.json says. Raises ConfigError where none can be read, or no weights lie beside it."""
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
@@ -341,6 +310,11 @@ def configuration(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged ({error!s:.100}): restore it from a copy") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is damaged (it holds no object): restore it from a copy")
+    if not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
+            "save the model again with a transformers of today"
+        )
     return content
 
 

@@ -96,20 +96,14 @@ def _width(
 
 
 def _calibration(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Calibration | None:
+    """What token ids (B, T) make of the states that enter the LM head, where that gets extra units."""
     if rows is None or places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
-    return Calibration(_states(network, rows), architecture_of(network).activation(network), epsilon(network))
-
-
-def _states(network: PreTrainedModel, calibration: Tensor) -> Tensor:
-    """Hidden states (n, S) that enter the LM head for token ids (B, T), in float64."""
     training = network.training
-    try:
-        rows = calibration[: -(-_CALIBRATION_STATES // calibration.shape[1])].to(network.device)
-        states = network.eval().base_model(rows).last_hidden_state
-    finally:
-        network.train(training)
-    return states.flatten(0, 1).double().cpu()
+    some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
+    states = network.eval().base_model(some).last_hidden_state.flatten(0, 1)
+    network.train(training)
+    return Calibration(states.double().cpu(), architecture_of(network).activation(network), epsilon(network))
 
 
 def _case(

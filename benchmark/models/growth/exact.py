@@ -31,9 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models.architecture import Affine, Layer, Place
-from benchmark.models.growth.width import Heads, LayerPlan, Width, columns
-
-Activation = Callable[[Tensor], Tensor]
+from benchmark.models.growth.width import LayerPlan, Width, columns
 
 
 @dataclass(frozen=True)
@@ -47,33 +45,26 @@ class Calibration:
     """
 
     states: Tensor
-    activation: Activation
+    activation: Callable[[Tensor], Tensor]
     eps: float
 
 
+@dataclass(eq=False)
 class Exact(Width):
     """LayerNorm average expansion.
 
-    Args:
+    Attributes:
         post_norm: whether the residual stream is normalised.
         calibration: of BERT's LM head; None leaves its extra units copies.
     """
 
-    def __init__(
-        self,
-        old: int,
-        new: int,
-        heads: Heads,
-        generator: torch.Generator,
-        post_norm: bool,
-        calibration: Calibration | None = None,
-    ):
-        super().__init__(old, new, heads, generator)
-        self.post_norm = post_norm
-        self.calibration = calibration
-        self.copies, self.extra = divmod(new, old)
-        self.hidden = torch.arange(old).repeat(self.copies)
-        self.eta = (self.copies * old / new) ** 0.5
+    post_norm: bool
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        self.copies, self.extra = divmod(self.new, self.old)
+        self.hidden = torch.arange(self.old).repeat(self.copies)
+        self.eta = (self.copies * self.old / self.new) ** 0.5
         self.variance = self.eta**2
         # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is odd)
         self.signs = torch.tensor([1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64)
@@ -222,19 +213,20 @@ def _absorb(norm: Affine, linear: Affine) -> Affine:
     return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
 
 
+@dataclass(eq=False)
 class Padding(Width):
     """Padding with silent units, for RMSNorm.
 
-    Args:
+    Attributes:
         tied: whether the decoder is the embedding. If not, it reads the new units, so that their gradient does not
             have to come from the layers.
     """
 
-    def __init__(self, old: int, new: int, heads: Heads, generator: torch.Generator, tied: bool):
-        super().__init__(old, new, heads, generator)
-        self.extra = new - old
-        self.tied = tied
-        self.eta = (old / new) ** 0.5
+    tied: bool
+
+    def __post_init__(self) -> None:
+        self.extra = self.new - self.old
+        self.eta = (self.old / self.new) ** 0.5
         self.variance = self.eta**2
 
     def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:

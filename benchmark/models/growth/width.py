@@ -7,7 +7,7 @@ Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -104,27 +104,24 @@ class Heads:
     ratio: int = 1
 
 
+@dataclass(eq=False)
 class Width:
     """Widens the weights of a network, one by one. Subclasses say what happens where a map meets the residual stream.
 
-    Args:
+    Attributes:
         old, new: S and T.
         heads: of the old network. They are copied whole, with one map for query, key, value and output of a layer,
             and each group with all of its query heads.
-
-    Attributes:
         variance: what it multiplies the variance that norms see by.
         head_sources: the old head of each new head, for each layer so far.
     """
 
-    variance = 1.0
-
-    def __init__(self, old: int, new: int, heads: Heads, generator: torch.Generator):
-        self.old = old
-        self.new = new
-        self.heads = heads
-        self.generator = generator
-        self.head_sources: list[list[int]] = []
+    old: int
+    new: int
+    heads: Heads
+    generator: torch.Generator
+    variance: float = field(default=1.0, init=False)
+    head_sources: list[list[int]] = field(default_factory=list, init=False)
 
     def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
         """The wide layers, made when they are asked for: not all are in memory at once."""
@@ -211,6 +208,7 @@ class Width:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Fpi(Width):
     """Function-preserving initialisation (the paper's "Width Expansion"; Chen et al. 2022, bert2BERT).
 
@@ -219,25 +217,19 @@ class Fpi(Width):
     copies, for a unit with more copies weighs more in its mean and variance. One map of hidden units serves the whole
     network.
 
-    Args:
+    Attributes:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the paper's delta, which
             is zero where C = 1).
         noise_scale: "relative" multiplies it by the standard deviation of each old matrix.
     """
 
-    def __init__(
-        self,
-        old: int,
-        new: int,
-        heads: Heads,
-        generator: torch.Generator,
-        noise: float = 0.0,
-        noise_scale: NoiseScale = "absolute",
-    ):
-        super().__init__(old, new, heads, generator)
-        self.noise, self.noise_scale = noise, noise_scale
-        self.noise_generator = torch.Generator().manual_seed(generator.initial_seed())  # so the maps are as without
-        self.hidden = expansion(old, new, generator)
+    noise: float = 0.0
+    noise_scale: NoiseScale = "absolute"
+
+    def __post_init__(self) -> None:
+        seed = self.generator.initial_seed()
+        self.noise_generator = torch.Generator().manual_seed(seed)  # so the maps are as without
+        self.hidden = expansion(self.old, self.new, self.generator)
 
     def linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
         """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""

@@ -155,7 +155,8 @@ class Encoder(nn.Module):
         self.model = model.requires_grad_()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden, layers, finish = self.model.unrolled(input_ids, attention_mask.bool())
+        model = self.model
+        hidden, layers, finish = model.architecture.unroll(model.network, input_ids, attention_mask.bool())
         for layer in layers:
             hidden = layer(hidden)
         return finish(hidden)

@@ -148,7 +148,8 @@ class ProgressiveModel(LanguageModel):
         self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
     ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
         """What a column puts out at each level, L + 1 times (B, T, D), and its final norm."""
-        hidden, layers, finish = self._column(column).unrolled(tokens, mask)
+        model = self._column(column)
+        hidden, layers, finish = model.architecture.unroll(model.network, tokens, mask)
         levels = [hidden]
         for level, layer in enumerate(layers):
             levels.append(layer(self._receive(column, level, levels[-1], heard)))
