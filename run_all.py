@@ -105,7 +105,7 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     survey = survey_of(options)
     suite, store = survey.suite, survey.store
-    ended = [id for one in executors.of(suite, store) for id in one.cancel(suite, store, options.dry_run)]
+    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store, options.dry_run)]
     if options.dry_run:
         return say([f"{len(ended)} jobs would be ended: {', '.join(ended)}"])
     again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"

@@ -336,9 +336,9 @@ class Suite(Settings):
         names = [domain.name for domain in self.domains]
         texts = (*self.domains, *self.probes)
         for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
-            if repeated := [name for name, count in Counter(one.name for one in named).items() if count > 1]:
+            if repeated := [name for name, count in Counter(entry.name for entry in named).items() if count > 1]:
                 raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
-            if alike := same_labels(one.label for one in named):
+            if alike := same_labels(entry.label for entry in named):
                 raise ValueError(
                     f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: give each its own title"
                 )
@@ -348,13 +348,14 @@ class Suite(Settings):
         for task in self.tasks:
             if task.domain not in names:
                 raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
-        first = "the start model's size" if self.model.start else ""
-        per_stage = {
-            "model.ladder": (*[first] * bool(first), *self.model.ladder) if self.model.ladder else first,
+        per_stage: dict[str, Any] = {
             "training.learning_rate": self.training.learning_rate,
             "training.warmup": self.training.warmup,
             "budget.amount": self.budget.amount,
         }
+        if self.model.ladder:
+            own = ("the start model's",) if self.model.start else ()
+            per_stage["model.ladder"] = (*own, *self.model.ladder)
         for key, value in per_stage.items():
             if isinstance(value, tuple) and len(value) != len(names):
                 raise ValueError(f"{key}: {len(value)} values for {len(names)} domains; give one a domain")
