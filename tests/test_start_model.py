@@ -184,11 +184,11 @@ def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_pa
     """Oracle: growth, which refuses a width that would part them."""
     model = network(family, width=32, max_position_embeddings=42)
     model.save_pretrained(tmp_path / "start")
-    ladder = config_of("elle", tmp_path / "start", ladder=[{"layers": 1, "hidden_size": 40}] * 2).model.ladder
+    ladder = config_of("elle", tmp_path / "start", ladder=[{"layers": 2, "hidden_size": 40}] * 2).model.ladder
     assert [size.hidden_size for size in ladder] == [32, 40, 40]
     assert grow(model, 2, ladder[1].hidden_size)[0].config.hidden_size == 40
     with pytest.raises(ConfigError, match="multiples of 8"):
-        config_of("elle", tmp_path / "start", ladder=[{"layers": 1, "hidden_size": 36}] * 2)
+        config_of("elle", tmp_path / "start", ladder=[{"layers": 2, "hidden_size": 36}] * 2)
     with pytest.raises(ConfigError, match="such as 32 or 40"):
         grow(model, 2, 36)
 
