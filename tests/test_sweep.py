@@ -140,14 +140,3 @@ def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypa
     assert before == "" and last.startswith(first)
     assert "1 running" in first and "naive-s0" in first and "er-s0" not in first and "next:" not in first
     assert "2 done" in last and "er-s0" in last and "next: `python run_all.py" in last
-
-
-def test_a_local_sweep_says_how_far_it_is(tmp_path, capsys) -> None:
-    """Oracle: status, which says the same afterwards."""
-    arguments = [str(tiny_suite.write(tmp_path)), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
-    assert main(["run", *arguments, "--parallel", "1"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith(("naive-s0", "er-s0"))] == ["done", "done"]
-    assert main(["status", *arguments[:-2]]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert "2 runs, 2 done; 100% of the budget" in told[0] and told[0] in lines

@@ -204,7 +204,7 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(lab: Lab, slurm: Fak
     lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
     assert lab.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
-    assert not slurm.calls["sbatch"] and told.splitlines()[-1].endswith("trains them, then renders the report")
+    assert not slurm.calls["sbatch"] and told.splitlines()[-1].endswith("does that, then renders the report")
     assert "1 to prepare, 1 to train what runs share, 2 to train" in told and "shared saves 1 steps" in told
     assert lab.call("run", "--parallel", "1") == 0
     capsys.readouterr()

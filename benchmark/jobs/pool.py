@@ -57,19 +57,23 @@ class Slot:
 def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     """Divide the machine into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
 
-    Under a budget of wall time one, unless `parallel` says more. Raises ConfigError where that cannot be.
+    None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
+    Raises ConfigError where so many cannot be.
     """
-    timed = any(map(is_timed, runs))
-    cores, (kind, gpus) = physical_cores(), accelerators()
+    timed, cores = any(map(is_timed, runs)), physical_cores()
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         if parallel not in (None, 1):
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
         parallel = 1
+    fitting = 1 if timed else len(cores)
+    count = min(fitting if parallel is None else parallel, len(runs))
+    if count <= 1:
+        return []
+    kind, gpus = accelerators()
     if parallel is None:
-        fitting = min(gpus or len(cores), len(cores), int(available_bytes() / PROCESS))
-        parallel = 1 if timed else max(1, fitting)
-    check_slots(parallel, timed, cores, kind, gpus, f"--parallel {parallel}")
-    return equal_slots(max(1, min(parallel, len(runs))), cores, gpus)
+        count = max(1, min(count, gpus or count, int(available_bytes() / PROCESS)))
+    check_slots(count, timed, cores, kind, gpus, f"--parallel {count}")
+    return equal_slots(count, cores, gpus)
 
 
 def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:

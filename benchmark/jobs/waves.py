@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.state import RunState, Survey, data_key, is_timed
-from benchmark.jobs.status import seconds_left, sweep_line, watch
+from benchmark.jobs.status import next_step, seconds_left, sweep_line, watch
 from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderReport, Report, Score, Train, Unit
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, per_stage
@@ -86,34 +86,31 @@ class Plan:
     @property
     def waves(self) -> list[Wave]:
         """All that is missing but the report, in waves; none of them is empty."""
-        score: Sequence[Unit] = self._score()
-        both: list[tuple[Kind, Sequence[Unit]]] = [("prepare", self._prepare()), *self._train()]
-        return [Wave(kind, units) for kind, units in (*both, ("score", score), ("measure", self._measure())) if units]
+        first, last = Wave("prepare", self._prepare()), (Wave("score", self._score()), Wave("measure", self._measure()))
+        return [wave for wave in (first, *self._train(), *last) if wave.units]
 
     @property
     def report(self) -> Wave:
         """The last one."""
         configs = tuple(self.configs.values())
         own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
-        return Wave("report", [Report(self.runs, configs[0], tuple(self.configs), "all", *own)])
+        return Wave("report", [Report(self.runs, configs[0], (configs[0].id,), "all", *own)])
 
     def _prepare(self) -> list[Unit]:
         """One for each text that is not tokenised."""
-        of_data: dict[str, list[RunConfig]] = {}
+        units: dict[str, Unit] = {}
         for state in self.wanted:
             if not state.prepared:
-                of_data.setdefault(data_key(state.config), []).append(state.config)
-        return [
-            Prepare(self.runs, configs[0], tuple(config.id for config in configs), key, self.suite)
-            for key, configs in of_data.items()
-        ]
+                key = data_key(state.config)
+                units.setdefault(key, Prepare(self.runs, state.config, (state.config.id,), key, self.suite))
+        return list(units.values())
 
-    def _train(self) -> Iterable[tuple[Kind, list[Unit]]]:
+    def _train(self) -> list[Wave]:
         """Waves of stages that several runs share, what others go on from first, and then all runs."""
-        users: dict[str, list[RunConfig]] = {}
+        users: dict[str, list[RunConfig]] = defaultdict(list)
         for state in self.wanted:
             for key in self.keys[state.config.id]:
-                users.setdefault(key, []).append(state.config)
+                users[key].append(state.config)
         waves: list[dict[str, Unit]] = []
         for state in self.wanted:
             keys, depth = self.keys[state.config.id], 0
@@ -125,7 +122,7 @@ class Plan:
                 waves[depth].setdefault(key, self._trains(users[key], key, stage))
                 depth += 1
         runs = [self._trains([state.config], state.config.id) for state in self.wanted]
-        return [*(("stages", list(wave.values())) for wave in waves), ("train", runs)]
+        return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
 
     def _trains(self, configs: Sequence[RunConfig], key: str, last_stage: int | None = None) -> Unit:
         serves = tuple(config.id for config in configs)
@@ -184,26 +181,22 @@ def described(plan: Plan, executor: Executor) -> list[str]:
     """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
     lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
     for state in plan.states:
-        amounts = _amounts(state.config)
-        budget = UNITS[state.config.budget.unit].text(sum(amounts))
+        budget, amounts = UNITS[state.config.budget.unit], _amounts(state.config)
         stages = f"{len(state.finished)} of {len(amounts)} stages done"
-        lines.append(f"  {state.config.row}, seed {state.config.seed}: {budget}; {state.state}, {stages}")
+        lines.append(
+            f"  {state.config.row}, seed {state.config.seed}: {budget.text(sum(amounts))}; {state.state}, {stages}"
+        )
     does = executor.describe(plan)
-    lines += does
-    missing = " and ".join(_to_train(plan, unit, executor) for unit in dict.fromkeys(map(_unit, plan.states)))
-    lines.append(f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}")
+    units = dict.fromkeys(state.config.budget.unit for state in plan.states)
+    missing = " and ".join(_to_train(plan, unit, executor) for unit in units)
     left = seconds_left(plan.states)
-    if left and not all(UNITS[state.config.budget.unit].in_seconds for state in plan.states):
-        lines[-1] += f"; about {duration(left)} at the pace of what has run"
+    pace = f"; about {duration(left)} at the pace of what has run" if left else ""
+    lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
     notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
     lines += filter(None, dict.fromkeys(notes))
-    if plan.wanted:
-        return [*lines, "next: the same command without --dry-run trains them, then renders the report"]
-    if does:
-        return [*lines, "next: the same command without --dry-run does that"]
-    if all(state.state == "done" for state in plan.states):
-        return [*lines, f"next: `python run_all.py report {plan.suite.called}` renders tables and figures"]
-    return [*lines, f"next: `python run_all.py status {plan.suite.called}` says how they do"]
+    if plan.wanted or does:
+        return [*lines, "next: the same command without --dry-run does that, then renders the report"]
+    return [*lines, next_step(plan.survey, plan.states)]
 
 
 def _amounts(config: RunConfig) -> list[float]:
@@ -211,21 +204,19 @@ def _amounts(config: RunConfig) -> list[float]:
     return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
-def _unit(state: RunState) -> str:
-    return state.config.budget.unit
-
-
 def _to_train(plan: Plan, unit: str, executor: Executor) -> str:
     """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
-    stages: dict[str, tuple[float, list[RunConfig]]] = {}  # the amount of each, and the runs that need it
+    amounts: dict[str, float] = {}
+    users: dict[str, list[RunConfig]] = defaultdict(list)
     for state in plan.wanted:
-        if _unit(state) == unit:
-            missing = list(zip(plan.keys[state.config.id], _amounts(state.config), strict=True))[len(state.finished) :]
-            for key, amount in missing:
-                stages.setdefault(key, (amount, []))[1].append(state.config)
-    once = sum(amount for amount, _ in stages.values())
-    gpu_seconds = sum(amount * executor.gpus(plan.suite, runs) for amount, runs in stages.values())
-    every = sum(amount * len(runs) for amount, runs in stages.values())
+        if state.config.budget.unit == unit:
+            stages = zip(plan.keys[state.config.id], _amounts(state.config), strict=True)
+            for key, amount in list(stages)[len(state.finished) :]:
+                amounts[key] = amount
+                users[key].append(state.config)
+    once = sum(amounts.values())
+    gpu_seconds = sum(amount * executor.gpus(plan.suite, users[key]) for key, amount in amounts.items())
+    every = sum(amount * len(users[key]) for key, amount in amounts.items())
     saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
     return UNITS[unit].text(once, gpu_seconds) + saves
 

@@ -23,7 +23,7 @@ from benchmark.jobs.pool import (
     work_through,
 )
 from benchmark.jobs.state import is_timed
-from benchmark.jobs.status import FAILED, UNKNOWN, lines_of, sweep_line
+from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, counted
 from benchmark.jobs.work import TRAINS, Train, Unit, Worker
 from benchmark.locks import Lease
@@ -31,13 +31,12 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.method import Build
 
 LITTLE = 10e9  # bytes of free space
-SHOWN = 3  # names of what failed, in a line
 MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
 
 
 def describe(plan: Plan) -> list[str]:
     slots = slots_for([state.config for state in plan.wanted], plan.parallel)
-    lines = [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if len(slots) > 1 and plan.wanted else []
+    lines = [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if slots else []
     rest = counted(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
     return [*lines, *([f"  {rest}"] if rest else [])]
 
@@ -66,7 +65,7 @@ def execute(plan: Plan) -> int:
                     if wave.kind == "prepare":
                         for unit in units if leads else ():
                             unit(worker)  # what is wrong with a text is so for all its runs
-                    elif wave.kind in TRAINS and len(slots) > 1:
+                    elif wave.kind in TRAINS and slots:
                         failed += work_through(units, slots, asked_to_stop)
                     elif wave.kind == "train":  # one after the other: the first trains what they share
                         failed += in_turns(units, worker)
@@ -76,7 +75,6 @@ def execute(plan: Plan) -> int:
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
-        print(*lines_of(plan.survey, plan.survey.states()), sep="\n", file=sys.stderr)
         [report] = plan.report.units
         report(worker)
     lock.release()
@@ -139,9 +137,8 @@ def _beginning(plan: Plan) -> str:
 def _status(plan: Plan, failed: Sequence[Unit]) -> int:
     """Say what failed. Returns an exit status."""
     if failed:
-        names = ", ".join(unit.name for unit in failed[:SHOWN]) + ", ..." * (len(failed) > SHOWN)
         print(
-            f"{len(failed)} failed, for the reasons that their lines above say ({names}); tracebacks of runs are in "
+            f"{len(failed)} failed, for the reasons that their lines above say; tracebacks of runs are in "
             f"{plan.runs}/suites/{plan.suite.name}; mend that, and the same command with --retry-failed goes on",
             file=sys.stderr,
         )
