@@ -60,20 +60,17 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     A start model's own comes first: what is above it was forgotten.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for name, start in ((name, run) for suite in suites for name, runs in study.starts(suite).items() for run in runs):
-        for probe in start.line.probes:
-            value = of_text(start.start, probe.name)
-            found.setdefault(probe.title, {}).setdefault(name, []).append(value)
-    for run in (run for suite in suites for run in study.of(suite) if run.finished == len(run.domains)):
-        for probe in run.line.probes:
-            value = of_text(run.matrix[-1], probe.name)
-            found.setdefault(probe.title, {}).setdefault(run.row, []).append(value)
-    return [
-        f"Probe {title}, perplexity after the last domain: "
-        + ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
-        + "."
-        for title, rows in found.items()
-    ]
+    for suite in suites:
+        untouched = [(name, run, run.start) for name, runs in study.starts(suite).items() for run in runs]
+        trained = [(run.row, run, run.matrix[-1]) for run in study.of(suite) if run.finished == len(run.domains)]
+        for label, run, measured in untouched + trained:
+            for probe in run.line.probes:
+                found.setdefault(probe.title, {}).setdefault(label, []).append(of_text(measured, probe.name))
+    said = []
+    for title, rows in found.items():
+        means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
+        said.append(f"Probe {title}, perplexity after the last domain: {means}.")
+    return said
 
 
 def missing(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:

@@ -107,7 +107,7 @@ class Study:
 
         `cores` is the share of its cores that other programs left it, NaN where that is not recorded.
         """
-        lines = [_stage(run, i) for run in self.runs for i in range(len(run.stages)) if run.stages[i]]
+        lines = [_stage(run, index, stage) for run in self.runs for index, stage in enumerate(run.stages) if stage]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
     @cached_property
@@ -261,8 +261,8 @@ def _run(run: RunRecords) -> tuple[Any, ...]:
     return run.suite, run.row, run.line.row_index, run.line.method, run.id, run.seed
 
 
-def _stage(run: RunRecords, index: int) -> tuple[Any, ...]:
-    head, done = header(run.stages[index]), last(run.stages[index], DoneLine)
+def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
+    head, done = header(stage), last(stage, DoneLine)
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)

@@ -15,7 +15,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # pandas, matplotlib and torch take seconds to import: exhibits are loaded, and models measured, when it comes to that
 
 _FOLDER = Path(__file__).parent
-NEAREST = 5  # names that an error gives: there are more than a line holds
 READS_MODELS: dict[str, type[records.Line]] = {
     "representational_similarity": records.SimilarityLine,
     "attention_patterns": records.AttentionLine,
@@ -51,19 +50,15 @@ def load(name: str, study: Path | None = None) -> Exhibit:
     """
     from analysis.exhibits import read_printed
 
-    exhibit: Exhibit = _module(name, study).EXHIBIT
+    if own := _known(name, study):
+        spec = importlib.util.spec_from_file_location(name, own)
+        assert spec and spec.loader
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for their types
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(f"paper_tables.{name}")
+    exhibit: Exhibit = module.EXHIBIT
     return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
-
-
-def _module(name: str, study: Path | None) -> Any:
-    own = _known(name, study)
-    if not own:
-        return importlib.import_module(f"paper_tables.{name}")
-    spec = importlib.util.spec_from_file_location(name, own)
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for their types
-    spec.loader.exec_module(module)
-    return module
 
 
 def _known(name: str, study: Path | None) -> Path | None:
@@ -72,7 +67,7 @@ def _known(name: str, study: Path | None) -> Path | None:
         return None
     if study and name.isidentifier() and (study / f"{name}.py").is_file():
         return study / f"{name}.py"
-    near = difflib.get_close_matches(name, names(), NEAREST, cutoff=0.0)
+    near = difflib.get_close_matches(name, names(), cutoff=0.0)
     raise ConfigError(f"no table or figure {name!r}: choose from the files of {_FOLDER}, such as {', '.join(near)}")
 
 
@@ -123,24 +118,9 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     written = render(study, list(itertools.starmap(load, tables.items())), load, out / study.name, view)
     for path in written:
         if path.suffix == ".md":
-            show(path.read_text(encoding="utf-8"))
-    pages = [path for path in written if path.suffix == ".html"]
-    opened = f"; open {pages[0]} in a browser" if pages else ""
+            print(path.read_text(encoding="utf-8"))
+    opened = f"; open {out / study.name / 'index.html'} in a browser" if view == "ours" else ""
     print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")
-
-
-def show(text: str) -> None:
-    """Print Markdown: drawn on a terminal where its columns fit, else as it is."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        console = Console()
-        with console.capture() as drawn:
-            console.print(Markdown(text))
-        if "…" not in drawn.get():
-            text = drawn.get()
-    print(text)
 
 
 def study_of(suites: Suites, runs: Path) -> Study:

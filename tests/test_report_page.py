@@ -259,16 +259,3 @@ def test_a_cell_opens_the_runs_of_its_own_suite(tmp_path, browser):
         assert browser.run("document.querySelectorAll('dialog details').length") == seeds + 1
     assert browser.run("document.querySelector('dialog h3').textContent").startswith("ER: M2, ")
     assert not browser.said
-
-
-@pytest.mark.parametrize(("width", "drawn"), [(80, True), (20, False)])
-def test_a_terminal_gets_tables_drawn_where_they_fit(capsys, monkeypatch, width, drawn):
-    """Oracle: no cell is cut: what does not fit, and what goes to a file, is Markdown as it is in the report."""
-    table = "| Method | AP |\n| :-- | --: |\n| ELLE\\_x | **1234567890.25** |\n"
-    paper_tables.show(table)
-    assert capsys.readouterr().out == f"{table}\n"
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    paper_tables.show(table)
-    said = capsys.readouterr().out
-    assert ("|" not in said and "ELLE_x" in said and "1234567890.25" in said) if drawn else said == f"{table}\n"
