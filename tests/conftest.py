@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: more threads sum in another order
 
 import pytest
+import torch
 
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, missing, new_lab, write_texts
@@ -31,3 +33,18 @@ def texts(tmp_path_factory) -> Path:
 def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
     with new_lab(tmp_path, texts) as lab:
         yield lab
+
+
+@pytest.fixture
+def learning_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The learning rates of AdamW's steps, as they come, but those of 0 before each phase."""
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def noted(self: torch.optim.AdamW, *args: Any) -> Any:
+        if self.param_groups[0]["lr"]:
+            rates.append(self.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    return rates

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and look
 
 def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
     """Oracle: an undisturbed run's models, tokens, records and tables, bit for bit."""
-    found = Kills(tmp_path, "er").disturb(2, random.Random(1))
-    assert sum(found["kills"].values()) == 2 and not found["different"]
+    outcome = Kills(tmp_path, "er").disturb(2, random.Random(1))
+    assert sum(outcome["kills"].values()) == 2 and not outcome["different"]
 
 
 def test_any_piece_of_a_kind_may_be_hit(tmp_path: Path, monkeypatch) -> None:
@@ -30,8 +30,8 @@ def test_any_piece_of_a_kind_may_be_hit(tmp_path: Path, monkeypatch) -> None:
     kills, last = Kills(tmp_path, "er", whole=False), "step of adapt, stage 2"
     monkeypatch.setattr(random.Random, "choice", lambda self, places: max(places))
     known = {kind: 1 for kind, _ in kills.pieces if kind != last}
-    found = kills.disturb(1, random.Random(1), known)
-    assert found["kills"] == {last: 1} and not found["different"]
+    outcome = kills.disturb(1, random.Random(1), known)
+    assert outcome["kills"] == {last: 1} and not outcome["different"]
     happened = [json.loads(line) for line in (tmp_path / "pieces").read_text().splitlines()]
     begun = [kind for what, kind, _ in happened[: [what for what, *_ in happened].index("hit")] if what == "begin"]
     assert begun.count(last) == 6
@@ -80,5 +80,7 @@ def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: P
     monkeypatch.setattr(many_runs, "COMPARED", 1)
     many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)
     assert many.disturb(seconds=300)
-    found = many.found()
-    assert (found["runs"], found["done"], found["stages"], found["kills"]) == (4, 4, 6, 1) and not found["wrong"]
+    outcome = many.outcome()
+    assert (outcome["runs"], outcome["done"], outcome["stages"], outcome["kills"]) == (4, 4, 6, 1) and not outcome[
+        "wrong"
+    ]

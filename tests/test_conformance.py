@@ -18,7 +18,7 @@ from benchmark.instruments.conformance import CHECKS, works_on_the_clock_alone
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import join
-from tests.support import everything
+from tests.support import made_up_methods
 from tests.support.thorough import THOROUGH, only_thorough, these_of
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,7 @@ def test_conforms(name: str, tmp_path) -> None:
 def test_two_processes_equal_one(tmp_path) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
     names = these_of({"elle", "agem", "pnn"}, methods.names())
-    labs = [Lab(name, everything.build, tmp_path / name) for name in [*names, "everything"]]
+    labs = [Lab(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
     conformance.two_processes_equal_one(*labs)
 
 
@@ -87,7 +87,7 @@ TRIED_AT_ONCE = (
 
 @pytest.fixture(scope="module")
 def everything_lab(tmp_path_factory) -> Lab:
-    return Lab("everything", everything.build, tmp_path_factory.mktemp("everything"))
+    return Lab("everything", made_up_methods.build, tmp_path_factory.mktemp("everything"))
 
 
 @pytest.mark.parametrize("check", TRIED_AT_ONCE)

@@ -18,7 +18,7 @@ from benchmark.settings.suite import Data
 from benchmark.training.learner import cross_entropy
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
-from tests.support.random_corpus import tiny_corpus
+from tests.support.texts import tiny_corpus
 
 PACKAGES = ("pydantic", "networkx", "matplotlib")  # torch needs networkx
 DATA = Data(sequence_length=34)

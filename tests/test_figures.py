@@ -5,11 +5,13 @@ import struct
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from msgspec import structs
 
 import paper_tables
@@ -18,7 +20,6 @@ from analysis.study import Study
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.store import load_runs
 from tests.support import synthetic
-from tests.support.drawn_texts import faults
 from tests.support.thorough import one_in
 
 KINDS = [
@@ -35,6 +36,30 @@ KINDS = [
 def study(tmp_path) -> Study:
     synthetic.write(tmp_path / "runs", "demo")
     return Study("demo", load_runs(tmp_path / "runs", "demo"))
+
+
+def faults(figure: Figure) -> tuple[int, list[str], list[tuple[str, str]]]:
+    """How many texts are drawn, which of them reach beyond the figure, and which pairs overlap by more than a pixel."""
+    seen: dict[Text, None] = {}
+    draw = Text.draw
+
+    def drawn(text: Text, renderer: Any) -> None:
+        seen[text] = None
+        draw(text, renderer)
+
+    with patch.object(Text, "draw", drawn):
+        figure.draw_without_rendering()
+    texts = [text for text in seen if text.get_visible() and text.get_text().strip()]
+    boxes = np.array([text.get_window_extent().extents for text in texts])
+    edge = np.array(figure.bbox.extents)
+    outside = (boxes[:, :2] < edge[:2] - 1).any(1) | (boxes[:, 2:] > edge[2:] + 1).any(1)
+    overlap = np.ones((len(boxes), len(boxes)), bool)
+    for low, high in ((0, 2), (1, 3)):
+        overlap &= boxes[:, None, high] > boxes[None, :, low] + 1
+        overlap &= boxes[None, :, high] > boxes[:, None, low] + 1
+    said = [text.get_text() for text in texts]
+    pairs = [(said[i], said[j]) for i, j in np.argwhere(np.triu(overlap, 1))]
+    return len(texts), [said[i] for i in np.flatnonzero(outside)], pairs
 
 
 def said(figure: Figure) -> str:

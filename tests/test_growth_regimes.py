@@ -19,7 +19,7 @@ import paper_tables
 from analysis.study import Study
 from benchmark.records import LineOfStage, RunLine, Titled
 from benchmark.store import RunRecords
-from tests.support.stage_lines import DONE, STAGE, evaluation
+from tests.support.record_lines import DONE, STAGE, evaluation
 
 STUDY = Path(__file__).parents[1] / "results" / "when_growing_pays"
 EXHIBIT: Any = paper_tables.load("growth_regimes", STUDY)

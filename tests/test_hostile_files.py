@@ -26,7 +26,7 @@ from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from benchmark.training import checkpoint
-from tests.support.disk_scenarios import Models
+from tests.support.faulty_disk import Models
 
 
 class Evil:

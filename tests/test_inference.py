@@ -8,10 +8,10 @@ import scipy.stats
 
 from analysis import inference
 from analysis.verdicts import claim_p_values
-from tests.support import verdict_simulation
-from tests.support.verdict_simulation import DIFFERENCES, NOISE, ONE_CLAIM
+from tests.tools import verdict_tables
+from tests.tools.verdict_tables import DIFFERENCES, NOISE, ONE_CLAIM
 
-CARD = verdict_simulation.main_card()
+CARD = verdict_tables.main_card()
 
 
 def test_an_interval_is_students():
@@ -66,7 +66,7 @@ def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
     """Oracle: simulation of all claims about the paper's methods, whose truth is known, with 2 to 20 seeds."""
-    wrong, _ = verdict_simulation.simulate(CARD, noise, difference, 500)
+    wrong, _ = verdict_tables.simulate(CARD, noise, difference, 500)
     assert len(wrong) == 19 and wrong.max() <= 0.05, wrong
 
 
@@ -74,7 +74,7 @@ def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
 def test_a_card_of_one_claim(noise):
     """Oracle: theory: with rows that tie Student's t is wrong in 5% of Gaussian cards, from the first seeds that can
     decide; 20,000 cards err by 0.5% (three standard errors). Scores that are rounded make it 5.7%, see the table."""
-    wrong, _ = verdict_simulation.simulate(ONE_CLAIM, noise, "tied", 20_000)
+    wrong, _ = verdict_tables.simulate(ONE_CLAIM, noise, "tied", 20_000)
     assert wrong[0] == 0.0 and wrong.max() <= 0.057 + 0.005
     if noise == "Gaussian":
         np.testing.assert_allclose(wrong[1:], 0.05, atol=0.005)
@@ -82,9 +82,9 @@ def test_a_card_of_one_claim(noise):
 
 def test_the_simulation_judges_as_cards_do():
     """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the other."""
-    excess = verdict_simulation.draw(CARD, "rounded to one sd", "weakly", 20).excess
+    excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
-    for seeds, found in zip(verdict_simulation.SEEDS, verdict_simulation.p_values(CARD, excess), strict=True):
+    for seeds, found in zip(verdict_tables.SEEDS, verdict_tables.p_values(CARD, excess), strict=True):
         p = np.stack(inference.one_sided(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
         claims = [claim_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
         np.testing.assert_allclose(found, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
@@ -92,7 +92,7 @@ def test_the_simulation_judges_as_cards_do():
 
 def test_what_is_clear_is_decided():
     """Oracle: the same simulation: five standard deviations are seen by ten seeds, and nothing by four."""
-    wrong, right = verdict_simulation.simulate(CARD, "Gaussian", "strongly", 100)
+    wrong, right = verdict_tables.simulate(CARD, "Gaussian", "strongly", 100)
     assert (right[8:] > 0.99).all() and not wrong[:3].any() and not right[:3].any()
 
 
@@ -100,5 +100,5 @@ def test_what_is_clear_is_decided():
 def test_intervals_hold_the_mean_as_often_as_they_say(noise):
     """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 10,000 intervals err by
     0.7% (three standard errors)."""
-    for seeds in verdict_simulation.SEEDS:
-        assert verdict_simulation.coverage(noise, seeds, 10_000) >= 0.943, seeds
+    for seeds in verdict_tables.SEEDS:
+        assert verdict_tables.coverage(noise, seeds, 10_000) >= 0.943, seeds

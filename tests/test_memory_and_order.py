@@ -24,7 +24,7 @@ from benchmark.store import Store, load_runs
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
-from tests.support.random_corpus import tiny_corpus
+from tests.support.texts import tiny_corpus
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from methods.agem import project
 from tests.support import toy
-from tests.support.random_corpus import tiny_corpus
+from tests.support.texts import tiny_corpus
 
 
 def build(name: str, options: dict[str, Any] | None = None) -> Any:

@@ -25,7 +25,6 @@ from benchmark.training.method import LifelongMethod, Phase, Stage
 from methods.ema import EMA
 from methods.gstack import tokens_before_growth
 from tests.support import toy
-from tests.support.rates import rates_of
 from tests.support.record_lines import read_stage_lines
 
 
@@ -229,11 +228,11 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("lab")
 
 
-def test_the_infinite_learning_rate(folder, monkeypatch) -> None:
+def test_the_infinite_learning_rate(folder, learning_rates) -> None:
     """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps a stage; each stage begins with the
     weights of the one before it before its anneal."""
     options = {"warmup": 0.2, "cooldown": 0.6, "constant": 0.5, "minimum": 0.1, "anneal": 0.2, "replay": 0.25}
-    lab, rates = Lab("infinite_lr", lambda name, _: methods.build(name, options), folder), rates_of(monkeypatch)
+    lab = Lab("infinite_lr", lambda name, _: methods.build(name, options), folder)
     run = lab.run(lab.config(), "infinite")
     run.train()
     middles = [(i + 0.5) / 10 for i in range(8)]
@@ -241,7 +240,7 @@ def test_the_infinite_learning_rate(folder, monkeypatch) -> None:
     cool = [0.5 + 0.25 * (1 + math.cos(math.pi * (share - 0.2) / 0.4)) for share in middles if 0.2 < share < 0.6]
     anneal = [0.5 * 0.2**0.25, 0.5 * 0.2**0.75]
     first = [*warm, *cool, *[0.5] * 2, *anneal]
-    assert rates == pytest.approx([3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6)
+    assert learning_rates == pytest.approx([3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6)
     kept = checkpoint.load(run.store.stage(run.keys[-1]) / "optimizer.pt")
     assert {state["step"].item() for state in kept.values()} == {24}  # of adapt alone
     for key in run.keys:

@@ -24,7 +24,7 @@ from benchmark.locks import Lease
 from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.processes import Stopped, Taken
 from benchmark.training.run import Run
-from tests.support.texts import DATA, SMALL, gpt2_files, same, two_domains
+from tests.support.texts import DATA, SMALL, assert_same, gpt2_files, two_domains
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,7 +39,7 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("benchmark.data.corpus.read", None)
     longer = DATA.model_copy(update={"sequence_length": 20, "memory_tokens": 1})
     for data in (DATA, longer):
-        same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
+        assert_same(first, prepare(domains, SMALL, data, tmp_path / "data", lines.append))
     assert not lines
 
 
@@ -122,7 +122,7 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
     output, _ = process.communicate(timeout=100)
     assert process.returncode == -signal.SIGKILL
     assert output.splitlines()[-1].startswith(at)
-    same(
+    assert_same(
         prepare(domains, SMALL, DATA, tmp_path / "data"),
         prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
     )
@@ -141,7 +141,9 @@ def test_who_polls_may_end_it(tmp_path) -> None:
         with pytest.raises(Stopped):
             prepare(domains, SMALL, DATA, tmp_path / "data", poll=poll)
         gc.collect()  # the reader's database belongs to this thread, and another could be the one to collect it
-    same(prepare(domains, SMALL, DATA, tmp_path / "data"), prepare(domains, SMALL, DATA, tmp_path / "undisturbed"))
+    assert_same(
+        prepare(domains, SMALL, DATA, tmp_path / "data"), prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+    )
 
 
 def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> None:
@@ -181,7 +183,7 @@ def test_two_processes_at_once(tmp_path) -> None:
     assert "a: tokenising" not in rest
     assert (output + rest).count("b: tokenising") == 1
     assert errors == more_errors == ""
-    same(prepare(domains, SMALL, DATA, tmp_path / "data"), alone)
+    assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), alone)
 
 
 def test_a_process_forked_later_can_tokenise(tmp_path) -> None:

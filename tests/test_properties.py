@@ -27,8 +27,8 @@ from benchmark.training.processes import World
 from benchmark.training.random_numbers import shuffled
 from benchmark.training.step import Loader
 from benchmark.training.stream import Stream
-from tests.support.random_corpus import tiny_corpus
 from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network
+from tests.support.texts import tiny_corpus
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 KEYS = st.sampled_from(

@@ -18,8 +18,7 @@ from benchmark.records import STAGE as LINES
 from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
 from benchmark.settings.suite import Size
 from benchmark.store import Store, load_runs
-from tests.support.record_lines import append_line, read_lines
-from tests.support.stage_lines import DONE, METRICS, STAGE, evaluation
+from tests.support.record_lines import DONE, METRICS, STAGE, append_line, evaluation, read_lines
 
 
 def write_all(path: Path, lines: list[dict]) -> None:

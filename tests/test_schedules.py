@@ -14,7 +14,6 @@ from benchmark.instruments.tiny_runs import Lab
 from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from tests.support.rates import rates_of
 
 WRONG: Any = "run"
 RISE_HOLD_FALL = (Piece(0.25, 1.0), Piece(0.5, 0.4, "cosine"), Piece(0.75, 0.4), Piece(1.0, 0.1, "exponential"))
@@ -75,14 +74,14 @@ class OverTheStream(LifelongMethod):
 
 
 @pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
-def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, monkeypatch) -> None:
+def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, learning_rates) -> None:
     """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two phases change nothing,
     and the method sees the same shares."""
-    lab, rates = Lab("over", lambda name, options: OverTheStream(over), tmp_path), rates_of(monkeypatch)
+    lab = Lab("over", lambda name, options: OverTheStream(over), tmp_path)
     run = lab.run(lab.config(), "run")
     run.train()
     middles = [(i % steps + 0.5) / steps for i in range(30)]
-    assert rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
+    assert learning_rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
     seen = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
     assert [stream for _, _, stream in seen] == pytest.approx([(i + 0.5) / 30 for i in range(30)])
     assert [stage for _, stage, _ in seen] == pytest.approx([(i + 0.5) / 10 for i in range(10)] * 3)

@@ -24,8 +24,8 @@ from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import slurm_lab
-from tests.support.random_corpus import tiny_corpus
 from tests.support.record_lines import read_lines
+from tests.support.texts import tiny_corpus
 
 # three models' distributions over three classes at two positions
 P = [[[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]], [[1 / 4, 1 / 2, 1 / 4]] * 2, [[1 / 4, 1 / 4, 1 / 2]] * 2]

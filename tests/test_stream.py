@@ -17,7 +17,7 @@ from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform
 from benchmark.training.stream import Stream
-from tests.support.random_corpus import tiny_corpus
+from tests.support.texts import tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
 

@@ -21,7 +21,7 @@ from benchmark.settings.units import UNITS, Unit, recorded
 from benchmark.store import RunRecords, load_runs
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
-from tests.support.idles import Idles
+from tests.support.made_up_methods import Idles
 from tests.support.record_lines import read_lines
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study

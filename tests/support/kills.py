@@ -27,9 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict
-
-import joblib
+from typing import Any
 
 import analysis.figures  # noqa: F401  # which takes a second, and no copy of this process has to import then
 import paper_tables
@@ -38,6 +36,7 @@ from benchmark import records
 from benchmark.data import tokens
 from benchmark.downstream import finetune
 from benchmark.instruments.run_models import RunModels
+from benchmark.jobs.executors import local
 from benchmark.models import transformer
 from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
@@ -203,17 +202,10 @@ class Watch:
             if self.steps % CHECKPOINT_STEPS == 0:
                 save(stage, stepper)
 
-        joblib.cpu_count = lambda: 1  # models are scored in this process then, where it is seen
+        executor: Any = local
+        executor.physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen
         models.whole_folder, inputs.begin = written, begun
         steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
-
-
-class Found(TypedDict):
-    """What a run came to that was killed."""
-
-    kills: dict[str, int]  # by kind of piece
-    kinds: list[str]  # of an undisturbed run, all of them
-    different: list[str]  # files that are other than undisturbed
 
 
 @dataclass
@@ -232,8 +224,11 @@ class Kills:
         self.pieces = self._file.with_seconds()
         self.expected = self._left()
 
-    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> Found:
-        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`."""
+    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> dict[str, Any]:
+        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`.
+
+        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that are different.
+        """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
         self._file.path.unlink()
@@ -245,7 +240,7 @@ class Kills:
         self._run()
         left = self._left()
         different = sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
-        return Found(kills=dict(Counter(self._file.that("hit"))), kinds=kinds, different=different)
+        return {"kills": dict(Counter(self._file.that("hit"))), "kinds": kinds, "different": different}
 
     def _run(self) -> None:
         status = self._wait(Watch(self._file))
@@ -253,24 +248,13 @@ class Kills:
 
     def _wait(self, watch: Watch) -> int:
         """Run in a copy of this process. Returns its exit status; a negative number is a signal."""
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        status = 99
-        try:
-            processes.prctl(processes.SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            log = os.open(self.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+
+        def run() -> int:
             watch.install()
             places = ["--runs", str(self.folder / "runs"), "--out", str(self.folder / "report")]
-            status = run_all.main(["run", str(self.suite), *places])
-        except BaseException:
-            import traceback
+            return run_all.main(["run", str(self.suite), *places])
 
-            traceback.print_exc()
-        finally:
-            os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(processes.forked(run, self.folder / "log"), 0)[1])
 
     def _left(self) -> dict[str, Any]:
         """All that must be the same, by file: bytes of models, tokens and tables; records without measures of time.
@@ -283,7 +267,7 @@ class Kills:
             if not path.is_file() or not name.startswith(("runs/", "report/")) or "lock" in path.name:
                 continue
             if path.name.startswith("."):
-                continue  # what a killed writer leaves is removed an hour later
+                continue  # what a killed writer leaves is removed a day later
             if path.suffix == ".jsonl":
                 lines = read_stage_lines(path) if path.name == "records.jsonl" else read_lines(path)
                 left[name] = [_without_time(line) for line in lines if line["kind"] != "resumed"]

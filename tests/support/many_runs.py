@@ -7,7 +7,6 @@ to is held against runs that nobody disturbed.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import random
@@ -15,27 +14,15 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import run_all
-from tests.support import tiny_suite
+from tests.support import processes, tiny_suite
 from tests.support.record_lines import read_lines
 
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
 MOMENT = 0.3  # seconds from the beginning of a stage in which a process is killed, about what one takes
-
-
-class Found(TypedDict):
-    """What has become of all runs."""
-
-    runs: int
-    kills: int
-    calls: int  # of the command
-    done: int  # runs that say so, once
-    stages: int  # that were trained to their end, once
-    again: int  # stages that were begun again, or went on from a checkpoint
-    wrong: list[str]  # what is done twice, or came to other weights than undisturbed
 
 
 class ManyRuns:
@@ -73,7 +60,7 @@ class ManyRuns:
                 return True
         return False
 
-    def found(self) -> Found:
+    def outcome(self) -> dict[str, Any]:
         """Say what has become of all, after some were trained undisturbed."""
         alone = self.folder / "undisturbed"
         _, status = os.waitpid(self._call(alone, range(min(COMPARED, self.seeds))), 0)
@@ -88,11 +75,11 @@ class ManyRuns:
         return {
             "runs": len(runs),
             "kills": self.kills,
-            "calls": self.calls,
-            "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),
+            "calls": self.calls,  # of the command
+            "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),  # once
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
-            "again": sum(times - 1 for times in begun),
-            "wrong": wrong,
+            "again": sum(times - 1 for times in begun),  # stages that were begun again, or went on from a checkpoint
+            "wrong": wrong,  # what is done twice, or came to other weights than undisturbed
         }
 
     def _kill_if_due(self, child: int) -> None:
@@ -108,37 +95,22 @@ class ManyRuns:
 
     def _call(self, runs: Path, seeds: range) -> int:
         """A copy of this process that calls the command; its own copies train, so that none has to import torch."""
-        child = os.fork()
-        if child:
-            return child
-        status = 99
-        try:
-            log = os.open(self.folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+
+        def call() -> int:
             contexts: Any = multiprocessing
             forking = multiprocessing.get_context("fork")
             contexts.get_context = lambda method=None: forking
             places = ["--runs", str(runs), "--out", str(self.folder / "report")]
             more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(self.at_once), "--retry-failed"]
-            status = run_all.main(["run", str(self.suite), *places, *more])
-        finally:
-            os._exit(status)
+            return run_all.main(["run", str(self.suite), *places, *more])
+
+        return processes.forked(call, self.folder / "log")
 
 
 def _copies(process: int) -> list[int]:
     """The copies of a process that live: what multiprocessing starts beside them is none, and has another command."""
-
-    def command(number: int | str) -> str:
-        with contextlib.suppress(OSError):  # it has ended
-            return Path(f"/proc/{number}/cmdline").read_text()
-        return ""  # as of one that nobody has waited for
-
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return []
-    return [int(child) for child in children if command(child) == command(process) != ""]
+    command = processes.words(process)
+    return [pid for pid in processes.descendants(process) if command and processes.words(pid) == command]
 
 
 def _count(lines: list[dict[str, Any]]) -> Counter[str]:

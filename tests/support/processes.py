@@ -1,4 +1,4 @@
-"""Looking at and ending processes on Linux, by /proc."""
+"""Starting, looking at and ending processes on Linux, by /proc."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,24 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
+def forked(act: Callable[[], int], log: Path) -> int:
+    """The pid of a copy of this process that does something, ends with what that returns, and prints into `log`."""
+    child = os.fork()
+    if child:
+        return child
+    status = 99
+    try:
+        prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        status = act()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 def descendants(ancestor: int) -> set[int]:
     """Pids of all processes below one."""
     children: dict[int, list[int]] = {}
@@ -26,13 +45,13 @@ def descendants(ancestor: int) -> set[int]:
         with contextlib.suppress(OSError):
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
+    everyone_below: set[int] = set()
     left = [ancestor]
     while left:
         below = children.get(left.pop(), [])
-        found.update(below)
+        everyone_below.update(below)
         left += below
-    return found
+    return everyone_below
 
 
 def has_open(pid: int, path: str) -> bool:

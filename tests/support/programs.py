@@ -10,8 +10,8 @@ import pytest
 
 def program(*names: str, package: str) -> str:
     """The path of the first of these that is installed; `package` is Debian's."""
-    if found := next(filter(None, map(shutil.which, names)), None):
-        return found
+    if path := next(filter(None, map(shutil.which, names)), None):
+        return path
     reason = f"no {names[0]} on this machine (Debian: {package})"
     if os.environ.get("CI") == "true":
         pytest.fail(reason)

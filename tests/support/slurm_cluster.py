@@ -47,11 +47,8 @@ SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
-{listen}
 
 # cred_expire is also how long a requeued job waits before it starts again; Slurm takes no less than 5 s.
-AuthType=auth/munge
-CredType=cred/munge
 AuthInfo=socket={run}/munge.sock,cred_expire=5
 
 StateSaveLocation={run}/state
@@ -67,9 +64,6 @@ MailProg=/bin/true
 # Believe what the node lines claim, bind and limit nothing.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SwitchType=switch/none
-MpiDefault=none
 PropagateResourceLimits=NONE
 SlurmdParameters=config_overrides
 
@@ -79,7 +73,6 @@ DefMemPerCPU=100
 # What no partition allows is refused at once, rather than queued for ever.
 EnforcePartLimits=ALL
 
-SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 
 # Five seconds from SIGTERM to SIGKILL; a silent node is down after at most twice SlurmdTimeout.
@@ -245,8 +238,6 @@ class Supervisor:
             "logs": self.logs,
             "controller_port": controller_port,
             "accounting_port": accounting_port,
-            # listen on this machine's own address, where that is the local one, instead of on all
-            "listen": "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny" if is_local() else "",
             # other ids than the last cluster's: files are named after them
             "first_job": random.randrange(1, 10**4) * 1000,
             "gpu_types": "GresTypes=gpu\nAccountingStorageTRES=gres/gpu" if self.gpus else "",
@@ -369,26 +360,20 @@ class Supervisor:
             time.sleep(0.02)
 
     def _tail(self, name: str) -> str:
-        found = [path for path in (self.logs / f"{name}.out", self.logs / f"{name}.log") if path.exists()]
-        return "".join(f"--- {path}\n" + "".join(path.open(errors="replace").readlines()[-15:]) for path in found)
+        logs = [path for path in (self.logs / f"{name}.out", self.logs / f"{name}.log") if path.exists()]
+        return "".join(f"--- {path}\n" + "".join(path.open(errors="replace").readlines()[-15:]) for path in logs)
 
 
 def free_ports(number: int) -> list[int]:
     """Ports on which nothing listens, below those that the system and submitit choose from."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(range(10000, 20000), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
-            found.append(port)
-        if len(found) == number:
-            return found
+            ports.append(port)
+        if len(ports) == number:
+            return ports
     raise ClusterError("no free ports")
-
-
-def is_local() -> bool:
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(socket.gethostname()) == "127.0.0.1"
-    return False
 
 
 def is_listening(port: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import getpass
 import json
 import os
@@ -145,13 +144,6 @@ class Lab:
             SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks)
         )
         return self
-
-    def as_suite(self, name: str) -> Lab:
-        """The same suite by another name, in the same folders."""
-        other = copy.copy(self)
-        other.file, other._configs = self.file.with_stem(name), []
-        other.file.write_text(self.file.read_text())
-        return other
 
     def gate(self, row: str) -> Path:
         return self.folder / f"{row}.gate"
@@ -314,7 +306,7 @@ def processes_of(job: str) -> list[int]:
     array, _, task = job.partition("_")
     own = [f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"] if task else [f"SLURM_JOB_ID={job}"]
     wanted = [*own, "SUBMITIT_EXECUTOR=slurm"]
-    return [pid for pid in processes.everyone() if all(processes.has_variable(pid, one) for one in wanted)]
+    return [pid for pid in processes.everyone() if all(processes.has_variable(pid, setting) for setting in wanted)]
 
 
 def tasks_of(job: str) -> list[int]:

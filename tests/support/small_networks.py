@@ -13,18 +13,6 @@ from transformers import PreTrainedModel
 
 FAMILIES = ("gpt2", "gpt_neox", "roberta-prelayernorm", "modernbert", "roberta", "bert")  # with LayerNorms
 RMS_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-CLASSES = {
-    "gpt2": ("GPT2Config", "GPT2LMHeadModel"),
-    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM"),
-    "roberta-prelayernorm": ("RobertaPreLayerNormConfig", "RobertaPreLayerNormForMaskedLM"),
-    "modernbert": ("ModernBertConfig", "ModernBertForMaskedLM"),
-    "roberta": ("RobertaConfig", "RobertaForMaskedLM"),
-    "bert": ("BertConfig", "BertForMaskedLM"),
-    "llama": ("LlamaConfig", "LlamaForCausalLM"),
-    "mistral": ("MistralConfig", "MistralForCausalLM"),
-    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
-    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
-}
 CAUSAL, PRE_NORM = FAMILIES[:2], FAMILIES[:4]
 TOKENS = torch.randint(4, 23, (6, 9), generator=torch.Generator().manual_seed(5))
 
@@ -60,8 +48,11 @@ def network(
         settings |= {"layer_norm_eps": eps, "intermediate_size": 3 * width}
         settings |= {"type_vocab_size": 2, "hidden_act": "relu"} if family == "bert" else {"type_vocab_size": 1}
     torch.manual_seed(3)
-    config, model_class = (getattr(transformers, name) for name in CLASSES[family])
-    model: Any = model_class(config(**(settings | options)))
+    config = transformers.AutoConfig.for_model(family, **(settings | options))
+    kind = (
+        transformers.AutoModelForCausalLM if family in (*CAUSAL, *RMS_FAMILIES) else transformers.AutoModelForMaskedLM
+    )
+    model: Any = kind.from_config(config)
     for parameter in model.parameters():
         nn.init.normal_(parameter, mean=float(parameter.mean() > 0.5), std=spread)  # gains stay around one
     model.config.use_cache = False  # a cache mixes up copies of a layer, which test_fpi_depth makes by hand
@@ -75,12 +66,8 @@ def exact_norms() -> Iterator[None]:
     def forward(self: Any, hidden: Tensor) -> Tensor:
         return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)
 
-    names = [CLASSES[family][1].removesuffix("ForCausalLM") for family in RMS_FAMILIES]
-    modules = [getattr(transformers.models, family) for family in RMS_FAMILIES]
-    norms = [
-        getattr(getattr(module, f"modeling_{family}"), f"{name}RMSNorm")
-        for family, module, name in zip(RMS_FAMILIES, modules, names, strict=True)
-    ]
+    modules = [getattr(getattr(transformers.models, family), f"modeling_{family}") for family in RMS_FAMILIES]
+    norms = [value for module in modules for name, value in vars(module).items() if name.endswith("RMSNorm")]
     originals = [norm.forward for norm in norms]
     try:
         for norm in norms:

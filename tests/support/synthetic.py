@@ -21,6 +21,7 @@ from analysis.page import render
 from analysis.study import Study
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, load_runs
+from tests.support.record_lines import PROVENANCE, STAGE
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
 TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
@@ -201,29 +202,14 @@ class _Run:
             phase = phases[0]["name"]
             if len(phases) > 1 and fraction > share:
                 start, share, phase = share, phases[1]["share"], phases[1]["name"]
-            lines.append(
-                {
-                    "kind": "evaluation",
-                    "phase": phase,
-                    "step": round((fraction - start) * 1000),
-                    "fraction": fraction,
-                    "charged": self.charged(fraction),
-                    "perplexity": self.perplexity(stage, fraction),
-                    "bits_per_byte": dict.fromkeys(dict(self.domains), 1.0),
-                    "loss": 2.0,
-                    "tokens_per_second": 1e4,
-                    "learning_rate": 5e-4,
-                }
-            )
+            line = {"kind": "evaluation", "phase": phase, "step": round((fraction - start) * 1000)}
+            line |= {"fraction": fraction, "charged": self.charged(fraction)}
+            line |= {"perplexity": self.perplexity(stage, fraction)}
+            line |= {"bits_per_byte": dict.fromkeys(dict(self.domains), 1.0)}
+            lines.append(line | {"loss": 2.0, "tokens_per_second": 1e4, "learning_rate": 5e-4})
         if self.method == "agem" and stage:
-            lines.append(
-                {
-                    "kind": "metrics",
-                    "phase": "adapt",
-                    "step": 1000,
-                    "values": {"conflicts": 0.0005 * (1 + 0.3 * self.noise("conflicts"))},
-                }
-            )
+            values = {"conflicts": 0.0005 * (1 + 0.3 * self.noise("conflicts"))}
+            lines.append({"kind": "metrics", "phase": "adapt", "step": 1000, "values": values})
         spent = self.charged(1.0)
         timed = [
             {"name": p["name"], "steps": p["share"] * 100, "seconds": p["share"] * spent["seconds"]}
@@ -235,26 +221,17 @@ class _Run:
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
         layers, hidden, parameters = LADDER[min(stage, len(LADDER) - 1) if self.method == "elle" else 0]
         name, _ = self.domains[stage]
+        provenance = {
+            **PROVENANCE,
+            "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
+            "hardware": {"device": self.suite.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
+            "threads": 2,
+        }
         return {
-            "kind": "stage",
-            "key": self.keys[stage],
-            "index": stage,
-            "domain": name,
-            "provenance": {
-                "code": "0.1.0",
-                "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
-                "hardware": {"device": self.suite.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
-                "threads": 2,
-                "precision": "fp32",
-                "world_size": 1,
-            },
-            "parameters": int(parameters),
-            "trainable": int(parameters),
-            "layers": layers,
-            "hidden_size": hidden,
+            **{**STAGE, "key": self.keys[stage], "index": stage, "domain": name, "provenance": provenance},
+            **{"parameters": int(parameters), "trainable": int(parameters), "layers": layers, "hidden_size": hidden},
             "phases": phases,
             "budget": {"unit": self.suite.unit, "amount": AMOUNT[self.suite.unit]},
-            "texts": {},
             "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
         }
 
@@ -273,13 +250,8 @@ class _Run:
                     test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
                     test += 0.01 * self.noise("score", stage, domain, seed)
                     key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
-                    line: dict[str, Any] = {
-                        "kind": "score",
-                        "key": key,
-                        "stage_key": self.keys[stage],
-                        "task": TASKS.get(domain, domain),
-                        "task_key": "t",
-                    }
+                    line: dict[str, Any] = {"kind": "score", "key": key, "stage_key": self.keys[stage]}
+                    line |= {"task": TASKS.get(domain, domain), "task_key": "t"}
                     line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
                     lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
         return lines
@@ -288,12 +260,8 @@ class _Run:
         """Logit-KD's models are the most alike, ELLE's come second; PNN has no lineages of heads."""
         apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
         apart *= 1 + 0.05 * self.noise("similarity", stage)
-        place = {
-            "stage_key": self.keys[stage],
-            "domain": self.domains[stage][0],
-            "key": self.keys[stage],
-            "reason": None,
-        }
+        key = self.keys[stage]
+        place = {"stage_key": key, "domain": self.domains[stage][0], "key": key, "reason": None}
         ars = {"kind": "similarity", "positions": 4000, "divergences": [apart] * stage, "ars": -apart}
         heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
         maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2

@@ -7,9 +7,10 @@ import random
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.suite import Data, Domain, Tokenizer
 
 WORDS = [
@@ -57,9 +58,9 @@ def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
     return [corpus.tokenizer.decode(part[:-1].tolist(), False) for part in np.split(ids, ends[:-1] + 1)]
 
 
-def same(one: Corpus, other: Corpus) -> None:
-    assert one.texts == other.texts
-    for first, second in zip(one.domains, other.domains, strict=True):
+def assert_same(corpus: Corpus, other: Corpus) -> None:
+    assert corpus.texts == other.texts
+    for first, second in zip(corpus.domains, other.domains, strict=True):
         assert (first.key, first.info) == (second.key, second.info)
         assert np.array_equal(first.train, second.train)
         assert np.array_equal(first.valid, second.valid)
@@ -75,3 +76,19 @@ def gpt2_files(folder: Path, extra: int = 0) -> Path:
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
     return folder
+
+
+def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: int = 100) -> Corpus:
+    """Random ids of the text vocabulary: enough to see which row comes from where."""
+    random = np.random.default_rng(0)
+
+    def ids(count: int) -> np.ndarray:
+        return random.integers(4, vocabulary, count).astype(np.uint16)
+
+    return Corpus(
+        tokenizer=tokenizers.Tokenizer(tokenizers.models.BPE()),
+        text_vocabulary=vocabulary,
+        domains=tuple(
+            DomainTokens(f"d{i}", f"D{i}", f"key{i}", ids(train_tokens), ids(valid_tokens), {}) for i in range(domains)
+        ),
+    )

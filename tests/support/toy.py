@@ -71,7 +71,7 @@ def stage(index: int) -> Stage:
     """A stage as methods that do not grow see it."""
     size = Size(layers=1, hidden_size=8)
 
-    def unasked(*_: Any) -> Any:
+    def refuse(*_: Any) -> Any:
         raise AssertionError("a method that does not grow needs no new model, and no memory before its first step")
 
     return Stage(
@@ -82,9 +82,9 @@ def stage(index: int) -> Stage:
         unit="steps",
         learning_rate=1e-3,
         seed=0,
-        build=unasked,
-        memory_rows=unasked,
-        previous=unasked,
+        build=refuse,
+        memory_rows=refuse,
+        previous=refuse,
         outlook=Outlook(stages=3, size=size, budget=3.0),
     )
 
@@ -100,8 +100,7 @@ def named(model: nn.Module, tensors: Any) -> dict[str, Tensor]:
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 def own() -> dict[str, Any]:
@@ -137,12 +136,12 @@ def shared() -> dict[str, Any]:
     numbers["ewc"]["ragged"] = ewc["fisher_batched_ragged"]
     numbers["mas"]["importance"] = mas["importance_per_sample"]
     numbers["mas"]["penalty_gradient"] = mas["penalty_gradient"]["sum_per_sample"]
-    for name, found in (("ewc", ewc), ("mas", mas)):
-        numbers[name]["trajectory"]["weights"] = found["trajectory"]["final_weights"]
+    for name, outputs in (("ewc", ewc), ("mas", mas)):
+        numbers[name]["trajectory"]["weights"] = outputs["trajectory"]["final_weights"]
     given = files["agem"]["inputs"]["random"]
     numbers["agem"]["vectors"] = [own | other for own, other in zip(given, agem["random"], strict=True)]
-    for union, found in zip(numbers["er"]["unions"], er["union"], strict=True):
-        union["gradient"] = found["gradient"]
+    for union, outputs in zip(numbers["er"]["unions"], er["union"], strict=True):
+        union["gradient"] = outputs["gradient"]
     for temperature, answers in numbers["logit_kd"]["T"].items():
         answers["gradient"] = kd["elle"][temperature]["gradient_mean"]
     return numbers

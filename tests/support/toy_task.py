@@ -41,14 +41,14 @@ def save(folder: Path, architecture: str = "gpt", prompts: bool = True, dropout:
 def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> tuple[Example, ...]:
     """A few words; the class is which of two more is among them (or in the pair), or a coin's choice."""
     draw = random.Random(seed)
-    found = []
+    drawn = []
     for index in range(count):
         words = draw.choices(WORDS, k=draw.randint(2, 6))
         words.insert(draw.randrange(len(words)), ("left", "right")[index % 2])
         text = " ".join(words)
         label = draw.randrange(2) if coin else index % 2
-        found.append(Example("and", text, label, "-") if pair else Example(text, None, label, f"made:{index}"))
-    return tuple(found)
+        drawn.append(Example("and", text, label, "-") if pair else Example(text, None, label, f"made:{index}"))
+    return tuple(drawn)
 
 
 def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False) -> TaskData:

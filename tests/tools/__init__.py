@@ -1,1 +1,1 @@
-"""Scripts that are run by hand or by make: faults on a Slurm cluster, its demo, measurements of growth."""
+"""Scripts that are run by hand or by make: kills and faults, a Slurm cluster's too, its demo, and pages of the docs."""

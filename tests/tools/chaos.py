@@ -39,14 +39,14 @@ def kills(count: int | None, seed: int, names: list[str]) -> int:
         while left and (count is None or sum(kinds.total() for kinds in hit.values()) < count):
             name = left.pop(0)
             run = Kills(Path(folder) / f"{name}-{turn}", name)
-            found = run.disturb(TOGETHER, random.Random(f"{seed} {name} {turn}"), hit[name])
-            hit[name].update(found["kills"])
-            missing = set(found["kinds"]) - set(hit[name])
+            outcome = run.disturb(TOGETHER, random.Random(f"{seed} {name} {turn}"), hit[name])
+            hit[name].update(outcome["kills"])
+            missing = set(outcome["kinds"]) - set(hit[name])
             if missing or count is not None:
                 left.append(name)
-            wrong += bool(found["different"])
+            wrong += bool(outcome["different"])
             turn += 1
-            print(f"{name}: {hit[name].total()} kills; not hit: {sorted(missing)}; differs: {found['different'][:8]}")
+            print(f"{name}: {hit[name].total()} kills; not hit: {sorted(missing)}; differs: {outcome['different'][:8]}")
     total: Counter[str] = sum(hit.values(), Counter())
     print(f"{total.total()} kills of {turn} runs of {len(names)} methods, {wrong} differ")
     print("; ".join(f"{kind} {number}" for kind, number in total.most_common()))
@@ -59,9 +59,9 @@ def many(runs: int, at_once: int, seed: int, seconds: float) -> int:
         if not together.disturb(seconds):
             print(f"not finished in {seconds:.0f} s: give more --seconds")
             return 1
-        found = together.found()
-    print(f"seed {seed}: {json.dumps(found)}")
-    return int(bool(found["wrong"] or found["done"] != runs))
+        outcome = together.outcome()
+    print(f"seed {seed}: {json.dumps(outcome)}")
+    return int(bool(outcome["wrong"] or outcome["done"] != runs))
 
 
 def disk() -> int:

@@ -32,10 +32,10 @@ from pathlib import Path
 
 import torch
 
+from benchmark.jobs.executors import Job
 from benchmark.jobs.executors.slurm import PARTIAL
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_disturbances import SILENCE, Disturbances
 from tests.support.slurm_lab import (
     STEPS,
     WORDS,
@@ -44,6 +44,7 @@ from tests.support.slurm_lab import (
     processes_of,
     queue,
     scontrol,
+    silent,
     submitting,
     wait_until,
     write_task,
@@ -51,6 +52,7 @@ from tests.support.slurm_lab import (
 )
 
 DISTURBED = 1 / 3
+SILENCE = 3.0  # seconds
 SIDE_BY_SIDE = 2  # runs of a job that has several
 PATIENCE = 600.0  # seconds for what is left at the end
 REFUSED = 2  # the exit status of a submission of which Slurm took nothing
@@ -63,14 +65,20 @@ AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
 OTHERS = ("prepare", "score", "measure", "report")  # kinds of jobs that do not train
 
 
-class Chaos(Disturbances):
+class Chaos:
+    """A lab and what happens to its jobs: each kind of disturbance is given a job that trains."""
+
     def __init__(self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int) -> None:
         self.chosen = random.Random(seed)
         write_texts(folder)
         words = [*WORDS["sea"].split(), *map(str, range(300))]
         texts = [" ".join(self.chosen.choices(words, k=LONG)) for _ in range(LONG)]  # to be stopped in mid-text
         (folder / "sea.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        super().__init__(cluster, Lab(folder / "lab", folder))
+        self.cluster, self.lab = cluster, Lab(folder / "lab", folder)
+        self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
+        self.left = False  # whether `run` is to be called again
+        self.kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
+        self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel]
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "lab" / "steps").mkdir()
         settings = 'partition = "preemptible"\naccount = "lab"\narray_parallelism = 5'
@@ -114,7 +122,7 @@ class Chaos(Disturbances):
             for row, (evaluations, disturb) in list(self.plan.items()):
                 job = jobs.get(self.lab.config(row).id)
                 if self.lab.count(row, "done"):  # too late: another's turn
-                    later = [one for one in self.rows if one not in self.plan and not self.lab.count(one, "done")]
+                    later = [name for name in self.rows if name not in self.plan and not self.lab.count(name, "done")]
                     if later:
                         self.plan[self.chosen.choice(later)] = self.plan.pop(row)
                 elif job and self.lab.count(row, "evaluation") >= evaluations:
@@ -179,9 +187,118 @@ class Chaos(Disturbances):
         time.sleep(1)
         print(f"killed who submits: {len({*queue()} - {*self.lab.ids().values()})} jobs are not noted", flush=True)
 
+    # What can happen to jobs
+
+    def tell(self, job: Job) -> None:
+        """Send the signal that a time limit sends."""
+        subprocess.run(["scancel", "--signal=USR2", job.id], check=False)
+
+    def kill(self, job: Job) -> None:
+        """The training process dies, as when there is no memory left."""
+        processes.kill(processes_of(job.id))
+
+    def cancel(self, job: Job) -> None:
+        """All jobs are ended by `cancel`; the next `run` goes on."""
+        assert self.lab.call("cancel") == 0
+        self.left = True
+
+    def lose_node(self, job: Job) -> None:
+        node = job.node
+        self.cluster.kill_node(node)
+        scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+        self.cluster.start_node(node)
+        scontrol("update", f"NodeName={node}", "State=RESUME")
+
+    def drain(self, job: Job) -> None:
+        """No job starts on its node for a while, and it goes on."""
+        node = job.node
+
+        def there() -> set[str]:
+            return {id for id, job in queue().items() if job.node == node}
+
+        scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
+        before = there()
+        time.sleep(SILENCE)
+        assert there() <= before
+        scontrol("update", f"NodeName={node}", "State=RESUME")
+
+    def preempt_by_cancelling(self, job: Job) -> None:
+        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
+        scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
+        self.preempt(job)
+        wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state != "RUNNING")
+        scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
+
+    def preempt(self, job: Job) -> None:
+        """An urgent job takes all of the node."""
+        urgent = [
+            "sbatch",
+            "--account=urgent",
+            "--partition=main",
+            f"--nodelist={job.node}",
+            "--exclusive",
+            "--wrap=true",
+            "--output=/dev/null",
+        ]
+        subprocess.run(urgent, check=True, capture_output=True)
+
+    def suspend(self, job: Job) -> None:
+        """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
+        row = next(config.row for config in self.lab.configs() if config.id in job.units)
+        evaluations = self.lab.count(row, "evaluation")
+        # it trains next: what stands still between two pieces of training is off the clock anyway
+        wait_until(
+            lambda: (
+                self.lab.count(row, "evaluation") > evaluations or self.lab.count(row, "done") or job.id not in queue()
+            )
+        )
+        if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
+            state = self.lab.states()[row]
+            assert state.state == "done" or state.detail.startswith("suspended"), state
+            if not self.lab.count(row, "done"):
+                self.stood_still[row] = self.lab.count(row, "resumed")
+            time.sleep(SILENCE)
+            scontrol("resume", job.id)
+
+    def silence(self, job: Job) -> None:
+        """The controller stands still; nothing is taken for ended by it."""
+        before = self.ended()
+        with silent(self.cluster):
+            assert (ended := self.ended()) <= before, ended - before
+            time.sleep(SILENCE)
+
+    def silence_of_accounts(self, job: Job) -> None:
+        """Who keeps accounts stands still while a job is killed: nobody knows how it ended, so it has not."""
+        before = self.ended()
+        with silent(self.cluster, "slurmdbd"):
+            self.kill(job)
+            wait_until(lambda: job.id not in queue())
+            assert (ended := self.ended()) <= before, ended - before  # it waits half a minute for an answer
+
+    def ended(self) -> set[str]:
+        """The rows whose jobs are taken for dead."""
+        return {row for row, state in self.lab.states().items() if state.state in ("failed", "interrupted")}
+
+    def stop_preparation(self) -> None:
+        """The job that prepares is told in the middle of a text that its time is over; Slurm queues it again."""
+        domains = self.lab.runs / "data" / "domains"
+        wait_until(lambda: [*domains.glob(".*/*.bin")] and self.made())
+        [job] = self.lab.ids("prepare").values()
+        self.made_before = self.made()
+        subprocess.run(["scancel", "--signal=USR2", job], check=True)
+        wait_until(lambda: queue()[job].waits)
+        assert not self.made().keys() - self.made_before.keys(), "it was not stopped in mid-text"
+
+    def made(self) -> dict[Path, int]:
+        """The texts that are tokenised, and when each of them was."""
+        paths = (self.lab.runs / "data" / "domains").glob("*/info.json")
+        return {path: path.stat().st_mtime_ns for path in paths if not path.parent.name.startswith(".")}
+
+    # What must be so at the end
+
     def verify(self) -> None:
         states = self.lab.states()
-        assert {state.state for state in states.values()} == {"done"}, {row: one.state for row, one in states.items()}
+        assert {state.state for state in states.values()} == {"done"}, states
         for row in self.rows:
             assert self.lab.count(row, "done") == 1
             assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
@@ -200,8 +317,8 @@ class Chaos(Disturbances):
         for first in range(min(period, len(self.rows))):
             expected = self.lab.undisturbed(self.rows[first]).weights(self.rows[first])
             for row in self.rows[first::period]:
-                found = self.lab.weights(row)
-                assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items()), row
+                weights = self.lab.weights(row)
+                assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items()), row
 
     def verify_waste(self) -> None:
         executed = restarts = 0

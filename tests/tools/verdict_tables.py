@@ -1,25 +1,158 @@
-"""The tables of docs/statistics.md: wrong cards, right claims, and the coverage of intervals.
+"""How often a scorecard is wrong and an interval misses its mean, simulated: the tables of docs/statistics.md.
 
 python -m tests.tools.verdict_tables
+
+The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn for each seed, and
+claims share the values of their rows as they do on a real card. A verdict is wrong if it is "held" of a claim that is
+false, or "not held" of one that is true; where a comparison lies exactly at its bound, "held" is wrong, and where all
+do, so is "not held".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from analysis.metrics import Floats
-from tests.support.verdict_simulation import DIFFERENCES, NOISE, ONE_CLAIM, SEEDS, coverage, main_card, simulate
+from analysis.claims import CLAIMS, PAPER, ZERO
+from analysis.inference import ERRORS, holm, interval, p_above
+from analysis.metrics import METRICS, Floats
+from analysis.verdicts import AVERAGE, PROMPT_ROWS, Measurements, compare
+from benchmark.settings.names import slug
+
+TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
+FINETUNINGS = 5
+SEEDS = range(2, 21)
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
+
+# what a row's values differ by between seeds; the scale is the standard deviation, or Cauchy's own
+NOISE: dict[str, Draw] = {
+    "Gaussian": lambda rng, shape: rng.normal(size=shape),
+    "Student's t, 2 degrees": lambda rng, shape: rng.standard_t(2, size=shape),
+    "Cauchy": lambda rng, shape: rng.standard_cauchy(size=shape),
+    "rounded to one sd": lambda rng, shape: np.round(rng.normal(size=shape)),
+    "every other seed stuck 20 sd off": lambda rng, shape: rng.normal(size=shape) + rng.choice([-10.0, 10.0], shape),
+}
+# name -> how far comparisons are from their bounds, and how far one in half of the claims is on the other side
+DIFFERENCES = {"tied": (0.0, 0.0), "weakly": (0.5, -0.5), "strongly": (5.0, -5.0), "all but one strongly": (5.0, 0.0)}
+
+
+@dataclass(frozen=True)
+class Card:
+    """The comparisons of all claims, a bound each: the places of its two values, shape (comparisons, 2).
+
+    `sizes` holds the number of comparisons of each claim, `values` the number of values. What a claim holds against
+    zero is itself a difference within a run (a rise, a slope, own heads less others), and is drawn as one.
+    """
+
+    places: NDArray[np.int64]
+    sizes: tuple[int, ...]
+    values: int
+
+
+def main_card() -> Card:
+    """The claims about the paper's methods."""
+    everything = Measurements(list(TITLES), TITLES)
+    for row in [*PAPER, *PROMPT_ROWS.values()]:
+        for metric in METRICS:
+            for stage in range(len(TITLES)):
+                for column in [*TITLES, AVERAGE] if metric == "score" else [""]:
+                    everything.put(metric, row, stage, 0, 1.0, column)
+    index: dict[tuple[Any, ...], int] = {}
+    pairs: list[tuple[int, int]] = []
+    sizes = []
+    for claim in CLAIMS:
+        compared = compare(claim, everything)
+        if compared and all(comparison.changes.size for comparison in compared):
+            for comparison in compared:
+                keys: list[tuple[Any, ...]] = [
+                    (claim.criterion.metric, slug(row), comparison.stage, comparison.column)
+                    for row in (comparison.row, comparison.other)
+                ]
+                keys = [(keys[0], key) if key[1] == ZERO else key for key in keys]
+                here, there = (index.setdefault(key, len(index)) for key in keys)
+                pairs += [(here, there), (there, here)][: len(comparison.excess)]
+            sizes.append(sum(len(comparison.excess) for comparison in compared))
+    return Card(np.array(pairs), tuple(sizes), len(index))
+
+
+ONE_CLAIM = Card(np.array([[0, 1]]), (1,), 2)  # of a single comparison
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Cards with what is true of them; `excess` has the shape (seeds, cards, comparisons), `false` (claims, cards)."""
+
+    excess: Floats
+    false: NDArray[np.bool_]
+    ahead: float
+    behind: float
+
+
+def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
+    """Draw so many cards of the most seeds; fewer seeds are the first of these."""
+    rng = np.random.default_rng([[*NOISE].index(noise), [*DIFFERENCES].index(difference)])
+    values = NOISE[noise](rng, (SEEDS[-1], cards, card.values))
+    ahead, behind = DIFFERENCES[difference]
+    false = rng.random((len(card.sizes), cards)) < 0.5
+    effects = []
+    for claim, size in enumerate(card.sizes):
+        effect = np.full((cards, size), ahead)
+        effect[false[claim], rng.integers(size, size=false[claim].sum())] = behind
+        effects.append(effect)
+    better, worse = card.places.T
+    return Draws(values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1), false, ahead, behind)
+
+
+def p_values(card: Card, excess: Floats) -> Iterator[Floats]:
+    """What `one_sided` and `claim_p_values` say of all claims, shape (2, claims, cards), for each number in SEEDS.
+
+    Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of claims alone, and t
+    of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
+    """
+    count = np.arange(1, len(excess) + 1).reshape(-1, 1, 1)
+    mean = excess.cumsum(axis=0) / count
+    before = np.concatenate([np.zeros_like(mean[:1]), mean[:-1]])
+    squares = ((excess - before) * (excess - mean)).cumsum(axis=0)
+    sizes, starts = np.array(card.sizes), np.cumsum([0, *card.sizes[:-1]])
+    for seeds in SEEDS:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = mean[seeds - 1] / np.sqrt(squares[seeds - 1] / (seeds - 1) / seeds)
+        smallest = np.minimum.reduceat(t, starts, axis=1).T  # NaN if one comparison has no t: then it is not held
+        known = np.fmin.reduceat(t, starts, axis=1).T
+        yield np.stack([p_above(smallest, seeds), np.minimum(1.0, sizes[:, None] * p_above(-known, seeds))])
+
+
+def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Floats, Floats]:
+    """The share of cards with a wrong verdict, and of claims that are decided rightly, for each number in SEEDS."""
+    drawn = draw(card, noise, difference, cards)
+    refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
+    wrong, right = [], []
+    for p in p_values(card, drawn.excess):
+        held, not_held = (holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
+        wrong.append((held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean())
+        right.append((held & ~drawn.false & (drawn.ahead > 0) | not_held & refuted).mean())
+    return np.array(wrong), np.array(right)
+
+
+def coverage(noise: str, seeds: int, samples: int) -> float:
+    """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's, fine-tuning's."""
+    rng = np.random.default_rng([seeds, [*NOISE].index(noise)])
+    scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](rng, (seeds, FINETUNINGS, samples))
+    low, high = interval(scores.mean(axis=1))
+    return float(np.mean((low <= 0) & (high >= 0)))
 
 
 def tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
     """Wrong cards, wrong cards of one claim, right claims and coverage, as Markdown."""
     card, both = main_card(), [(noise, difference) for noise in NOISE for difference in DIFFERENCES]
-    found = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
-    yield table("noise | rows differ", {name: wrong for name, (wrong, _) in found.items()})
+    simulated = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
+    yield table("noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()})
     yield table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
-    yield table("noise | rows differ", {name: right for name, (_, right) in found.items() if "tied" not in name})
+    yield table("noise | rows differ", {name: right for name, (_, right) in simulated.items() if "tied" not in name})
     yield table("noise", {noise: np.array([coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE})
 
 

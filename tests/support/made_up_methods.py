@@ -1,4 +1,4 @@
-"""A method that uses all that a phase and a method can say at once, so that one run tries how these go together."""
+"""Methods that are none: one that uses all that a method can say, to try how that goes together, and one that idles."""
 
 from __future__ import annotations
 
@@ -53,6 +53,17 @@ class Everything(LifelongMethod):
         with torch.no_grad():
             for mean, weight in zip(self.evaluated.parameters(), learner.model.parameters(), strict=True):  # type: ignore[union-attr]
                 mean.lerp_(weight, self.pace * learner.elapsed.stream)
+
+
+@dataclass
+class Idles(LifelongMethod):
+    """Has a phase that computes nothing, for half of the budget."""
+
+    def signature(self, stage: Stage) -> dict[str, Any]:
+        return {"idles": True}
+
+    def phases(self, stage: Stage) -> list[Phase]:
+        return [Phase("idle", 0.5, trains=False), Phase("adapt", 0.5)]
 
 
 def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
