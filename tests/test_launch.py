@@ -1,4 +1,4 @@
-"""Launching without a cluster: settings, the graph of jobs, states."""
+"""Jobs of a cluster, without one: what settings ask for, and the states of runs."""
 
 from __future__ import annotations
 

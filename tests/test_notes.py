@@ -8,9 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.notes import contended, unequal_budgets, unequal_texts
+import paper_tables
+from analysis.notes import contended, tuned, unequal_budgets, unequal_texts
+from analysis.scorecard import scorecard
 from analysis.study import Study
 from benchmark.records import Titled
+from benchmark.settings.suite import Tuned
+from benchmark.store import load_runs
 from tests.support import synthetic
 
 TABLES = ["main_pretraining", "units", "lifelong_metrics", "architectures", "forgetting_cost_table"]
@@ -129,3 +133,19 @@ def test_unigrams_are_those_of_most_rows_and_transfer_takes_a_runs_own(odd, tmp_
     for row, other in zip(table.blocks[0].rows, before, strict=True):
         gained = np.subtract(row.cells[place].values, other.cells[place].values)
         assert gained == pytest.approx(1.0 if row.stub[0] == odd else 0.0)
+
+
+def test_notes_say_how_options_were_chosen(tmp_path):
+    """Oracle: what a suite that `run_all.py tune` wrote records."""
+    synthetic.write(tmp_path, "demo", seeds=1, rows=[("ER", "er", {}), ("MAS", "mas", {})])
+    runs = load_runs(tmp_path, "demo")
+    assert tuned(runs) == []
+    assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.load).notes
+    way = {"configurations": 5, "spent": 60.0, "unit": "seconds"}
+    assert way == Tuned(**way).model_dump()
+    for run in runs:
+        run.line.config["tuned"] = way
+    [note] = tuned(runs)
+    assert note == "Options are tuned: the best of 5 configurations, whose search comes on top of the budget."
+    notes = scorecard(Study("demo", runs), paper_tables.load).notes
+    assert note in notes and not any("not tuned" in text for text in notes)
