@@ -118,7 +118,6 @@ def digest(value: Any) -> str:
 
 BILLION = 1_000_000_000
 NAME = r"^[a-z][a-z0-9_]*$"
-RESERVED = ("auto", "none")  # what --domain and --prompt take for no domain
 Rate = Annotated[float, Field(gt=0, le=100)]
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]

@@ -28,7 +28,6 @@ from benchmark.records import RunLine, Titled
 from benchmark.settings.base import (
     BILLION,
     NAME,
-    RESERVED,
     Amount,
     Moment,
     Rate,
@@ -70,13 +69,6 @@ class Domain(Settings):
     hold_out: float = Field(
         0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
     )
-
-    @field_validator("name")
-    @classmethod
-    def _free(cls, name: str) -> str:
-        if name in RESERVED:
-            raise ValueError(f"{' and '.join(RESERVED)} mean something else on the command line: rename the domain")
-        return name
 
     @model_validator(mode="after")
     def _one_source(self) -> Domain:

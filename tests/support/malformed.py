@@ -197,7 +197,6 @@ def rules() -> Iterator[Case]:
         f"domains=[{{name='a', title='X Y', {source}}}, {{name='b', title='X-Y', {source}}}]": "title",
         f"domains=[{{name='a'}}, {{name='b', {source}}}]": "train",
         f"domains=[{{name='a', packages=['stdlib'], {source}}}, {{name='b', {source}}}]": "packages",
-        f"domains=[{{name='auto', {source}}}, {{name='b', {source}}}]": "auto",
         "tasks=[{name='t', domain='x', train='x', dev='x', test='x'}]": "domain",
         "tasks=[{name='t', domain='a', train='x', dev='x'}]": "test",
         "rows=[{method='naive', name='x'}, {method='er', name='X'}]": "X",
