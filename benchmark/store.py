@@ -160,12 +160,6 @@ def measured(line: EvaluationLine, text: str) -> Measured:
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
 
 
-def crowded(done: DoneLine) -> str:
-    """`81% of its cores` if a finished stage had less than 95% of them: it matters under a budget of wall time."""
-    share = done.cores.share
-    return f"{share:.0%} of its cores" if share is not None and share < ENOUGH_CORES else ""
-
-
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
     store = Store(runs)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
@@ -20,10 +19,10 @@ from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables
 from benchmark.jobs.work import Worker
 from benchmark.locks import Lease
-from benchmark.records import CoreShare, DoneLine
+from benchmark.records import CoreShare
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
-from benchmark.store import Store, crowded
+from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, others_and_share
@@ -95,16 +94,6 @@ def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch)
     cores = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
     found = contention.contention(cores, ALONE)
     assert (found.cpu, found.others, found.share) == (0.5, None, None)
-
-
-@pytest.mark.parametrize(
-    ("cores", "text"),
-    [({"share": 0.812}, "81% of its cores"), ({"share": 0.95}, ""), ({"share": None}, "")],
-)
-def test_a_crowded_stage_is_named(cores: dict, text: str) -> None:
-    """Oracle: the limit of 95%; a stage whose share is not known is not accused."""
-    done = msgspec.convert({**DONE, "cores": {**DONE["cores"], **cores}}, DoneLine)
-    assert crowded(done) == text
 
 
 def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None:

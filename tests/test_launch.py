@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 import submitit
-import torch
 
-import methods
-from benchmark.data.tokens import corpus_of
-from benchmark.jobs.work import Train, Worker
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.slurm import KINDS, Slurm
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
-from benchmark.training.processes import World
 from tests.support.slurm_lab import Lab, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
@@ -274,21 +269,6 @@ def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:
     texts.write_text(texts.read_text() + '{"text": 5}\n')
     assert lab.call("run", "--parallel", "1") == 2
     assert f"{texts}:" in capsys.readouterr().err and not (lab.runs / "stages").exists()
-
-
-class Agreed(World):
-    """Two processes, of which the first finds the run done."""
-
-    def maximum(self, *values: float) -> list[float]:
-        return [1.0] * len(values)
-
-
-def test_the_first_process_says_whether_a_run_is_done(lab: Lab) -> None:
-    """Oracle: the contract: the others would else wait for it, or it for them, as it writes what they look at."""
-    config = lab.config("Naive")
-    corpus_of(config, Store(lab.runs))
-    Train(lab.runs, config, (config.id,), config.id, methods.build)(Worker(Agreed(0, 1, torch.device("cpu"))))
-    assert not (lab.runs / "stages").exists()
 
 
 def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:

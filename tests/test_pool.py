@@ -259,7 +259,6 @@ def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
     assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
     machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
     assert {machine["side_by_side"] for machine in machines} == {2}
-    assert {len(machine["own_cores"]) for machine in machines} == {max(1, len(os.sched_getaffinity(0)) // 2)}
     trained = [line for line in said.splitlines() if line.startswith("tiny: ")]
     assert len([line for line in trained if "  done: AP " in line]) == 3
     assert [line for line in trained if re.search("shared stages done$", line)]

@@ -80,18 +80,6 @@ def read(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Documen
         skipped["empty file"] += 1
 
 
-def first_record(path: Path) -> dict[str, Any]:
-    """The first line of a JSON Lines file that is an object; an empty one where the file begins with something else."""
-    for line in lines(path):
-        if line.strip():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                return {}
-            return record if isinstance(record, dict) else {}
-    return {}
-
-
 def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
     for number, line in enumerate(lines(path), 1):
         place = f"{path}:{number}"

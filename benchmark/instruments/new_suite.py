@@ -128,9 +128,10 @@ def glimpse(place: Path, name: str) -> Text:
 
 def _text_field(found: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    lines = next((path for path in found if path.name.endswith(text_files.JSON_LINES)), None)
-    record = text_files.first_record(lines) if lines else {}
-    texts = {key: value for key, value in record.items() if isinstance(value, str)}
+    place = next((path for path in found if path.name.endswith(text_files.JSON_LINES)), None)
+    line = next((line for line in text_files.lines(place) if line.strip()), b"{}") if place else b"{}"
+    record = text_files.parsed(line, f"{place}", '{"text": ...}')
+    texts = {key: value for key, value in record.items() if isinstance(value, str)} if isinstance(record, dict) else {}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
 

@@ -30,7 +30,7 @@ from benchmark.jobs.work import RenderReport, Train, Worker
 from benchmark.records import DoneLine, EndedLine, Hardware, Provenance, StageLine
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
-from benchmark.store import RunRecords, Store, crowded, load_runs
+from benchmark.store import ENOUGH_CORES, RunRecords, Store, load_runs
 from benchmark.training.method import Build
 from benchmark.training.step_times import machine_of, stage_times
 
@@ -292,10 +292,11 @@ def _check_hardware(suite: str, stages: Sequence[EndedStage]) -> None:
     for what, value in COMPARED.items():
         _check_same(suite, what, stages, value)
     _check_same(suite, "CPU under wall time", timed, lambda of: of.hardware.cpu)
-    slowed = {stage.start.key: f"{stage.name} ({share})" for stage in timed if (share := crowded(stage.done))}
+    shares = {stage.start.key: (stage.name, stage.done.cores.share) for stage in timed}
+    slowed = [f"{name} ({share:.0%} of its cores)" for name, share in shares.values() if share and share < ENOUGH_CORES]
     if slowed:
         raise ResultsError(
-            f"{suite}: other programs took cores under a budget of wall time: {'; '.join(slowed.values())}: "
+            f"{suite}: other programs took cores under a budget of wall time: {'; '.join(slowed)}: "
             "train these stages again with nothing beside them"
         )
 

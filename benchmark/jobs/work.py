@@ -173,10 +173,10 @@ class Score(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.finetune import NotScored
-        from benchmark.downstream.scoring import load_tasks, name_of, score_stage
+        from benchmark.downstream.scoring import load_tasks, score_stage
         from benchmark.training.progress import ProgressLine
 
-        line = ProgressLine(name_of(self.suite, self.config))
+        line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
         tasks = load_tasks(self.suite, self.store)
         try:
             given = (self.suite, self.config, self.stage, tasks, self.store)

@@ -132,7 +132,6 @@ class World:
             cpu=_cpu_model(),
             instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
-            own_cores=own_cores(),
             side_by_side=self.side_by_side,
             threads=torch.get_num_threads(),
             node=node(),
