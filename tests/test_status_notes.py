@@ -19,7 +19,7 @@ def lab(tmp_path, texts) -> Lab:
     return Lab(tmp_path, texts).write('{ method = "naive" }', '{ method = "er" }')
 
 
-@pytest.mark.parametrize("place", ["Run.__init__", "Run._evaluate_start"])
+@pytest.mark.parametrize("place", ["Run.__init__", "Run._precision"])
 def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monkeypatch, capsys, place: str) -> None:
     """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it again."""
 

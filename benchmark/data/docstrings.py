@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from benchmark.data.documents import DataError, Document, cut, is_torn
+from benchmark.data.documents import TORN, DataError, Document, cut
 from benchmark.data.text_files import refuse
 
 SHORTEST = 200  # characters
@@ -63,7 +63,7 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
                 continue
             if len(text) < SHORTEST:
                 skipped[f"docstring under {SHORTEST} characters"] += 1
-            elif is_torn(text):
+            elif TORN.search(text):
                 skipped["docstring with a lone surrogate"] += 1
             else:
                 found += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]

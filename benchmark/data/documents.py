@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from benchmark.errors import UserError
 
 LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
 
+TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 
 
@@ -59,11 +61,6 @@ def cut(text: str) -> list[str]:
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
-
-
-def is_torn(text: str) -> bool:
-    """Whether half of a surrogate pair stands in it, which no tokenizer reads."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def text_of(record: Any, text_field: str, place: str) -> str:

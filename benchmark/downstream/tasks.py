@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import records
-from benchmark.data.documents import DataError, is_torn
+from benchmark.data.documents import TORN, DataError
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine
 from benchmark.settings.base import ConfigError, digest
@@ -109,9 +109,9 @@ def _check_row(task: str, row: RawExample, paired: bool) -> None:
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
     for field, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
-        if not isinstance(value, str) or not value.strip() or is_torn(value):
+        if not isinstance(value, str) or not value.strip() or TORN.search(value):
             raise DataError(f"{place}: {field!r} must be a text that is whole and not empty, not {value!r:.80}")
-    if not isinstance(row.label, (str, int)) or is_torn(str(row.label)):
+    if not isinstance(row.label, (str, int)) or TORN.search(str(row.label)):
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
 

@@ -314,8 +314,9 @@ def _check_same(suite: str, what: str, stages: Sequence[EndedStage], value: Call
 
 def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
     """Whether reference seconds are steps times those of the suite's table. Raises ConfigError for what it lacks."""
-    if (times := stage_times(config, index)) is None:
+    if not config.budget.reference:
         return
+    times = stage_times(config, index)
     unit, phases = stage.start.budget.unit, stage.done.phases
     unknown = {phase["name"] for phase in phases} - times.phases.keys()
     cost = times.set_up + sum(phase["steps"] * times.phases.get(phase["name"], 0.0) for phase in phases)

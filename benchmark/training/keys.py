@@ -137,8 +137,8 @@ def _of_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]
     parts = []
     for index, text in enumerate(texts):
         spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
-        if times := stage_times(config, index):
-            spent.append(structs.asdict(times))
+        if budget.reference:
+            spent.append(structs.asdict(stage_times(config, index)))
         parts.append(
             {
                 **same,

@@ -261,7 +261,8 @@ class Run:
             records.append(folder / "records.jsonl", kind(**values))
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
-        inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
+        if config.budget.reference:
+            inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
         return StageRun(inputs, folder / CHECKPOINT, record, self.asked_to_stop, self.progress, lease.check)
 
     def _keep(self, training: StageRun, index: int, folder: Path, lease: Lease) -> None:

@@ -217,7 +217,9 @@ class Stepper:
         self.method, self.training = inputs.method, inputs.config.training
         names = inputs.model.part_names()
         learns = [(names[name], p) for name, p in inputs.model.named_parameters() if p.requires_grad]
-        of_each = factors([name for name, _ in learns], phase.rates, phase.name)
+        of_each = [1.0] * len(learns)
+        if phase.rates:
+            of_each = factors([name for name, _ in learns], phase.rates, phase.name)
         self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
@@ -235,7 +237,8 @@ class Stepper:
         self.optimizer = None
         if self.phase.trains:
             self.optimizer = new_optimizer(self.learner.parameters, self.training, self._factors)
-            carry_on(self.optimizer, self._named, self._known, self.inputs.model.vocabulary.size)
+            if self._known:
+                carry_on(self.optimizer, self._named, self._known, self.inputs.model.vocabulary.size)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
         """Take the `step`-th step of the phase (from 0).

@@ -75,14 +75,12 @@ def _read(path: Path, changed: int) -> Table:
         ) from None
 
 
-def stage_times(config: RunConfig, stage: int) -> StageTimes | None:
-    """What the run's table says of a stage; None under a budget of another unit.
+def stage_times(config: RunConfig, stage: int) -> StageTimes:
+    """What the table that a run's budget names says of a stage.
 
     Raises ConfigError when there is no table, or the run is not in it.
     """
-    if not config.budget.reference:
-        return None
-    path = Path(config.budget.reference)
+    path = Path(str(config.budget.reference))
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
