@@ -2,8 +2,8 @@
 
 Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every ten seconds (Gray and Cheriton 1989,
 Leases). The next owner creates `NAME.2`, and so on; the highest number counts. An owner is dead if its process is, on
-its own machine, or, seen from elsewhere, after a hundred looks without a sign of life. One that was only silent finds a
-higher number than its own before it writes anything more.
+its own machine, or, seen from elsewhere, after 100 s of watching without a sign of life. One that was only silent finds
+a higher number than its own before it writes anything more.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from pathlib import Path
 from benchmark.errors import UserError
 
 BEAT = 10.0  # seconds between two signs of life
-LOOKS = 100  # without one; a network file system shows old times for 60 s
+EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 NOBODY = "{}"  # the content of a lock that was given back: removed, its number could be taken again
+
+# of each lock that another has its number and last sign of life, when they were looked at, and how long they were so
+_watched: dict[Path, tuple[tuple[int, float], float, float]] = {}
 
 
 class LeaseLost(UserError):
@@ -58,7 +61,6 @@ class Lease:
         self.path = path
         self.number = 0  # of the file by which this process has it; 0: it has not
         self._ends = threading.Event()
-        self._seen, self._looks = (0, 0.0), 0  # the last owner's number and sign of life, and how often they were seen
 
     def try_acquire(self) -> bool:
         """Take it, if nobody who lives has it."""
@@ -121,7 +123,7 @@ class Lease:
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
         sign, content = self._read(max(self._numbers()))
         dead = _is_dead(content)
-        return time.time() - sign < LOOKS if dead is None else not dead
+        return time.time() - sign < EXPIRES if dead is None else not dead
 
     def _file(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -142,13 +144,16 @@ class Lease:
             return 0.0, "" if number else NOBODY
 
     def _is_free(self, number: int) -> bool:
-        """Whether its owner has given it back, is dead, or was silent for too many looks."""
+        """Whether its owner has given it back, is dead, or was silent for too long."""
         sign, content = self._read(number)
         if (dead := _is_dead(content)) is not None:
             return dead
-        self._looks = self._looks + 1 if self._seen == (number, sign) else 0
-        self._seen = number, sign
-        return self._looks >= LOOKS
+        now = time.monotonic()
+        seen, looked, silent = _watched.get(self.path, ((0, 0.0), now, 0.0))
+        # of a long time between two looks little counts: this process, or the disk, may have stood still
+        silent = silent + min(now - looked, BEAT) if seen == (number, sign) else 0.0
+        _watched[self.path] = (number, sign), now, silent
+        return silent > EXPIRES
 
     def _give_signs(self, number: int, ends: threading.Event) -> None:
         """Give signs of life until it is given back."""

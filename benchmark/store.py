@@ -69,7 +69,7 @@ class Store:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
     def scores_file(self, key: str) -> Path:
-        """The downstream scores of the model that a stage ended with."""
+        """The downstream scores of the model that a stage ended with, and why others could not be computed."""
         return self.root / "scores" / f"{key}.jsonl"
 
     def measures_file(self, key: str) -> Path:
@@ -86,10 +86,6 @@ class Store:
 
     def stage_done(self, key: str) -> bool:
         return last(self.stage_lines(key), DoneLine) is not None
-
-    def score_lines(self, key: str) -> list[records.ScoreLine | records.UnscoredLine]:
-        """The scores of a stage's model, and why others could not be computed."""
-        return records.read(self.scores_file(key), records.SCORES)
 
     def run_lines(self, config: NamedRun) -> list[records.LineOfRun]:
         """What is recorded of a run; nothing of one that has not started."""
@@ -192,7 +188,7 @@ def not_started(line: RunLine) -> RunRecords:
 
 
 def _scores(store: Store, key: str) -> list[records.ScoreLine]:
-    lines = of_kind(store.score_lines(key), records.ScoreLine)
+    lines = of_kind(records.read(store.scores_file(key), records.SCORES), records.ScoreLine)
     return list({(line.task, line.prompt, line.seed): line for line in lines}.values())
 
 

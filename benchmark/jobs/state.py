@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_if_prepared
 from benchmark.downstream.tasks import score_key, scored_stages
 from benchmark.jobs import executors
@@ -194,7 +195,7 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -
         (name, way, seed) for name, task in tasks.items() for seed in suite.finetuning.seeds_of(task) for way in ways
     }
     there, errors = set[tuple[str, str, int]](), dict[tuple[str, str, int], str]()
-    for line in store.score_lines(key):
+    for line in records.read(store.scores_file(key), records.SCORES):
         score = line.task, line.prompt, line.seed
         if score not in wanted:
             continue
