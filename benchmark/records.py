@@ -21,7 +21,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -308,14 +308,12 @@ CURE = "restore this file from a copy, or delete it: what it recorded is then tr
 STAGE_FILE = "records.jsonl"  # what the file of a stage's records is called
 
 
-def append(path: Path, line: Line | Mapping[str, Any]) -> None:
+def append(path: Path, line: Line) -> None:
     """Append a line in a single write, so that the lines of concurrent writers never mix; it is on the disk then.
 
     Raises OSError when the disk takes only a part.
     """
-    now = round(time.time(), 3)
-    timed = replace(line, time=now) if isinstance(line, Line) else {"time": now, **line}
-    content = msgspec.json.encode(timed) + b"\n"
+    content = msgspec.json.encode(replace(line, time=round(time.time(), 3))) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:

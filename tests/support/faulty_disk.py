@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import torch
 
 from benchmark import locks, records
@@ -217,12 +218,12 @@ def is_prefix(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
 
 
 def begin_records(folder: Path) -> None:
-    records.append(folder / "records.jsonl", STAGE)
+    records.append(folder / "records.jsonl", msgspec.convert(STAGE, records.StageLine))
 
 
 def append_records(folder: Path) -> None:
     for step in (1, 2):
-        line = {"kind": "metrics", "phase": "adapt", "step": step, "values": {"x": step / 3}}
+        line = records.MetricsLine(phase="adapt", step=step, values={"x": step / 3})
         records.append(folder / "records.jsonl", line)
 
 
