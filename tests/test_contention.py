@@ -27,7 +27,7 @@ from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, others_and_share
 from benchmark.training.processes import Stopped, World
-from tests.support.record_lines import DONE, read_lines
+from tests.support.record_lines import read_lines
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
 from tests.support.slurm_lab import Lab as SlurmLab
 
