@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import subprocess
 import sys
@@ -140,8 +141,10 @@ def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Cou
 def test_a_report_makes_its_frames_once(lab: Lab, monkeypatch) -> None:
     """Oracle: how often the records of the runs are gone through, for all tables and figures that there are."""
     walked = []
-    walk = study._evaluations
-    monkeypatch.setattr(study, "_evaluations", lambda runs: walked.append(runs) or walk(runs))
+    walk = vars(study.Study)["evaluations"].func
+    counted = functools.cached_property(lambda self: walked.append(self) or walk(self))
+    counted.__set_name__(study.Study, "evaluations")
+    monkeypatch.setattr(study.Study, "evaluations", counted)
     names = ", ".join(f'"{name}"' for name in paper_tables.names())
     assert lab.call("report", "--set", f"tables=[{names}]") == 0
     assert len(walked) == 1 and gc.isenabled()
