@@ -7,7 +7,6 @@ to is held against runs that nobody disturbed.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -89,17 +88,14 @@ class ManyRuns:
         if self.kills == len(self._at) or begun < self._at[self.kills]:
             return
         time.sleep(self._chosen.uniform(0, MOMENT))
-        if workers := _copies(child):
+        if workers := _workers(child):
             os.kill(self._chosen.choice(workers), signal.SIGKILL)
             self.kills += 1
 
     def _call(self, runs: Path, seeds: range) -> int:
-        """A copy of this process that calls the command; its own copies train, so that none has to import torch."""
+        """A copy of this process that calls the command. Returns its pid."""
 
         def call() -> int:
-            contexts: Any = multiprocessing
-            forking = multiprocessing.get_context("fork")
-            contexts.get_context = lambda method=None: forking
             places = ["--runs", str(runs), "--out", str(self.folder / "report")]
             more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(self.at_once), "--retry-failed"]
             return run_all.main(["run", str(self.suite), *places, *more])
@@ -107,10 +103,11 @@ class ManyRuns:
         return processes.forked(call, self.folder / "log")
 
 
-def _copies(process: int) -> list[int]:
-    """The copies of a process that live: what multiprocessing starts beside them is none, and has another command."""
-    command = processes.words(process)
-    return [pid for pid in processes.descendants(process) if command and processes.words(pid) == command]
+def _workers(process: int) -> list[int]:
+    """The processes that train: what a process's fork server has started."""
+    below = processes.descendants(process)
+    servers = [pid for pid in below if any("multiprocessing.forkserver" in word for word in processes.words(pid))]
+    return [pid for server in servers for pid in processes.descendants(server)]
 
 
 def _count(lines: list[dict[str, Any]]) -> Counter[str]:
