@@ -17,10 +17,9 @@ from pathlib import Path
 from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.state import RunState, Survey, data_key, is_timed
+from benchmark.jobs.state import RunState, Survey, data_key
 from benchmark.jobs.status import next_step, seconds_left, sweep_line, watch
 from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderReport, Report, Score, Train, Unit
-from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS, duration
 
@@ -157,10 +156,6 @@ class Plan:
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
-    if options.dry_run and options.wait:
-        raise ConfigError("--wait: with --dry-run nothing begins that could be waited for: leave one of them out")
-    if options.share_machine and not any(map(is_timed, survey.configs)):
-        raise ConfigError("--share-machine: runs wait for each other under a budget of wall time alone: leave it out")
     plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
     executor = executors.find(options.executor)
     if options.dry_run:
