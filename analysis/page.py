@@ -198,8 +198,8 @@ def _points(study: Study) -> dict[str, list[Any]]:
     measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     lines = []
-    frame = groups["seed"].nunique().to_frame().join([spent, measured])
-    for (suite, _, row, stage, _), seeds, *numbers in frame.itertuples():
+    numbered = groups["seed"].nunique().to_frame().join([spent, measured])
+    for (suite, _, row, stage, _), seeds, *numbers in numbered.itertuples():
         lines.append([suite, row, titles[suite][stage], seeds, *map(_short, numbers)])
     return {"names": ["suite", "row", "stage", "seeds", *spent.columns, *measured.columns], "lines": lines}
 
