@@ -140,7 +140,7 @@ class Backend:
         count("waits")
 
 
-ANSWERS = {"is_available": True, "device_count": 1, "current_device": 0, "_is_in_bad_fork": False}
+ANSWERS: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0, "_is_in_bad_fork": False}
 ANSWERS |= {"manual_seed_all": None, "set_rng_state": None}
 for name, answer in ANSWERS.items():
     setattr(Backend, name, staticmethod(lambda *_, answer=answer, **__: answer))

@@ -49,10 +49,10 @@ def network(
         settings |= {"type_vocab_size": 2, "hidden_act": "relu"} if family == "bert" else {"type_vocab_size": 1}
     torch.manual_seed(3)
     config = transformers.AutoConfig.for_model(family, **(settings | options))
-    kind = (
+    kind: Any = (
         transformers.AutoModelForCausalLM if family in (*CAUSAL, *RMS_FAMILIES) else transformers.AutoModelForMaskedLM
     )
-    model: Any = kind.from_config(config)
+    model = kind.from_config(config)
     for parameter in model.parameters():
         nn.init.normal_(parameter, mean=float(parameter.mean() > 0.5), std=spread)  # gains stay around one
     model.config.use_cache = False  # a cache mixes up copies of a layer, which test_fpi_depth makes by hand
