@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from typing import Literal
 
@@ -32,7 +33,7 @@ from benchmark.records import (
     last,
     of_kind,
 )
-from benchmark.settings.base import digest, of_a_row
+from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
@@ -239,7 +240,7 @@ def is_timed(config: RunConfig) -> bool:
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
 
 
-@of_a_row
+@lru_cache(maxsize=1000)  # the runs of a row share their settings
 def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
     made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
     return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
@@ -247,11 +248,10 @@ def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) 
 
 def data_key(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
-    key: str = _data_key(config.domains, config.tokenizer, config.data, config.probes)
-    return key
+    return _data_key(config.domains, config.tokenizer, config.data, config.probes)
 
 
-@of_a_row
+@lru_cache(maxsize=1000)  # the runs of a row share their settings
 def _data_key(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data, probes: Sequence[Domain]) -> str:
     texts = [[text.model_dump(mode="json") for text in each] for each in (domains, probes)]
     return digest([texts, tokenizer.model_dump(mode="json"), data.model_dump(mode="json")])

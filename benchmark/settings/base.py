@@ -7,16 +7,13 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from benchmark.errors import UserError
-
-T = TypeVar("T")
-ROWS = 1000  # whose answers are kept at a time
 
 
 class ConfigError(UserError):
@@ -85,24 +82,6 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
     if dataclasses.is_dataclass(model):  # a method
         return sorted(field.name for field in dataclasses.fields(model) if field.init)
     return sorted(getattr(model, "model_fields", {}))
-
-
-def of_a_row(function: Callable[..., T]) -> Callable[..., T]:
-    """Keeps a function's answers: the runs of a row share their settings.
-
-    These are the same if they are one object: equal ones may be written in two ways, 1 and 1.0.
-    """
-    answers: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
-
-    def known(*settings: Any) -> T:
-        ids = tuple(map(id, settings))
-        if ids not in answers:
-            if len(answers) >= ROWS:
-                answers.clear()
-            answers[ids] = settings, function(*settings)  # settings are kept: no other object gets their ids
-        return answers[ids][1]
-
-    return known
 
 
 # one spelling, so that equal values have equal hashes
