@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models import architectures
-from benchmark.models.architecture import Affine, parts_of
+from benchmark.models.architectures import Affine, parts_of
 from benchmark.models.growth import grow, places
 from benchmark.models.growth.exact import Exact
 from benchmark.models.growth.width import Fpi, Heads, NoiseScale

@@ -12,7 +12,7 @@ import torch
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
-from benchmark.models.architecture import Place, map_parts, parts_of
+from benchmark.models.architectures import Place, map_parts, parts_of
 from benchmark.models.growth import grow, places
 
 LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")

@@ -11,7 +11,7 @@ from transformers.models.auto import CONFIG_MAPPING
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import LanguageModel, architectures
-from benchmark.models.architecture import parts_of
+from benchmark.models.architectures import parts_of
 from benchmark.models.growth import places
 
 

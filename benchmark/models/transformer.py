@@ -27,7 +27,7 @@ from benchmark.data.tokenizer import Special, Vocabulary
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
-from benchmark.models.architecture import Architecture, Shape
+from benchmark.models.architectures import Architecture, Shape
 from benchmark.models.devices import kept_random_numbers
 from benchmark.models.fast_operators import linear_cross_entropy, use_fast_dropout
 from benchmark.models.saved_tokenizer import with_prompts, wrapped

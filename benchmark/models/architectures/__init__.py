@@ -1,18 +1,282 @@
-"""The architectures, one a file; the file's name is the architecture's name, and its `ARCHITECTURE` the record.
+"""What the project needs to know of an architecture, and the architectures, one a file.
 
-No other file asks for an architecture or a model type by name: it asks the record. A file in another folder counts
-too, once that folder is appended to `benchmark.settings.names.ARCHITECTURE_FOLDERS`.
+The file's name is the architecture's name, and its `ARCHITECTURE` the record. No other file asks for an architecture or
+a model type by name: it asks the record. A file in another folder counts too, once that folder is appended to
+`benchmark.settings.names.ARCHITECTURE_FOLDERS`.
+
+A `Network` is one view of the weights of every architecture, so that what works on them is written once. Its matrices
+are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D is transposed, and a matrix that
+several maps share counts as several.
+
+Shapes: B rows, T columns of a row as the network sees it, D hidden size, F feed-forward size, V vocabulary, C classes.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from benchmark.models.architecture import Architecture
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from benchmark.data.tokenizer import BOS, EOS, PAD
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ARCHITECTURE_FOLDERS, architecture_names, known_architecture
 
 __path__ = ARCHITECTURE_FOLDERS
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Attention(Generic[T]):
+    """The attention of a layer. What an architecture does not have is None."""
+
+    norm: T | None = None
+    query: T
+    key: T
+    value: T
+    output: T
+    query_norm: T | None = None  # of each head
+    key_norm: T | None = None
+
+
+@dataclass(kw_only=True)
+class FeedForward(Generic[T]):
+    """The FFN of a layer. What an architecture does not have is None."""
+
+    norm: T
+    up: T  # (F, D)
+    down: T  # (D, F)
+    gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+
+
+@dataclass(kw_only=True)
+class Layer(Generic[T]):
+    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums."""
+
+    attention: Attention[T]
+    ffn: FeedForward[T]
+
+
+@dataclass(kw_only=True)
+class Network(Generic[T]):
+    """A language model with an LM head, from input to output. What an architecture does not have is None."""
+
+    tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
+    embedding_norm: T | None = None
+    layers: list[Layer[T]]
+    final_norm: T | None = None  # pre-LN: of the residual
+    head: T | None = None  # BERT: dense, GELU, then
+    head_norm: T | None = None
+    decoder: T  # (V, D)
+
+
+def map_parts(whole: Any, function: Callable[[Any], Any]) -> Any:
+    """A network or a layer with what `function` makes of each part that its architecture has."""
+    if isinstance(whole, list):
+        return [map_parts(part, function) for part in whole]
+    if isinstance(whole, Attention | FeedForward | Layer | Network):
+        return type(whole)(**{field.name: map_parts(getattr(whole, field.name), function) for field in fields(whole)})
+    return None if whole is None else function(whole)
+
+
+def parts_of(whole: Any) -> list[Any]:
+    """The parts of a network or a layer, in the order above."""
+    parts: list[Any] = []
+    map_parts(whole, parts.append)
+    return parts
+
+
+@dataclass
+class Affine:
+    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (rows) of a table.
+
+    The bias is zero where there is none.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an Affine stands in a network.
+
+    `rows`: the indices of its rows in a matrix that several maps share; None where the matrix is its own.
+    """
+
+    module: nn.Module
+    rows: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's: (out, in), (D) or (rows, D)."""
+        shape = tuple(self._tensors()[0].shape)
+        return shape if self.rows is None else (len(self.rows), *shape[1:])
+
+    def read(self) -> Affine:
+        """A copy in float64, so that sums over many copies cost no precision."""
+        weight, bias = self._tensors()
+        if bias is None:
+            bias = weight.new_zeros(len(weight))
+        if self.rows is not None:
+            weight, bias = weight.index_select(0, self.rows.to(weight.device)), bias[self.rows]
+        return Affine(*(part.to("cpu", torch.float64, copy=True) for part in (weight, bias)))
+
+    @torch.no_grad()
+    def write(self, affine: Affine) -> None:
+        """Raises ValueError for a bias where there is none."""
+        weight, bias = self._tensors()
+        if bias is None and affine.bias.any():
+            raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
+        for whole, values in ((weight, affine.weight), (bias, affine.bias)):
+            if whole is not None:
+                whole[slice(None) if self.rows is None else self.rows] = values.to(whole)
+
+    def _tensors(self) -> tuple[Tensor, Tensor | None]:
+        bias = getattr(self.module, "bias", None)
+        return matrix(self.module).detach(), None if bias is None else bias.detach()
+
+
+def matrix(module: Any) -> Tensor:
+    """The weight (out, in) of a linear map; transformers' Conv1D keeps it the other way round."""
+    return module.weight.T if isinstance(module, Conv1D) else module.weight
+
+
+def split(module: Any, parts: int) -> list[Place]:
+    """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
+    return [Place(module, indices) for indices in torch.arange(len(matrix(module))).chunk(parts)]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a new network. Its feed-forward layers are four times as wide as `hidden_size`."""
+
+    vocabulary: int
+    columns: int
+    layers: int
+    hidden_size: int
+    heads: int
+    dropout: float
+    scaled: bool = False  # see Architecture.build
+
+    def common(self) -> dict[str, Any]:
+        """The keys of a configuration that have the same names in every architecture."""
+        return {
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "bos_token_id": BOS,
+            "pad_token_id": PAD,
+            "eos_token_id": EOS,
+            **({"initializer_range": self.hidden_size**-0.5} if self.scaled else {}),
+        }
+
+
+class Unrolled(NamedTuple):
+    """A network's forward pass in steps: finish(layers[-1](... layers[0](hidden))) are the last hidden states."""
+
+    hidden: Tensor  # (B, T, D): the embeddings
+    layers: Sequence[Callable[[Tensor], Tensor]]
+    finish: Callable[[Tensor], Tensor]
+
+
+class Architecture:
+    """A kind of language model, or several that differ in nothing that matters here.
+
+    Attributes:
+        families: transformers' classes of language models; new ones are of the first.
+        masked: whether it predicts masked tokens, else each token from those before it.
+        post_norm: whether the residual stream itself is normalised.
+        rms_norm: whether its norms divide by the root mean square and nothing else, else they are LayerNorms.
+        widths: the keys of the configuration that grow with the hidden size.
+        epsilon: the key of its norms' epsilon.
+        stack: where in its base model the list of layers is.
+        unused: names of parameters that its forward pass does not read.
+    """
+
+    families: ClassVar[tuple[type[PreTrainedModel], ...]]
+    masked: ClassVar[bool] = False
+    post_norm: ClassVar[bool] = False
+    rms_norm: ClassVar[bool] = False
+    widths: ClassVar[tuple[str, ...]] = ("hidden_size", "num_attention_heads", "intermediate_size")
+    epsilon: ClassVar[str] = "layer_norm_eps"
+    stack: ClassVar[str] = "layers"
+    unused: ClassVar[tuple[str, ...]] = ()
+
+    def configuration(self, shape: Shape) -> PreTrainedConfig:
+        """The configuration of a new network, with a tied head."""
+        raise NotImplementedError
+
+    def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
+        """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is padding, at the right."""
+        raise NotImplementedError
+
+    def modules(self, network: Any) -> Network[Any]:
+        """The modules of a network; a Place for a map that shares its module with others."""
+        raise NotImplementedError
+
+    def places(self, network: Any) -> Network[Place]:
+        """Where the weights of a network are."""
+        return map_parts(self.modules(network), lambda part: part if isinstance(part, Place) else Place(part))
+
+    def transform(self, network: Any, hidden: Tensor) -> Tensor:
+        """What a network's decoder multiplies (..., D), of its last hidden states (..., D)."""
+        return hidden
+
+    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+        """The activation function of a masked model's LM head."""
+        return F.gelu
+
+    def classifier(self, config: Any) -> nn.Module:
+        """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from those of the last
+        token (B, D) where the model is causal."""
+        return nn.Linear(config.hidden_size, config.num_labels, bias=False)
+
+    def length(self, config: Any) -> int:
+        """How many columns of a row there are positions for."""
+        return config.max_position_embeddings
+
+    def fixed_depth(self, config: Any) -> str:
+        """Why a network cannot have more layers; empty where it can."""
+        return ""
+
+    @property
+    def model_types(self) -> tuple[str, ...]:
+        """transformers' names of its configurations."""
+        families: tuple[Any, ...] = self.families
+        return tuple(family.config_class.model_type for family in families)
+
+    def family(self, model_type: str) -> type[PreTrainedModel]:
+        """transformers' class for one of its names."""
+        return self.families[self.model_types.index(model_type)]
+
+    def build(self, shape: Shape) -> PreTrainedModel:
+        """A freshly initialised network; its weights are a function of torch's seed.
+
+        transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled network's have
+        1/sqrt(inputs), which lets states be of the same size at any width (LeCun et al. 1998), and what is added to the
+        residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
+        """
+        family: Any = self.families[0]
+        network = family(self.configuration(shape))
+        for layer in self.places(network).layers if shape.scaled else ():
+            for place, inputs in ((layer.attention.output, shape.hidden_size), (layer.ffn.down, 4 * shape.hidden_size)):
+                weight: Any = place.module.weight
+                nn.init.normal_(weight, std=(inputs * 2 * shape.layers) ** -0.5)
+        return network
+
+    def layers(self, network: Any) -> Sequence[nn.Module]:
+        """The transformer layers of a network, in order."""
+        return network.base_model.get_submodule(self.stack)
+
 
 _loaded: dict[str, Architecture] = {}
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, Rober
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from benchmark.data.tokenizer import PAD
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Bert(Architecture):

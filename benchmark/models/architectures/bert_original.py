@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertPooler
 
-from benchmark.models.architecture import Network, Shape
+from benchmark.models.architectures import Network, Shape
 from benchmark.models.architectures.bert import Bert
 
 

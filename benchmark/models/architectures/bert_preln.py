@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import RobertaPreLayerNormConfig, RobertaPreLayerNormForMaskedLM
 
-from benchmark.models.architecture import Attention, FeedForward, Layer, Shape
+from benchmark.models.architectures import Attention, FeedForward, Layer, Shape
 from benchmark.models.architectures.bert import Bert
 
 

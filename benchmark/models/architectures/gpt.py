@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, stacked
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, split
 
 
 class Gpt(Architecture):
@@ -38,7 +38,7 @@ class Gpt(Architecture):
         body = network.transformer
         layers = []
         for block in body.h:
-            query, key, value = stacked(block.attn.c_attn, 3)
+            query, key, value = split(block.attn.c_attn, 3)
             layers.append(
                 Layer(
                     attention=Attention(norm=block.ln_1, query=query, key=key, value=value, output=block.attn.c_proj),

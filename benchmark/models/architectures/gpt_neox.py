@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
 
 
 class GptNeoX(Architecture):

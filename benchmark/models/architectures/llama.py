@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Llama(Architecture):

@@ -16,7 +16,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
 from benchmark.data.tokenizer import BOS, EOS
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, stacked
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, split
 
 
 class MeanOrFirstHead(nn.Module):
@@ -86,8 +86,8 @@ class ModernBert(Architecture):
 
 
 def _layer(layer: Any) -> Layer[Any]:
-    query, key, value = stacked(layer.attn.Wqkv, 3)
-    up, gate = stacked(layer.mlp.Wi, 2)
+    query, key, value = split(layer.attn.Wqkv, 3)
+    up, gate = split(layer.mlp.Wi, 2)
     return Layer(
         attention=Attention(
             norm=None if isinstance(layer.attn_norm, nn.Identity) else layer.attn_norm,

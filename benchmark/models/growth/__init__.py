@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import architectures
-from benchmark.models.architecture import Affine, Architecture, Layer, Network, Place, parts_of
+from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, parts_of
 from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord

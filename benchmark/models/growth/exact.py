@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.architecture import Affine, Layer, Place
+from benchmark.models.architectures import Affine, Layer, Place
 from benchmark.models.growth.width import LayerPlan, Width, columns
 
 

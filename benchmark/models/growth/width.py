@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmark.models.architecture import Affine, Attention, FeedForward, Layer, Network, Place
+from benchmark.models.architectures import Affine, Attention, FeedForward, Layer, Network, Place
 
 NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]

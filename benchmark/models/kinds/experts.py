@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from benchmark.models import transformer
-from benchmark.models.architecture import matrix
+from benchmark.models.architectures import matrix
 from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES["experts"]  # in the folder of a saved model

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import transformer
-from benchmark.models.architecture import matrix
+from benchmark.models.architectures import matrix
 from benchmark.models.kinds.progressive import domain_index, for_each
 from benchmark.models.transformer import LanguageModel
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from benchmark.models.architecture import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
 
 
 class Starcoder2(Architecture):
