@@ -180,13 +180,14 @@ def open_suite(
 
 def of_instruments(options: argparse.Namespace) -> int:
     """A command on one model's folder, on text or on records, which stands in benchmark/instruments."""
-    module = importlib.import_module(f"benchmark.instruments.{FILE_OF[options.command]}")
-    return int(getattr(module, options.command.replace("-", "_"))(options))
+    name = options.command.replace("-", "_")
+    file = "checkpoints" if name in ("evaluate", "grow") else name
+    return int(getattr(importlib.import_module(f"benchmark.instruments.{file}"), name)(options))
 
 
-FILE_OF = dict.fromkeys(("evaluate", "export", "grow"), "checkpoints") | {"new-suite": "new_suite", "track": "track"}
+OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite", "track")
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor)
-COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(FILE_OF, of_instruments)
+COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, of_instruments)
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

@@ -18,7 +18,8 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
-from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
+from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
+from benchmark.instruments.export import export_model
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import load
 from benchmark.store import Store

@@ -31,9 +31,11 @@ from analysis import model_similarity
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.checkpoints import AUTO, evaluate_text, export_model
+from benchmark.instruments.checkpoints import AUTO, evaluate_text
+from benchmark.instruments.export import export_model
 from benchmark.instruments.tiny_runs import Lab
-from benchmark.models import devices, load, saved_tokenizer
+from benchmark.models import devices, load
+from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training.processes import World
@@ -252,7 +254,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     model = stage / "model"
     found: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
     loaded = load(model).to(devices.own_device())
-    loaded.save(folder / "saved", saved_tokenizer.read(model, loaded.vocabulary))
+    loaded.save(folder / "saved", read_tokenizer(model, loaded.vocabulary))
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
         found[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.downstream import discriminator
-from benchmark.instruments.checkpoints import evaluate_text, export_model, grow_checkpoint
+from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
+from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel, build
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel

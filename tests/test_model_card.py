@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import methods
-from benchmark.instruments.checkpoints import export_model
+from benchmark.instruments.export import export_model
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.store import Store, load_runs
 from benchmark.training.run import Run

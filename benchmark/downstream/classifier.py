@@ -21,9 +21,9 @@ from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import PAD, Special, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
-from benchmark.models import architectures, kind_of, saved_tokenizer
+from benchmark.models import architectures, kind_of
 from benchmark.models.fast_operators import use_fast_dropout
-from benchmark.models.transformer import check_files, configuration
+from benchmark.models.transformer import check_files, configuration, read_tokenizer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 
@@ -56,7 +56,7 @@ class SavedModel:
         self.final = final
         self.special = Special(*getattr(self.config, "special_tokens", ()))
         vocabulary = Vocabulary(self.config.text_vocabulary, tuple(self.domains), self.special)
-        self.tokenizer = saved_tokenizer.read(self.folder, vocabulary)
+        self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
         self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}

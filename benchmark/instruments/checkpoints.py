@@ -1,4 +1,4 @@
-"""The commands on one model in its folder: perplexity on a text, a plain Hugging Face folder of it, a larger one."""
+"""The commands on one model in its folder: perplexity on a text, and a larger model of the same function."""
 
 from __future__ import annotations
 
@@ -20,28 +20,23 @@ from msgspec import structs
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmark import records
 from benchmark.data import corpus
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
-from benchmark.instruments.model_card import model_card
-from benchmark.models import LanguageModel, growth, load_verified, saved_tokenizer
+from benchmark.models import LanguageModel, growth, load_verified
 from benchmark.models.devices import own_device
-from benchmark.models.export import plain_model
-from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.transformer import configuration, kind_name, load_network
+from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
-from benchmark.store import Store
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
 AUTO = "auto"  # a domain to be found out
-NONE = "none"  # no domain of a published model, no prompt of an exported one
+NONE = "none"  # the domain of a published model
 LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
 
 
@@ -49,15 +44,6 @@ def evaluate(options: argparse.Namespace) -> int:
     """Print the perplexity of a checkpoint on a text."""
     result = evaluate_text(options.checkpoint, options.text, options.domain)
     print(json.dumps(result) if options.json else _lines(result))
-    return 0
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
-    domain = export_model(Path(options.stage), options.out, options.prompt)
-    reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
-    print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
-    print(f"next: `python run_all.py evaluate {shlex.quote(str(options.out))} --text FILE` measures it")
     return 0
 
 
@@ -167,7 +153,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
             )
         return model, tokenizer
     model = load_verified(folder)
-    bpe = saved_tokenizer.read(folder, model.vocabulary)
+    bpe = read_tokenizer(folder, model.vocabulary)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
 
@@ -192,51 +178,6 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
         seed=0,
     )
     return ModelOnText(model, stream, encoded, dict(skipped))
-
-
-def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
-    """Write the model of a stage, its tokenizer and its card to the new folder `out`.
-
-    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
-    stands for its last stage. `prompt` is the domain whose prompt begins each text, or whose LoRA adapters are added
-    into the weights; by default the last, as in `evaluate`. "none" is no prompt.
-
-    Returns that domain, None for none. Raises ConfigError, and then nothing is written.
-    """
-    if out.exists():
-        raise ConfigError(f"{out} exists already: name a new folder")
-    folder = _model_folder(stage)
-    if (kind := kind_name(folder)) in ("progressive", "experts"):
-        raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
-    model = load_verified(folder)
-    domain = _domain(model, stage, prompt)
-    card = model_card(out.name, folder.absolute().parent, model, domain)
-    network, saved = plain_model(model, saved_tokenizer.read(folder, model.vocabulary), domain)
-    with whole_folder(out) as beside:
-        network.save_pretrained(beside)
-        saved.save_pretrained(beside)
-        card.save(beside / "README.md")
-        write_checksums(beside)
-    return domain
-
-
-def _model_folder(stage: Path) -> Path:
-    if stage.is_file():
-        run = records.last(records.read(stage, records.RUN), records.RunLine)
-        if run is None or not run.stages:
-            raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
-        stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])
-    return stage / "model" if (stage / "model").is_dir() else stage
-
-
-def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
-    """Whose prompt or adapters; None for a model that reads all domains alike."""
-    names = model.vocabulary.domains
-    reads_alike = not (model.prompts or isinstance(model, LoraModel))
-    choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
-    if asked is not None and asked not in choices:
-        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
-    return None if reads_alike or asked == NONE else asked or names[-1]
 
 
 ROWS = 64  # of the text, at most, that calibrate

@@ -19,18 +19,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from benchmark.data.tokenizer import Special, Vocabulary
+from benchmark.data.tokenizer import Special, Vocabulary, plainly
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architectures import Architecture, Shape
 from benchmark.models.devices import kept_random_numbers
 from benchmark.models.fast_operators import linear_cross_entropy, use_fast_dropout
-from benchmark.models.saved_tokenizer import with_prompts, wrapped
 from benchmark.settings.base import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -38,6 +38,7 @@ transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is
 
 KIND_FILES = {"progressive": "progressive.json", "lora": "adapters.safetensors", "experts": "experts.safetensors"}
 """The file by which the folder of a saved model is known to be of a kind."""
+UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 # Tensors of published files that no network of today computes with: buffers that older versions saved, and the pooler,
 # which language models do without
@@ -196,8 +197,8 @@ class LanguageModel(nn.Module):
             write_checksums(beside)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        with_domains = with_prompts(tokenizer, self.vocabulary)
-        saved = wrapped(with_domains, self.vocabulary.special, self.sequence_length, self.masked)
+        with_domains = add_prompts(tokenizer, self.vocabulary)
+        saved = wrap_tokenizer(with_domains, self.vocabulary.special, self.sequence_length, self.masked)
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
@@ -205,6 +206,70 @@ class LanguageModel(nn.Module):
             config.special_tokens = list(astuple(self.vocabulary.special))
         self.network.save_pretrained(folder)
         saved.save_pretrained(folder)
+
+
+def add_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
+    """The text's tokenizer with the prompts as further special tokens.
+
+    Raises ValueError when a prompt would not get the id of its row.
+    """
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    if vocabulary.special != Special():  # a published model may have rows without a token
+        tokenizer.add_special_tokens([f"{UNUSED}{i}>" for i in range(tokenizer.get_vocab_size(), vocabulary.text)])
+    tokenizer.add_special_tokens(list(vocabulary.prompt_tokens))
+    _check_prompts(tokenizer, vocabulary)
+    return tokenizer
+
+
+def _check_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]
+    if ids != list(range(vocabulary.text, vocabulary.size)):
+        raise ValueError(
+            f"the tokenizer does not fit a model with {vocabulary.text} text ids: the prompts would be {ids}"
+        )
+
+
+def wrap_tokenizer(
+    tokenizer: Tokenizer, special: Special, columns: int, masked: bool, prompt: int | None = None
+) -> PreTrainedTokenizerFast:
+    """What `AutoTokenizer` reads back.
+
+    A text becomes `<s>`, the prompt if there is one, and its tokens; a masked model reads whole documents, so there
+    `</s>` follows. Between two texts stands `</s>`.
+
+    Args:
+        columns: the longest row that the model has positions for.
+        prompt: the id of a domain prompt that begins each text.
+
+    Raises ValueError when the tokenizer lacks a special token.
+    """
+    names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
+    if None in names.values():
+        raise ValueError(f"the tokenizer does not fit the model: special tokens are {names}")
+    ids = {"begin": special.bos, "end": special.eos} | ({} if prompt is None else {"prompt": prompt})
+    begin = [name for name in ("begin", "prompt") if name in ids]
+    end = ["end"] * masked
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.post_processor = TemplateProcessing(
+        single=[*begin, "$A", *end],
+        pair=[*begin, "$A", "end", "$B", *end],
+        special_tokens=[{"id": name, "ids": [i], "tokens": [tokenizer.id_to_token(i)]} for name, i in ids.items()],
+    )
+    tokens = {f"{name}_token": token for name, token in names.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=columns, **tokens)
+
+
+def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
+    """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is missing or damaged."""
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        if missing := plainly(tokenizer):
+            raise ValueError(f"it lacks {missing} of the 256 bytes")
+        _check_prompts(tokenizer, vocabulary)
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"{path} is missing or damaged ({str(error)[:100]}): restore it from a copy") from None
+    return tokenizer
 
 
 def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:

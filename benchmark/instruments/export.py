@@ -1,0 +1,260 @@
+"""`run_all.py export`: a model as transformers alone can load it, with its card for the Hub.
+
+That is its network without the rows of prompts, and a tokenizer to go with it.
+
+A prompt that precedes every text becomes a token, and no softmax may give it a probability:
+
+- Where the decoder has biases, the prompt is one more row, with a bias of -10,000.
+- Else it takes the embedding of a token that no text contains. The decoder, untied, keeps the row that this token had,
+  so the softmax is over the same rows as before.
+- Else, where positions are learned, `<s>` stands twice, and the second position turns its embedding into the prompt's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from benchmark import records
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.files import whole_folder, write_checksums
+from benchmark.models import LanguageModel, load_verified
+from benchmark.models.kinds import lora
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.transformer import UNUSED, kind_name, read_tokenizer, wrap_tokenizer
+from benchmark.records import DoneLine, EvaluationLine, LineOfStage, RunLine, StageLine
+from benchmark.settings.base import ConfigError
+from benchmark.store import Store
+
+NONE = "none"  # no prompt
+OURS = ("domains", "prompts", "text_vocabulary", "special_tokens")  # keys of a configuration that nobody else reads
+NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
+TEMPLATE = Path(__file__).with_name("model_card.md")
+UNKNOWN = "unknown"
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
+    domain = export_model(Path(options.stage), options.out, options.prompt)
+    reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
+    print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
+    print(f"next: `python run_all.py evaluate {shlex.quote(str(options.out))} --text FILE` measures it")
+    return 0
+
+
+def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
+    """Write the model of a stage, its tokenizer and its card to the new folder `out`.
+
+    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
+    stands for its last stage. `prompt` is the domain whose prompt begins each text, or whose LoRA adapters are added
+    into the weights; by default the last, as in `evaluate`. "none" is no prompt.
+
+    Returns that domain, None for none. Raises ConfigError, and then nothing is written.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} exists already: name a new folder")
+    folder = _model_folder(stage)
+    if (kind := kind_name(folder)) in ("progressive", "experts"):
+        raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
+    model = load_verified(folder)
+    domain = _domain(model, stage, prompt)
+    card = model_card(out.name, folder.absolute().parent, model, domain)
+    network, saved = plain_model(model, read_tokenizer(folder, model.vocabulary), domain)
+    with whole_folder(out) as beside:
+        network.save_pretrained(beside)
+        saved.save_pretrained(beside)
+        card.save(beside / "README.md")
+        write_checksums(beside)
+    return domain
+
+
+def _model_folder(stage: Path) -> Path:
+    if stage.is_file():
+        run = records.last(records.read(stage, records.RUN), records.RunLine)
+        if run is None or not run.stages:
+            raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
+        stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])
+    return stage / "model" if (stage / "model").is_dir() else stage
+
+
+def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
+    """Whose prompt or adapters; None for a model that reads all domains alike."""
+    names = model.vocabulary.domains
+    reads_alike = not (model.prompts or isinstance(model, LoraModel))
+    choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
+    if asked is not None and asked not in choices:
+        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
+    return None if reads_alike or asked == NONE else asked or names[-1]
+
+
+@torch.no_grad()
+def plain_model(
+    model: LanguageModel, tokenizer: Tokenizer, domain: str | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The network and the tokenizer with which transformers predicts as `model` does; `model` is used up.
+
+    Args:
+        tokenizer: the one in the model's folder.
+        domain: whose prompt begins each text, or whose adapters are added into the weights; None for no prompt.
+
+    Raises ConfigError where there is no place for a prompt.
+    """
+    vocabulary, special = model.vocabulary, model.vocabulary.special
+    index = 0 if domain is None else vocabulary.domains.index(domain)
+    if domain is not None and isinstance(model, LoraModel):
+        model, domain = LanguageModel(lora.merged(model, index), vocabulary), None
+    network: Any = model.network
+    prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
+    model.meet((), seed=0)
+    tokenizer, row = without_prompts(tokenizer, vocabulary), None
+    if domain is not None:
+        row = _place(model, tokenizer, prompt)
+        if row == special.mask:
+            tokenizer, special = renamed(tokenizer, row, vocabulary.prompt_tokens[index]), replace(special, mask=-1)
+        elif row != special.bos:
+            tokenizer.add_special_tokens([vocabulary.prompt_tokens[index]])
+    for key in OURS:
+        vars(network.config).pop(key, None)
+    return network, wrap_tokenizer(tokenizer, special, model.sequence_length, model.masked, row)
+
+
+def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
+    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token."""
+    network: Any = model.network
+    row: int | None
+    if network.get_output_embeddings().bias is not None:
+        row = tokenizer.get_vocab_size()  # the next id that it gives; published models have rows beyond
+        if row >= network.config.vocab_size:
+            network.resize_token_embeddings(row + 1, mean_resizing=False)
+        network.get_output_embeddings().bias[row] = NEVER
+    elif (row := _free_row(tokenizer, model.vocabulary)) is not None:
+        decoder = network.get_output_embeddings()
+        decoder.weight = nn.Parameter(decoder.weight.clone())
+        network.config.tie_word_embeddings = False
+    else:
+        return _at_the_second_position(model, prompt)
+    network.get_input_embeddings().weight[row] = prompt
+    return row
+
+
+def _free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
+    """A row whose token no text contains: the first without a token, or `<mask>`'s, for only causal models ask."""
+    special = vocabulary.special
+    if tokenizer.get_vocab_size() < vocabulary.text:
+        return tokenizer.get_vocab_size()
+    return None if special.mask in (special.bos, special.eos, special.pad, -1) else special.mask
+
+
+def _at_the_second_position(model: LanguageModel, prompt: Tensor) -> int:
+    tables, bos = model.architecture.places(model.network).tables, model.vocabulary.special.bos
+    if len(tables) == 1:
+        raise ConfigError(
+            "no token of this model is free for a prompt, its softmax has no biases that could keep one out, and its "
+            "positions are not learned: export it with --prompt none"
+        )
+    tokens, positions = (cast(Tensor, table.module.weight) for table in tables[:2])
+    positions[1] += prompt - tokens[bos]
+    return bos
+
+
+def without_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
+    """The text's tokenizer, of one that `with_prompts` made."""
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [
+        token
+        for token in content["added_tokens"]
+        if token["id"] < vocabulary.text and not token["content"].startswith(UNUSED)
+    ]
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def renamed(tokenizer: Tokenizer, row: int, name: str) -> Tokenizer:
+    """The tokenizer with another name for the special token of a row."""
+    content = json.loads(tokenizer.to_str())
+    old = tokenizer.id_to_token(row)
+    for token in content["added_tokens"]:
+        if token["id"] == row:
+            token["content"] = name
+    if old in (words := content["model"]["vocab"]):
+        words[name] = words.pop(old)
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None) -> ModelCard:
+    """The card of the model of a stage's folder, exported with the prompt, or the adapters, of `domain`, if any."""
+    runs, stages = _history(stage)
+    titles = {one.name: one.title for one in (*runs[0].domains, *runs[0].probes)} if runs else {}
+    last = records.last(stages[-1], EvaluationLine) if stages else None  # None: it trained nothing
+    ends = [(records.last(lines, StageLine), records.last(lines, DoneLine)) for lines in stages]
+    texts = [_text(begin.domain, begin.data[begin.domain]) for begin, _ in ends if begin]
+    adapted = isinstance(model, LoraModel)
+    alike = not (model.prompts or adapted)  # then what was measured in training holds for the exported model, too
+    task = "fill-mask" if model.masked else "text-generation"
+    results = [
+        EvalResult(task, text, titles.get(text, text), "perplexity", round(value, 4), dataset_split="valid")
+        for text, value in (last.perplexity.items() if last else ())
+        if value is not None and (alike or text == domain)
+    ]
+    start, on_the_hub = _start(runs[0].config) if runs else ("", False)
+    licenses = {text["license"] for text in texts} or {UNKNOWN}
+    known = not start and UNKNOWN not in licenses
+    about = ModelCardData(
+        model_name=name,
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=["lifelong-pre-training", *sorted({run.method for run in runs})],
+        base_model=start if on_the_hub else None,
+        license="other" if known else UNKNOWN,  # a word of the Hub; the name says what "other" is
+        license_name=", ".join(sorted(licenses)) if known else None,
+        eval_results=results or None,
+    )
+    facts: dict[str, Any] = {"name": name, "model": model, "runs": runs, "stages": ends, "last": last, "texts": texts}
+    facts |= {"domain": domain, "alike": alike, "adapted": adapted, "titles": titles, "start": start, "cell": _cell}
+    return cast(ModelCard, ModelCard.from_template(about, template_path=str(TEMPLATE), **facts))
+
+
+def _history(stage: Path) -> tuple[list[RunLine], list[list[LineOfStage]]]:
+    """The runs that a stage belongs to, and the records of the stages up to it; nothing of one that lies elsewhere."""
+    store = Store(stage.parent.parent)
+    lines = [
+        records.last(records.read(path, records.RUN), RunLine) for path in sorted(store.root.glob("suites/*/*.jsonl"))
+    ]
+    runs = [line for line in lines if line and stage.name in line.stages]
+    if not runs or not store.stage_done(stage.name):
+        return [], []
+    keys = runs[0].stages
+    return runs, [store.stage_lines(key) for key in keys[: keys.index(stage.name) + 1]]
+
+
+def _start(settings: Any) -> tuple[str, bool]:
+    """What the start model of a run is called, nothing without one, and whether it is on the Hub."""
+    name, folder = settings["model"].get("start") or "", Path(settings.get("start", {}).get("folder", ""))
+    on_the_hub = folder.parent.name == "snapshots"
+    return (name if on_the_hub else Path(name).name), on_the_hub
+
+
+def _text(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a domain is made of; of files the names alone, for where they lie is nobody's business."""
+    source, licenses, packages = info.get("source", {}), info.get("licenses", {}), info.get("versions", {})
+    files = [Path(path).name for path in (*source.get("train", ()), *source.get("valid", ()))]
+    sources = [*source.get("packages", ()), *files, *(dataset["path"] for dataset in source.get("datasets", ()))]
+    known = packages and licenses.keys() == packages.keys()
+    license = " AND ".join(sorted(set(licenses.values()))) if known else UNKNOWN
+    return {**info, "name": name, "source": ", ".join(sources), "license": license}
+
+
+def _cell(value: object) -> str:
+    """Text that cannot leave its cell of a table in Markdown."""
+    text = " ".join(str(value).split())
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
