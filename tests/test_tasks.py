@@ -16,9 +16,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
-from benchmark.downstream import examples
+from benchmark.downstream import tasks
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
-from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from tests.support.record_lines import read_lines
@@ -44,7 +43,7 @@ def task_of(folder: Path, train: list = GOOD, dev: list = GOOD, test: list = GOO
 
 
 def load(task: Task, folder: Path):
-    return examples.load(task, [Domain(name="d", packages=("stdlib",))], folder)
+    return tasks.load_examples(task, [Domain(name="d", packages=("stdlib",))], folder)
 
 
 def test_the_hyper_parameters_by_default_are_the_papers():
@@ -133,7 +132,7 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
 
 
 def test_broken_files_are_named(tmp_path):
-    """Oracle: a missing file, a truncated gzip, bytes that are not UTF-8, a domain that is not there."""
+    """Oracle: a missing file, a truncated gzip, bytes that are not UTF-8."""
     task = task_of(tmp_path)
     with pytest.raises(DataError, match=r"no file .*nowhere\.jsonl"):
         load(task.model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
@@ -144,8 +143,6 @@ def test_broken_files_are_named(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD[0]).encode() + b"\n\xe9\n")
     with pytest.raises(DataError, match=r"latin\.jsonl:2: byte 0xe9 is not UTF-8"):
         load(task.model_copy(update={"dev": str(tmp_path / "latin.jsonl")}), tmp_path)
-    with pytest.raises(ConfigError, match="no domain 'd'; there are other"):
-        examples.load(task, [Domain(name="other", packages=("stdlib",))], tmp_path)
 
 
 def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, monkeypatch):
@@ -251,14 +248,14 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
     """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
-    assert examples.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    assert tasks.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
     library = ["email.message:M", "email", "json.encoder", "argparse:A"]
-    assert examples.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
+    assert tasks.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
 
 
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
-    names = examples.masked_names(["sklearn.linear_model", "torch.nn", "email"])
+    names = tasks.masked_names(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
     assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
 
@@ -276,9 +273,9 @@ def made_up(parts: dict[str, int]) -> list[Document]:
 def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     """Oracle: counts, and where each passage came from."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
-    splits = examples.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
+    splits = tasks.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
     data = check("toy", splits)
-    again = examples.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
+    again = tasks.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
     assert check("toy", again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
     for split, count in zip(SPLITS, (20, 8, 12), strict=True):
@@ -312,11 +309,11 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
     """Oracle: the predicate on the documents themselves; the second time, nobody may cut it again."""
     domain = Domain(name="d", packages=(library,), hold_out=0.4)
     task = Task(name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60))
-    data = examples.load(task, [domain], tmp_path / "data")
+    data = tasks.load_examples(task, [domain], tmp_path / "data")
     assert data.labels == ("madeup.alpha", "madeup.beta", "madeup.gamma")
     places = {example.place for rows in (data.train, data.dev, data.test) for example in rows}
     trained_on = {document.source for document in corpus.read(domain, 0.05, Counter())}
     everything = {document.source for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())}
     assert places <= everything - trained_on
-    monkeypatch.setattr(examples, "from_docstrings", None)
-    assert examples.load(task, [domain], tmp_path / "data").key == data.key
+    monkeypatch.setattr(tasks, "from_docstrings", None)
+    assert tasks.load_examples(task, [domain], tmp_path / "data").key == data.key

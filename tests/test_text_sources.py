@@ -13,7 +13,7 @@ import pytest
 
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
-from benchmark.downstream import examples
+from benchmark.downstream import tasks
 from benchmark.settings.suite import Domain, HubDataset
 from benchmark.settings.tasks import HubTask, Task
 
@@ -48,4 +48,4 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, m
     ):
         task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
         with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):
-            examples.load(task, [domain], tmp_path)
+            tasks.load_examples(task, [domain], tmp_path)

@@ -20,16 +20,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark import records
+from benchmark.data.tokens import corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
 from benchmark.errors import UserError
 from benchmark.locks import Lease
+from benchmark.models import load_verified
 from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
-from benchmark.records import ScoreLine, UnscoredLine, of_kind
+from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, of_kind
 from benchmark.settings.schedules import schedule_of
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
+from benchmark.store import Store
 from benchmark.training.processes import Stopped
+from benchmark.training.progress import IN_PROGRESS
+from benchmark.training.run import stream_of
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -316,3 +322,42 @@ def score_all(
             progress(found, len(cells) - number)
     if lost:
         raise lost[0]
+
+
+def score_stage(
+    suite: Suite,
+    config: RunConfig,
+    index: int,
+    tasks: Sequence[tuple[Task, TaskData]],
+    store: Store,
+    progress: Callable[[str], None],
+    asked_to_stop: Asked = never,
+) -> str:
+    """Fine-tune what is still to be scored of the model after a stage, if that is finished; say what it came to.
+
+    `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
+    """
+    place, final = config.domains[index].name, index == len(config.domains) - 1
+    keys = store.recorded_stages(config)
+    lines = store.stage_lines(keys[index]) if keys else []
+    trained = records.last(lines, DoneLine) and records.last(lines, EvaluationLine)
+    if not trained:  # a method may leave early stages out
+        return f"nothing to score after {place}"
+    key = keys[index]
+    folder, file = store.stage(key) / "model", store.scores_file(key)
+    checkpoint = SavedModel(folder, final)
+    if not missing(key, tasks, checkpoint.prompts(suite.finetuning.prompts), suite.finetuning, file):
+        return f"nothing to score after {place}"
+
+    def say(found: ScoreLine, left: int) -> None:
+        score = f"{found.task}, prompt {found.prompt}, seed {found.seed}: {found.test:.1%}"
+        progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
+
+    load_verified(folder)  # which holds it against its record
+    told = ""
+    if checkpoint.config.prompts and final:  # `evaluate --domain auto` wants it too
+        stream = stream_of(config, corpus_of(config, store))
+        share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
+        told = f"; domains told apart: {share:.1%}"
+    score_all(key, folder, tasks, suite.finetuning, file, final, say, asked_to_stop)
+    return f"scored after {place}{told}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.tokens import Corpus, Ids, corpus_of
-from benchmark.downstream.scoring import load_tasks
+from benchmark.downstream.tasks import load_tasks
 from benchmark.jobs.state import data_key
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite

@@ -90,7 +90,7 @@ class Prepare(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.data.tokens import corpus_of
-        from benchmark.downstream.scoring import load_tasks
+        from benchmark.downstream.tasks import load_tasks
         from benchmark.training.processes import polled
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
@@ -172,8 +172,8 @@ class Score(Unit):
         return f"{self.suite.name}:score-{self.config.label}-{self.config.domains[self.stage].name}"
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.downstream.finetune import NotScored
-        from benchmark.downstream.scoring import load_tasks, score_stage
+        from benchmark.downstream.finetune import NotScored, score_stage
+        from benchmark.downstream.tasks import load_tasks
         from benchmark.training.progress import ProgressLine
 
         line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
