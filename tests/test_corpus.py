@@ -56,7 +56,7 @@ TEXTS = ["plain", "Zürich, 東京, 🙂, \u0000, <s></s>", " kept \r\n as it is
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100, 2**18])
 def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packing: str, chunk: int) -> None:
     """Oracle: the texts that were written, whatever the size of what is read at once."""
-    monkeypatch.setattr("benchmark.data.text_files.CHUNK", chunk)
+    monkeypatch.setattr("benchmark.data.documents.CHUNK", chunk)
     lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
     assert texts(read(domain(lines))[0]) == TEXTS
     for number, text in enumerate(TEXTS):
@@ -170,7 +170,7 @@ def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) 
 def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
     """Oracle: the pieces join to the text, and each but the last ends with a line, else a word, else at the limit."""
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
-    monkeypatch.setattr("benchmark.data.text_files.CHUNK", 64)
+    monkeypatch.setattr("benchmark.data.documents.CHUNK", 64)
     lines = "".join(f"{i} is a line\n" for i in range(100))
     words = " ".join(map(str, range(1000)))
     letters = "".join(chr(ord("a") + i % 25) * (i // 25) for i in range(400))

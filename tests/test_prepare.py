@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import methods
-from benchmark.data import text_files
+from benchmark.data import documents
 from benchmark.data.tokens import prepare
 from benchmark.instruments.tiny_runs import Lab
 from benchmark.locks import Lease
@@ -71,13 +71,13 @@ def test_each_file_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) ->
     """Oracle: where a tokenizer learns from a domain that one's are read once more, for its sample."""
     a, b = two_domains(tmp_path)
     opened: Counter[str] = Counter()
-    unpacked = text_files.unpacked
+    unpacked = documents.unpacked
 
     def noted(path: Path) -> Any:
         opened[path.name] += 1
         return unpacked(path)
 
-    monkeypatch.setattr(text_files, "unpacked", noted)
+    monkeypatch.setattr(documents, "unpacked", noted)
     folder = str(gpt2_files(tmp_path / "bpe"))
     prepare([a, b], Tokenizer(vocabulary=320, domains=("a",)) if learned else Tokenizer(folder=folder), DATA, tmp_path)
     assert opened == {"a.jsonl": 1 + learned, "b.jsonl": 1}

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmark.data import docstrings, text_files
-from benchmark.data.documents import DataError, Document, cut, naming_source, text_of
+from benchmark.data import docstrings
+from benchmark.data.documents import DataError, Document, cut, find_files, naming_source, read_file, text_of
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
@@ -68,7 +68,7 @@ def identity(domain: Domain, valid_share: float) -> str:
     A Hugging Face dataset counts by its name alone. Raises DataError if files or packages are missing.
     """
     paths = [path for name in domain.packages for path, _ in docstrings.modules(name)]
-    paths += [path for spec in (*domain.train, *domain.valid) for path in text_files.find(spec, Counter())]
+    paths += [path for spec in (*domain.train, *domain.valid) for path in find_files(spec, Counter())]
     stats = [(str(path.resolve()), path.stat()) for path in paths]
     here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
     here |= {key: [os.path.abspath(Path(os.path.expanduser(spec))) for spec in here[key]] for key in ("train", "valid")}
@@ -106,12 +106,12 @@ def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
         skipped.update(problems)
         yield from found
     for spec in domain.valid:
-        for path in text_files.find(spec, skipped):
-            for document in text_files.read(path, domain.text_field, skipped):
+        for path in find_files(spec, skipped):
+            for document in read_file(path, domain.text_field, skipped):
                 yield replace(document, split="valid")
     for spec in domain.train:
-        for path in text_files.find(spec, skipped):
-            for document in text_files.read(path, domain.text_field, skipped):
+        for path in find_files(spec, skipped):
+            for document in read_file(path, domain.text_field, skipped):
                 yield replace(document, split="train") if domain.valid else document
     for dataset in domain.datasets:
         yield from _dataset(dataset)

@@ -15,8 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from benchmark.data.documents import TORN, DataError, Document, cut
-from benchmark.data.text_files import refuse
+from benchmark.data.documents import TORN, DataError, Document, cut, refuse
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import records
-from benchmark.data import corpus, text_files
-from benchmark.data.documents import TORN, DataError, Document, naming_source
+from benchmark.data import corpus
+from benchmark.data.documents import TORN, DataError, Document, naming_source, parse_line, read_lines
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine
@@ -174,14 +174,14 @@ def read_file(task: str, path: Path) -> list[RawExample]:
     if not path.is_file():
         raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     try:
-        numbered = enumerate(text_files.lines(path), start=1)
+        numbered = enumerate(read_lines(path), start=1)
         return [_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
 
 
 def _example(place: str, line: bytes) -> RawExample:
-    row = text_files.parsed(line, place, '{"text": ..., "label": ...}')
+    row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     for field in ("text", "label"):

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.data import corpus, text_files
-from benchmark.data.documents import FEW_DOCUMENTS, DataError
+from benchmark.data import corpus
+from benchmark.data.documents import FEW_DOCUMENTS, JSON_LINES, SUFFIXES, DataError, find_files, parse_line, read_lines
 from benchmark.files import whole_file
 from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
@@ -93,7 +93,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
     if len(places) < 2:
         raise DataError(
             f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
-            f"holds a folder for each, with files that end in {', '.join(text_files.SUFFIXES)}"
+            f"holds a folder for each, with files that end in {', '.join(SUFFIXES)}"
         )
     names = [_name(place) for place in places]
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -103,7 +103,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _is_text(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(text_files.SUFFIXES)
+    return path.is_file() and path.name.endswith(SUFFIXES)
 
 
 def _name(place: Path) -> str:
@@ -114,7 +114,7 @@ def _name(place: Path) -> str:
 
 def glimpse(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
-    found = text_files.find(str(place), Counter())
+    found = find_files(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
     domain = Domain(name=name, train=(str(place),), text_field=_text_field(found))
     documents = seen = 0
@@ -128,9 +128,9 @@ def glimpse(place: Path, name: str) -> Text:
 
 def _text_field(found: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    place = next((path for path in found if path.name.endswith(text_files.JSON_LINES)), None)
-    line = next((line for line in text_files.lines(place) if line.strip()), b"{}") if place else b"{}"
-    record = text_files.parsed(line, f"{place}", '{"text": ...}')
+    place = next((path for path in found if path.name.endswith(JSON_LINES)), None)
+    line = next((line for line in read_lines(place) if line.strip()), b"{}") if place else b"{}"
+    record = parse_line(line, f"{place}", '{"text": ...}')
     texts = {key: value for key, value in record.items() if isinstance(value, str)} if isinstance(record, dict) else {}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
