@@ -78,6 +78,7 @@ class RunLine(Line, tag="run", kw_only=True):
     stages: list[Key] = []  # their keys; none before it has started, as of all that follows from the text
     unigram: dict[str, Perplexity] = {}  # by domain
     texts: dict[str, str] = {}  # by domain or probe a hash of its validation text
+    tokens: dict[str, str] = {}  # by domain or probe a hash of all its tokens and of the tokenizer
     start: Key = ""  # of the start model, empty where there is none
 
 
@@ -138,6 +139,8 @@ class StageLine(Line, tag="stage", kw_only=True):
     provenance: Provenance
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
+    method: str = ""  # of the run that trained it, others may share it
+    method_code: str = ""  # a hash of that method's code, see `code_of` in benchmark/training/method.py
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):

@@ -6,13 +6,17 @@ second of a stage belongs to one of its phases, so nothing that a method does es
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from benchmark.settings.base import ConfigError
+from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.schedules import Schedule, ScheduleName
 from benchmark.settings.suite import Size
 
@@ -210,3 +214,25 @@ def set_state(method: LifelongMethod, state: Mapping[str, Any]) -> None:
     """Put back what `get_state` returned."""
     for name in method.state:
         setattr(method, name, state[name])
+
+
+@functools.cache
+def code_of(kind: type[LifelongMethod]) -> str:
+    """A hash of the code of a method, and of what it takes from its package, without comments and docstrings."""
+    package = kind.__module__.rpartition(".")[0]
+    known, left = dict[str, str](), [kind.__module__]
+    while left:
+        name = left.pop()
+        file = getattr(importlib.import_module(name), "__file__", None)
+        if name in known or file is None:
+            continue
+        tree = ast.parse(Path(file).read_bytes())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
+                left += (
+                    [f"{package}.{one.name}" for one in node.names] if node.module == package else [str(node.module)]
+                )
+            elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        known[name] = ast.unparse(tree)
+    return digest(sorted(known.items()))

@@ -43,7 +43,7 @@ from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.learner import Moments, in_main_memory
-from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
+from benchmark.training.method import LifelongMethod, code_of, get_state, keeps_optimizer, set_state
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun
@@ -258,6 +258,7 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
+                values |= {"method": config.method, "method_code": code_of(type(method))}
             records.append(folder / "records.jsonl", kind(**values))
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
@@ -307,6 +308,7 @@ class Run:
             stages=self.keys,
             unigram={domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains},
             texts=self.stream.validation_keys,
+            tokens={text.name: text.key for text in self.stream.evaluated},
             start=self._start_key,
         )
 
