@@ -206,6 +206,7 @@ def _draw_costs(
 ) -> None:
     figures.amounts(axis, f"{UNITS[unit].label}, whole stream")
     axis.set_ylabel("AP⁺")
+    ends = ends.dropna(subset=[unit])  # a wall time that other programs lengthened
     if ends.empty:
         say(axis, "no finished run yet")
         return

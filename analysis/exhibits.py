@@ -64,7 +64,7 @@ class TableExhibit(Exhibit):
         """The finished table of measurements, with the best marked, and below it what is said of all its suites."""
         blocks = [mark_best(block, columns, study.references) for block in blocks]
         suites = self.suites(study)
-        below = [*about, *missing(study, blocks, suites), *notes(study, suites)]
+        below = [*about, *missing(study, columns, blocks, suites), *notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
     def table(

@@ -126,14 +126,12 @@ def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
 
 
 def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
-    """Charged amount at which a falling curve first meets `target`, linear between points; NaN if it never does."""
+    """Charged amount from which a curve stays at `target` or below, linear between points; NaN if it ends above."""
     x, y = np.asarray(charged, float), np.asarray(values, float)
-    below = np.flatnonzero(y <= target)
-    if not below.size:
-        return float("nan")
-    k = below[0]
-    if k == 0:
-        return float(x[0])
+    above = np.flatnonzero(~(y <= target))
+    k = above[-1] + 1 if above.size else 0
+    if k == 0 or k == len(y):
+        return float("nan") if k else float(x[0])
     return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 
 import numpy as np
 import pandas as pd
 
 from analysis.study import Study, of_text, other_texts
-from analysis.tables import Block
+from analysis.tables import Block, Column
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -73,7 +74,7 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     return said
 
 
-def missing(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+def missing(study: Study, columns: Sequence[Column], blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     """Say how the missing cells get filled, and in which rows seeds are missing."""
     commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
     found = []
@@ -81,7 +82,8 @@ def missing(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> lis
         found.append(f"-- is not measured yet; {commands} fills it in.")
     for block in blocks:
         rows = [row for row in block.rows if row.competes]
-        counts = [[len(cell.values) for cell in row.cells] for row in rows]
+        whole = [not column.sparse for column in columns]
+        counts = [[len(cell.values) for cell in compress(row.cells, whole)] for row in rows]
         full = [max(column) for column in zip(*counts, strict=True)]
         behind = []
         for row, line in zip(rows, counts, strict=True):
@@ -152,9 +154,8 @@ def unequal_code(study: Study, suite: str) -> list[str]:
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
-    """Stages under a budget of wall time that had less than ENOUGH_CORES of their cores, those that had least first."""
-    timed = np.array([UNITS[unit].is_wall_time for unit in stages["unit"]], bool)
-    slowed = stages[timed & (stages["cores"] < ENOUGH_CORES)].sort_values("cores", kind="stable")
+    """Stages that had less than ENOUGH_CORES of their cores, those that had least first."""
+    slowed = stages[stages["cores"] < ENOUGH_CORES].sort_values("cores", kind="stable")
     where = [
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)

@@ -6,8 +6,7 @@ The latter are forgetting in nats, transfer, efficiency, regrets against an orac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, num
 from benchmark.records import Measured
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 from benchmark.settings.units import UNITS, recorded
-from benchmark.store import ENOUGH_CORES, RunRecords
+from benchmark.store import RunRecords
 
 Place = tuple[int, Metric]  # of a column: a stage, and what is measured after it
 
@@ -40,7 +39,11 @@ class PerplexityTable(TableExhibit):
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
         blocks = [mark_best(self._block(study, suite, places, view), columns, study.references) for suite in suites]
-        below = [*notes.missing(study, blocks, suites), *notes.probes(study, suites), *notes.notes(study, suites)]
+        below = [
+            *notes.missing(study, columns, blocks, suites),
+            *notes.probes(study, suites),
+            *notes.notes(study, suites),
+        ]
         return self.table(columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, places: Sequence[Place], view: View) -> Block:
@@ -81,7 +84,11 @@ def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> 
             values = [of_text(run.start, domain.name) for domain in run.domains]
             found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
         yield _not_competing(name + UNTOUCHED, found, places)
-    unigram = {run.seed: [run.line.unigram[d.name] for d in run.domains] for run in study.on_most_texts(suite)}
+    unigram = {
+        run.seed: metrics.average_perplexity(values, np.arange(len(values))).tolist()
+        for run in study.on_most_texts(suite)
+        for values in [[run.line.unigram[domain.name] for domain in run.domains]]
+    }
     yield _not_competing(UNIGRAM, list(unigram.values()), places)
 
 
@@ -97,6 +104,7 @@ def _not_competing(label: str, orders: list[list[float]], places: Sequence[Place
 
 
 TARGET = "ER"
+NEVER = -np.inf  # stands for a budget that does not get there
 SINCE_START = "Nats above the start model"
 COLUMNS = (
     Column("AP", lower=True),
@@ -105,8 +113,8 @@ COLUMNS = (
     Column("Bits per byte", lower=True),
     Column("Forward transfer", lower=False),
     Column("Mean AP", lower=True),
-    Column(f"Seconds to {TARGET}'s AP", lower=True),
-    Column(f"Tokens to {TARGET}'s AP", lower=True),
+    Column(f"Seconds to {TARGET}'s AP", lower=True, sparse=True),
+    Column(f"Tokens to {TARGET}'s AP", lower=True, sparse=True),
 )
 
 
@@ -125,14 +133,16 @@ class LifelongTable(TableExhibit):
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
             "predicted before its own stage. Mean AP: over the budget from the second domain on. Seconds and tokens: "
-            f"charged in the last stage until its AP is {TARGET}'s final one, mean of the seeds that get there."
+            f"from the begin of the last stage until AP stays at {TARGET}'s final one or below, mean of the seeds that "
+            "get there."
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        return self.measured(study, columns, blocks, [about], view)
+        below = [about, *(note for suite in suites for note in _left_out(study, suite, study.curves(suite)))]
+        return self.measured(study, columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
-        curves = study.curves(suite)
+        curves, slowed = study.curves(suite), _slowed(study, suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
@@ -140,7 +150,7 @@ class LifelongTable(TableExhibit):
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
             own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
-            values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes)
+            values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes, (row, seed) in slowed)
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
         rows = [
@@ -156,23 +166,25 @@ def _measure(
     unigram: Mapping[str, float],
     target: float,
     probes: Sequence[str],
+    slowed: bool,
 ) -> tuple[float, ...]:
-    """The columns' values of one run. `end` is what it measures at its end, by domain or probe."""
+    """The columns' values of one run, NEVER for what it does not reach; of one that was `slowed` no wall time.
+
+    `end` is what it measures at its end, by domain or probe.
+    """
     ends = np.flatnonzero(curve["is_end"])
     matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
     matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
-    later, last = curve["stage"] > 0, curve["stage"] == len(unigram) - 1
-    to_target = [
-        metrics.budget_to_reach(curve[unit][last], curve["ap"][last], target)
-        - (curve[unit][ends[-2]] if len(ends) > 1 else 0)
-        for unit in ("seconds", "tokens")
-    ]
+    later, last = curve["stage"] > 0, _last_stage(curve)
+    reached = [metrics.budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
+    seconds, tokens = (NEVER if np.isnan(value) else value for value in reached)
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         float(np.mean([of_text(end, name, "bits_per_byte") for name in unigram])),
         metrics.forward_transfer(matrix, list(unigram.values())),
         metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
-        *to_target,
+        np.nan if slowed else seconds,
+        tokens,
         *(of_text(end, name) for name in probes),
     )
 
@@ -193,10 +205,11 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
 
 
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
-    found = tuple(value for value in values if not np.isnan(value))
+    known = [value for value in values if not np.isnan(value)]
+    found = tuple(value for value in known if value != NEVER)
     in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
     digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
-    return Cell(found, digits, text="" if found else "never" if " to " in column.name else "")
+    return Cell(found, digits, text="never" if known and not found else "")
 
 
 ORACLE = "oracle"  # the method that others are measured against
@@ -257,7 +270,8 @@ class ForgettingCostTable(TableExhibit):
     """
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        costs = [Column(UNITS[unit].label.partition(" (")[0]) for unit in recorded()]
+        units = [UNITS[name] for name in recorded()]
+        costs = [Column(unit.label.partition(" (")[0], sparse=unit.is_wall_time) for unit in units]
         columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
         blocks = [
             Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in self.suites(study)
@@ -270,10 +284,13 @@ class ForgettingCostTable(TableExhibit):
 
 
 def ends_of(study: Study, suite: str) -> pd.DataFrame:
-    """The last evaluation of each run of a suite that finished, where there is any AP+."""
-    last = len(study.of(suite)[0].domains) - 1
+    """The last evaluation of each run of a suite that finished, where there is any AP+; no wall time of slowed runs."""
+    last, slowed = len(study.of(suite)[0].domains) - 1, study.slowed(suite)
     ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
-    return ends[np.isfinite(ends["ap_plus"])]
+    ends = ends[np.isfinite(ends["ap_plus"])]
+    alone = [(row, seed) not in slowed for row, seed in zip(ends["row"], ends["seed"], strict=True)]
+    walls = [unit for unit in recorded() if UNITS[unit].is_wall_time]
+    return ends.assign(**{unit: ends[unit].where(alone) for unit in walls})
 
 
 def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
@@ -309,22 +326,31 @@ class UnitTable(TableExhibit):
     """
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        columns = [Column(name, UNITS[unit].label, lower) for unit in recorded() for name, lower in _OF_UNIT]
+        columns = [
+            Column(name, UNITS[unit].label, lower, sparse=UNITS[unit].is_wall_time)
+            for unit in recorded()
+            for name, lower in _OF_UNIT
+        ]
         suites, blocks, below, shown = self.suites(study), [], [], []
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
             slowed = _slowed(study, suite) & curves.keys()
             values = at_equal_cost(curves, slowed)
             ranks = values.groupby(["row"]).mean().rank(method="min")
+            alone = ranks.columns[ranks.count() < 2]  # one row that is left has no rank
+            ranks[alone] = np.nan
             rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
             lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns))
             below += turning_points(ranks, study.of(suite)[0].line.config["budget"]["unit"])
-            below += _left_out(study, suite, len(slowed), len(curves))
+            pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
+            below += (
+                [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
+            )
+            below += _left_out(study, suite, curves)
             shown += rows
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
-        whole = [_of_all_runs(block) for block in blocks]
-        below = [about, *below, *notes.missing(study, whole, suites), *notes.notes(study, suites, shown)]
+        below = [about, *below, *notes.missing(study, columns, blocks, suites), *notes.notes(study, suites, shown)]
         return self.table(columns, blocks, below, view)
 
 
@@ -354,8 +380,9 @@ def at_equal_cost(
 def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
     """Say of each unit which rows rank otherwise in it than in the budget's own, and how."""
     found = []
-    for other in ranks.columns if unit in ranks else []:
-        moved = ranks[(ranks[other] != ranks[unit]) & ranks[[other, unit]].notna().all(axis=1)]
+    for other in ranks.columns.drop(unit) if unit in ranks else []:
+        both = ranks[[unit, other]].dropna().rank(method="min")
+        moved = both[both[other] != both[unit]]
         if len(moved):
             texts = (f"{row} from {line[unit]:.0f} to {line[other]:.0f}" for row, line in moved.iterrows())
             found.append(f"By {other} instead of {unit} the order turns: {', '.join(texts)}.")
@@ -364,34 +391,20 @@ def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
 
 def _slowed(study: Study, suite: str) -> set[tuple[str, int]]:
     """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
-    stages, last = study.stages, len(study.of(suite)[0].domains) - 1
-    found = stages[(stages["suite"] == suite) & (stages["stage"] == last) & (stages["cores"] < ENOUGH_CORES)]
-    return {(row, seed) for row, seed in found[["row", "seed"]].itertuples(index=False)}
+    return study.slowed(suite, len(study.of(suite)[0].domains) - 1)
 
 
-def _left_out(study: Study, suite: str, slowed: int, finished: int) -> list[str]:
-    """Say which rows and runs are not compared, and why."""
-    pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
-    found = [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
-    if slowed:
-        runs = f"{slowed} of {finished} runs"
-        found.append(f"By wall time {runs} are left out: other programs took cores in their last stage.")
-    return found
-
-
-def _of_all_runs(block: Block) -> Block:
-    """The cells of units that other programs do not change: where these lack a seed it has not run."""
-    kept = [not UNITS[unit].is_wall_time for unit in recorded() for _ in _OF_UNIT]
-    rows = (replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows)
-    return replace(block, rows=tuple(rows))
+def _left_out(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
+    """Say how many of these runs are not compared by wall time, and why."""
+    slowed = len(_slowed(study, suite) & set(finished))
+    runs = f"{slowed} of {len(finished)} runs"
+    return [f"By wall time {runs} are left out: other programs took cores in their last stage."] if slowed else []
 
 
 def _last_stage(curve: Curve) -> Curve:
     """A run's curve in its last stage, its amounts from the beginning of that stage."""
-    inside = curve["stage"] == curve["stage"][-1]
-    before = np.flatnonzero(~inside)
-    spent = {unit: curve[unit][before[-1]] if len(before) else 0.0 for unit in recorded()}
-    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - spent[unit] for unit in recorded()}}
+    inside, begun = curve["stage"] == curve["stage"][-1], curve["begun"][-1]
+    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - begun[unit] for unit in recorded()}}
 
 
 def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
@@ -400,5 +413,5 @@ def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cel
     cells = []
     for unit in recorded():
         found = tuple(values.xs(row, level="row")[unit].dropna())
-        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if found and row in ranks.index else "")]
+        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if ranks[unit][row] > 0 else "")]
     return cells

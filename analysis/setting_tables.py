@@ -68,7 +68,7 @@ class ArchitectureTable(TableExhibit):
                 heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
                 if runs:
                     blocks.append(Block(heading, tuple(self._models(study, block, runs, view)), suite))
-        below = [*notes.missing(study, blocks, suites), *notes.notes(study, suites)]
+        below = [*notes.missing(study, columns, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view, "Model")
 
     def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:

@@ -32,11 +32,11 @@ from benchmark.records import (
 )
 from benchmark.settings.names import START
 from benchmark.settings.units import recorded
-from benchmark.store import RunRecords
+from benchmark.store import ENOUGH_CORES, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 Curve = dict[str, np.ndarray]
-_CURVE = ("stage", "is_end", "charged", "ap", "ap_plus", "log_ap_plus", "perplexity")
+_CURVE = ("stage", "is_end", "begun", "charged", "ap", "ap_plus", "log_ap_plus", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Study:
     def evaluations(self) -> pd.DataFrame:
         """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
 
-        `order` is its place among those of its stage.
+        `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit.
         """
         width, units = max((len(run.domains) for run in self.runs), default=1), recorded()
         lines, perplexities, finished = [], [], []
@@ -80,13 +80,16 @@ class Study:
                     finished.append(diagonal)  # filled below, as the run's stages end
                     is_end = done is not None and line is evaluations[-1]
                     amounts = _charged(spent, line.charged, unit)
-                    lines.append((*described, index, order, line.phase, line.fraction, *amounts.values(), is_end))
+                    lines.append(
+                        (*described, index, order, line.phase, line.fraction, *amounts.values(), is_end, spent)
+                    )
                 if done is None:
                     break
                 if evaluations:  # a stage may train nothing, and then evaluates nothing
                     diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
                 spent = _charged(spent, done.charged, unit)
-        found = pd.DataFrame(lines, columns=[*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end"])
+        named = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
+        found = pd.DataFrame(lines, columns=named)
         found = found.astype({"is_end": bool})  # an empty column has no type of its own
         perplexity = np.array(perplexities, float).reshape(-1, width)
         before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
@@ -180,6 +183,12 @@ class Study:
             if curve["is_end"][-1] and curve["stage"][-1] == last:
                 found[key] = curve
         return found
+
+    def slowed(self, suite: str, *stages: int) -> set[tuple[str, int]]:
+        """The runs, by row and seed, that had less than ENOUGH_CORES of their cores: in these stages, or in any."""
+        slow = self.stages[(self.stages["suite"] == suite) & (self.stages["cores"] < ENOUGH_CORES)]
+        kept = slow[slow["stage"].isin(stages)] if stages else slow
+        return {(row, seed) for row, seed in kept[["row", "seed"]].itertuples(index=False)}
 
     @cached_property
     def references(self) -> frozenset[str]:

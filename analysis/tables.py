@@ -87,11 +87,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Column:
-    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither."""
+    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither.
+
+    `sparse`: finished runs may have nothing here.
+    """
 
     name: str
     group: str = ""
     lower: bool | None = None
+    sparse: bool = False
 
 
 @dataclass(frozen=True)

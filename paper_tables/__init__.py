@@ -126,8 +126,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
 def study_of(suites: Suites, runs: Path) -> Study:
     """What is recorded of suites' runs below `runs`; its name joins theirs.
 
-    A record says the place that its row had in the suite of that day, and another suite that shares a model may have it
-    scored in tasks of its own: places and tasks are this suite's.
+    A record says the place that its row had in the suite of that day, and what titles were, and another suite that
+    shares a model may have it scored in tasks of its own: places, titles and tasks are this suite's.
     """
     from analysis.study import Study
 
@@ -136,8 +136,9 @@ def study_of(suites: Suites, runs: Path) -> Study:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         tasks = {task.name for task in suite.tasks}
         for config in configs:
-            run = known.get(config.id) or not_started(config.description())
-            line = structs.replace(run.line, row_index=config.row_index)
+            now = config.description()
+            run = known.get(config.id) or not_started(now)
+            line = structs.replace(run.line, row_index=now.row_index, domains=now.domains, probes=now.probes)
             scores = [[score for score in stage if score.task in tasks] for stage in run.scores]
             chosen.append(dataclasses.replace(run, line=line, scores=scores))
     name = "+".join(suite.name for suite, _ in suites)

@@ -89,6 +89,13 @@ def test_budget_to_reach(target, charged):
     assert metrics.budget_to_reach([1, 3, 7], [10, 6, 2], target) == pytest.approx(charged, nan_ok=True)
 
 
+@pytest.mark.parametrize(("last", "charged"), [(4.0, 6.0), (9.0, NONE)])
+def test_a_budget_is_reached_where_the_curve_stays_below(last, charged):
+    """Oracle: by hand: a curve that begins at 2, rises to 8 at 5 and falls to 4 at 7 meets 6 for good at 6; one that
+    ends above it never does."""
+    assert metrics.budget_to_reach([0, 5, 7], [2, 8, last], 6) == pytest.approx(charged, nan_ok=True)
+
+
 def test_regrets_are_losses_above_the_oracles():
     """Oracle: by hand: e^2 over e on the diagonal is a nat, and so on; the oracle's own diagonal has none."""
     e = math.e

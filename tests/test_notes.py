@@ -120,13 +120,15 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
 @pytest.mark.parametrize("odd", ["Naive", "ELLE"])
 def test_unigrams_are_those_of_most_rows_and_transfer_takes_a_runs_own(odd, tmp_path):
     """Oracle: the first or the last row is on text whose unigram perplexity is e times the others': the unigram row is
-    that of the three others, and the odd row predicts its second domain one nat better against its own."""
+    that of the three others, the geometric mean of the domains so far as AP is, and the odd row predicts its second
+    domain one nat better against its own."""
     plain, changed = (with_texts(tmp_path / str(i), {odd: {"ns": "other"}} if i else {}) for i in range(2))
-    for run in changed.runs:
-        run.line.unigram["ns"] = 101.0 * (np.e if run.row == odd else 1)
+    for study in (plain, changed):
+        for run in study.runs:
+            run.line.unigram = {"wb": 101.0, "ns": 404.0 * (np.e if study is changed and run.row == odd else 1)}
     (block,) = synthetic.load("main_pretraining").build(changed).blocks
-    unigram = {cell.values for cell in block.rows[-1].cells if cell.values}
-    assert unigram == {(101.0,)}
+    unigram = [cell.values for cell in block.rows[-1].cells if cell.values]
+    assert unigram == [(pytest.approx(101.0),), (pytest.approx(202.0),)]
     table = synthetic.load("lifelong_metrics").build(changed)
     (place,) = (i for i, column in enumerate(table.columns) if column.name == "Forward transfer")
     before = synthetic.load("lifelong_metrics").build(plain).blocks[0].rows

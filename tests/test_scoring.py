@@ -23,6 +23,7 @@ import run_all
 from benchmark.errors import UserError
 from benchmark.instruments.run_models import RunModels
 from benchmark.models import load as load_model
+from benchmark.records import append
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from paper_tables import study_of
@@ -179,3 +180,13 @@ def test_a_signal_ends_the_processes_that_fine_tune(folder):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
+    """Oracle: the suite as it is now: a title is no part of a run's identity, so records keep the old one."""
+    suite = load_suite("demo")
+    first, *others = suite.domains
+    changed = suite.model_copy(update={"domains": (first.model_copy(update={"title": "New"}), *others)})
+    old, new = (methods.runs(one)[0] for one in (suite, changed))
+    append(Store(tmp_path).run_file(old), old.description())
+    assert old.id == new.id and study_of([(changed, [new])], tmp_path).stage_titles("demo")[0] == "New"

@@ -11,7 +11,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
-from benchmark.jobs.status import seconds_left, spent, sweep_line, watch
+from benchmark.jobs.status import _rows, seconds_left, spent, sweep_line, watch
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
@@ -37,6 +37,12 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
         RunState(runs[row], state, keys=KEYS[row], stages=tuple(finished), fraction=fraction)
         for row, (state, fraction, finished) in how.items()
     ]
+
+
+def test_what_is_charged_is_in_the_budgets_unit() -> None:
+    """Oracle: by hand: 10 and 30 steps, whatever seconds they took."""
+    ended = [StageState(done=True, seconds=99.0, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
+    assert "40 steps" in _rows(states(Naive=("done", 0.0, ended)))[1]
 
 
 def test_the_line_says_how_far_a_sweep_is() -> None:

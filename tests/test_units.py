@@ -11,6 +11,7 @@ import pytest
 import methods
 import run_all
 from analysis import figures
+from analysis.page import page
 from analysis.study import Study
 from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
@@ -114,6 +115,31 @@ def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
         last_stage(run)[-1].cores = cores(0.5)
     cells = load("units").build(Study("demo", data.runs)).blocks[0].rows[0].cells
     assert not cells[0].number and not cells[1].number and cells[2].number
+
+
+def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_no_rank(tmp_path):
+    """Oracle: by hand, under a budget of steps: of three rows all but one lacked cores. Tables of budgets have no
+    seconds of theirs, and their tokens as before; the row that is left is first of none, in no other order by seconds,
+    and the audit does not say that no stage lacked cores."""
+    data = study(
+        tmp_path, seeds=2, stages=2, unit="steps", rows=[(row, row.lower(), {}) for row in ("ER", "MAS", "EWC")]
+    )
+    before = {name: load(name).build(data).blocks[0].rows for name in ("lifelong_metrics", "forgetting_cost_table")}
+    for run in data.runs:
+        last_stage(run)[-1].cores = cores(1.0 if run.row == "MAS" else 0.19)
+    slowed = Study("demo", data.runs)
+    for name, rows in before.items():
+        table = load(name).build(slowed)
+        [seconds] = [i for i, column in enumerate(table.columns) if column.name[:7] in ("Seconds", "Train w")]
+        for old, new in zip(rows, table.blocks[0].rows, strict=True):
+            assert bool(new.cells[seconds].number) == (new.stub[0] == "MAS"), (name, new.stub)
+            assert old.cells[seconds + 1].values == new.cells[seconds + 1].values
+        assert not [note for note in table.notes if "Not all seeds" in note]
+        assert [note for note in table.notes if note.startswith("Other programs took cores")]
+    table = load("units").build(slowed)
+    assert [row.cells[1].text for row in table.blocks[0].rows] == [""] * 3
+    assert not [note for note in table.notes if note.startswith("By seconds")]
+    assert "No stage is known" not in page(slowed, None, [])
 
 
 def test_a_row_that_spends_several_budgets_in_one_stage_is_left_out(tmp_path):

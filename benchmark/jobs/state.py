@@ -6,8 +6,8 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from typing import Literal
@@ -51,6 +51,7 @@ class StageState:
     evaluated: bool = False
     seconds: float = 0.0  # of train time so far
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
+    charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
-    return StageState(done is not None, evaluation is not None, spent.charged["seconds"] if spent else 0.0, ap)
+    charged = spent.charged if spent else {}
+    return StageState(done is not None, evaluation is not None, charged.get("seconds", 0.0), ap, charged)
 
 
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -> Scored:

@@ -86,9 +86,11 @@ def _rows(states: Sequence[RunState]) -> list[str]:
     rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
     for one in states:
         job, node, log = (one.job.id, one.job.node, one.job.log) if one.job else ("", "", "")
-        seconds = duration(sum(stage.seconds for stage in one.stages))
+        unit = UNITS[one.config.budget.unit]
+        amount = sum(stage.charged.get(unit.name, 0.0) for stage in one.stages)
+        charged = duration(amount) if unit.in_seconds else unit.text(amount)
         ap = f"{one.finished[-1].ap:,.1f}" if one.finished and one.finished[-1].ap else ""
-        rows.append((one.config.label, one.state, job, node, seconds, ap, one.detail, log))
+        rows.append((one.config.label, one.state, job, node, charged, ap, one.detail, log))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]

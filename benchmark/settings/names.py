@@ -53,7 +53,7 @@ def same_labels(labels: Iterable[str]) -> list[str]:
 
 
 # What tables call lines of their own
-UNIGRAM = "Unigram perplexity of the domain"
+UNIGRAM = "Unigram distributions"
 START, UNTOUCHED = "Start model", ", untouched"
 BASELINE = "Baseline: "
 
