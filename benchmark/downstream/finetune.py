@@ -253,11 +253,7 @@ class MissingScore:
 
 
 def missing(
-    stage_key: str,
-    tasks: Sequence[tuple[Task, TaskData]],
-    prompts: Sequence[Prompt],
-    settings: Finetuning,
-    path: Path,
+    stage_key: str, tasks: Sequence[tuple[Task, TaskData]], prompts: Sequence[Prompt], settings: Finetuning, path: Path
 ) -> list[MissingScore]:
     """The cells of the grid that the records in `path` lack."""
     done = {line.key for line in of_kind(records.read(path, records.SCORES), ScoreLine)}

@@ -51,11 +51,7 @@ class Lab:
         return tiny_config(self.name, architecture, **{"batch_size": 100, **training})
 
     def run(
-        self,
-        config: RunConfig,
-        store: str,
-        asked_to_stop: Callable[[], bool] = lambda: False,
-        world: World = ALONE,
+        self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False, world: World = ALONE
     ) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
         root = self.folder / store

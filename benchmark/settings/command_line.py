@@ -86,11 +86,7 @@ def words_again(options: argparse.Namespace, suite: str) -> list[str]:
 
 
 def _add_training_and_reports(
-    add: Add,
-    suite: argparse.ArgumentParser,
-    chosen: argparse.ArgumentParser,
-    executors: Sequence[str],
-    suites: str,
+    add: Add, suite: argparse.ArgumentParser, chosen: argparse.ArgumentParser, executors: Sequence[str], suites: str
 ) -> None:
     rendering = argparse.ArgumentParser(add_help=False)
     rendering.add_argument("--out", type=path, default=Path("report"), help="tables and figures (default: report)")

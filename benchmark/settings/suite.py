@@ -16,26 +16,10 @@ from itertools import pairwise
 from operator import not_
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from benchmark.records import RunLine, Titled
-from benchmark.settings.base import (
-    BILLION,
-    NAME,
-    Amount,
-    Moment,
-    Rate,
-    Seeds,
-    Settings,
-    ShareOfPhase,
-    digest,
-)
+from benchmark.settings.base import BILLION, NAME, Amount, Moment, Rate, Seeds, Settings, ShareOfPhase, digest
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
@@ -61,8 +45,7 @@ class Domain(Settings):
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
     valid: tuple[str, ...] = Field(
-        (),
-        description="as train, for validation; without it a hash of each document decides",
+        (), description="as train, for validation; without it a hash of each document decides"
     )
     text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
@@ -167,9 +150,7 @@ class Model(Settings):
         "bert", description="the name of a file in benchmark/models/architectures/; see docs/how_it_works.md"
     )
     start: str | None = Field(
-        None,
-        exclude_if=not_,
-        description="begin with this model: a Hugging Face folder, or a name on the Hub",
+        None, exclude_if=not_, description="begin with this model: a Hugging Face folder, or a name on the Hub"
     )
     revision: str | None = Field(
         None, exclude_if=not_, description="of a start model on the Hub: branch, tag or commit"

@@ -26,16 +26,7 @@ from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained, load_verified, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
-from benchmark.records import (
-    DoneLine,
-    EndedLine,
-    EvaluationLine,
-    FailedLine,
-    Line,
-    LineOfRun,
-    RunLine,
-    StageLine,
-)
+from benchmark.records import DoneLine, EndedLine, EvaluationLine, FailedLine, Line, LineOfRun, RunLine, StageLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.store import Store

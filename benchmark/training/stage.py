@@ -282,8 +282,5 @@ class StageRun:
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved.carried
         self.record(
-            ResumedLine,
-            phase=phases[self.position.phase].name,
-            step=self.position.step,
-            charged=self.clock.charged(),
+            ResumedLine, phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged()
         )

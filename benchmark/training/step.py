@@ -19,16 +19,7 @@ from benchmark.models.devices import kept_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.keys import stage_of
-from benchmark.training.learner import (
-    Batch,
-    Elapsed,
-    Learner,
-    Moments,
-    carry_on,
-    factors,
-    moments,
-    new_optimizer,
-)
+from benchmark.training.learner import Batch, Elapsed, Learner, Moments, carry_on, factors, moments, new_optimizer
 from benchmark.training.method import LifelongMethod, Phase, Stage, get_state, set_state
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits

@@ -107,12 +107,7 @@ class Stream:
         domains[~is_memory], blocks[~is_memory] = self._fresh(stage, phase, key, step * fresh + rows[~is_memory])
         domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory], weights)
         batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
-        return replace(
-            batch,
-            rows=batch_size,
-            memory_share=from_memory / batch_size,
-            memory_rows=int(is_memory.sum()),
-        )
+        return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
 
     def memory_batch(
         self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: Integers
