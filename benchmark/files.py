@@ -129,7 +129,7 @@ def write_checksums(folder: Path) -> None:
     """Write down what the files in `folder` are now, at any depth."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ)
     sums = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in files
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": hash_of(path)} for path in files
     }
     write_json(folder / CHECKSUMS, sums, indent=1)
 
@@ -152,7 +152,7 @@ def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) 
         size = file.stat().st_size
         if size != expected["bytes"]:
             raise DamagedFile(f"{file} has {size:,} bytes instead of {expected['bytes']:,}: {cure}")
-        if name not in sizes_alone and _hash(file) != expected["sha256"]:
+        if name not in sizes_alone and hash_of(file) != expected["sha256"]:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
 
 
@@ -165,14 +165,14 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
     return content
 
 
-def _hash(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """A hash of a file's content, which a process reads once."""
     status = path.stat()
-    return _hash_once(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _hash_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 @functools.lru_cache(maxsize=4096)
-def _hash_once(path: Path, size: int, changed: int, inode: int) -> str:
-    """The hash of a file of this size, time of change and inode, which a process reads once."""
+def _hash_once(path: Path, *looks: int) -> str:
     total = hashlib.sha256()
     _add(total, path)
     return total.hexdigest()

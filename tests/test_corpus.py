@@ -157,7 +157,7 @@ def test_missing_files_are_errors(tmp_path) -> None:
         with pytest.raises(DataError, match=message):
             read(domain(tmp_path / spec))
         with pytest.raises(DataError, match=message):
-            corpus.identity(domain(tmp_path / spec), 0.1)
+            corpus.identity(domain(tmp_path / spec), 0.1, tmp_path)
 
 
 def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) -> None:
@@ -223,16 +223,24 @@ def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
     assert skipped == {"duplicate": 2}
 
 
-def test_identity_follows_the_files_and_the_settings(tmp_path) -> None:
-    path = write(tmp_path / "a.txt", b"one")
-    first = corpus.identity(domain(path), 0.1)
-    assert first == corpus.identity(domain(path), 0.1)
-    assert first == corpus.identity(Domain(name="other", title="Other", train=(str(path),)), 0.1)
-    others = [corpus.identity(domain(path), 0.2), corpus.identity(domain(path, text_field="body"), 0.1)]
-    others += [corpus.identity(domain(path, valid=(path,)), 0.1)]
-    path.write_bytes(b"longer")
-    others += [corpus.identity(domain(path), 0.1)]
-    assert len({first, *others}) == 5
+def test_identity_follows_the_content_of_files_and_the_settings(tmp_path) -> None:
+    """Oracle: by hand; a file that moves, or is written again as it was, is the same text, of two with equal sizes and
+    times that which differs is another."""
+    path, moved = write(tmp_path / "a.txt", b"one"), tmp_path / "elsewhere"
+    identity = lambda of, share=0.1: corpus.identity(of, share, tmp_path / "notes")  # noqa: E731
+    first, stat = identity(domain(path)), path.stat()
+    assert first == identity(domain(path))
+    assert first == identity(Domain(name="other", title="Other", train=(str(path),)))
+    assert first == identity(domain(write(moved / "a.txt", b"one")))
+    path.write_bytes(b"one")
+    assert first == identity(domain(path))
+    others = [identity(domain(path), 0.2), identity(domain(path, text_field="body"))]
+    others += [identity(domain(path, valid=(path,)))]
+    for content in (b"two", b"longer"):
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        others += [identity(domain(path))]
+    assert len({first, *others}) == 6
 
 
 def package(folder: Path, name: str) -> None:

@@ -6,13 +6,12 @@ useless is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
 import platform
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from benchmark.data import docstrings
 from benchmark.data.documents import DataError, Document, cut, find_files, naming_source, read_file, text_of
+from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
@@ -46,7 +46,7 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
 def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[tuple[Document, int]]:
     """The documents of a domain as they come, each text once, with 64 bits of its sha256. Raises DataError."""
-    with closing(_Seen()) as seen:
+    with contextlib.closing(_Seen()) as seen:
         for document in _documents(domain, skipped):
             if not document.text.strip():
                 skipped["blank"] += 1
@@ -62,25 +62,34 @@ def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[tuple[Document,
                 skipped["duplicate"] += 1
 
 
-def identity(domain: Domain, valid_share: float) -> str:
-    """A hash of all that decides what `read` yields, without reading it: files count by path, size and time.
+def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
+    """A hash of all that decides what `read` yields; of files and packages the content.
 
-    A Hugging Face dataset counts by its name alone. Raises DataError if files or packages are missing.
+    It is read once: below `notes` stands what files of these names, sizes and times have come to, and where it `makes`
+    nothing, and nothing stands there, nobody needs to know. A Hugging Face dataset counts by its name alone. Raises
+    NotHere if files or packages are missing.
     """
-    paths = [path for name in domain.packages for path, _ in docstrings.modules(name)]
-    paths += [path for spec in (*domain.train, *domain.valid) for path in find_files(spec, Counter())]
-    stats = [(str(path.resolve()), path.stat()) for path in paths]
-    here = domain.model_dump(mode="json", exclude={"name", "title"})  # wherever a command is started from
-    here |= {key: [os.path.abspath(Path(os.path.expanduser(spec))) for spec in here[key]] for key in ("train", "valid")}
-    return digest(
-        {
-            "format": FORMAT,
-            "python": platform.python_version() if domain.packages else None,  # it parses them
-            "domain": here,
-            "valid_share": None if domain.valid else valid_share,
-            "files": [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
-        }
-    )
+    files = [(name, path) for package in domain.packages for path, name in docstrings.modules(package)]
+    for split, specs in (("valid", domain.valid), ("train", domain.train)):
+        files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]
+    made: dict[str, Any] = {
+        "format": FORMAT,
+        "python": platform.python_version() if domain.packages else None,  # it parses them
+        "domain": domain.model_dump(mode="json", exclude={"name", "title", "train", "valid"}),
+        "valid_share": None if domain.valid else valid_share,
+    }
+    stats = [(str(path.resolve()), path.stat()) for _, path in files]
+    looks = digest([made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]])
+    note = notes / f"{looks}.txt"
+    with contextlib.suppress(FileNotFoundError):
+        return note.read_text(encoding="utf-8")
+    if not (makes or notes.exists()):
+        return looks
+    found = digest([made, [(name, hash_of(path)) for name, path in files]])
+    if makes:
+        with whole_file(note) as file:
+            file.write(found.encode())
+    return found
 
 
 class _Seen:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from benchmark.data.documents import TORN, DataError, Document, cut, refuse
+from benchmark.data.documents import TORN, Document, NotHere, cut, refuse
 
 SHORTEST = 200  # characters
 BATCH = 100  # modules that a process reads at once
@@ -126,7 +126,7 @@ def _roots(package: str) -> list[Path]:
     # only a top-level name is found without importing anything
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None:
-        raise DataError(
+        raise NotHere(
             f"no package {package!r} is installed: give the top-level name that `import` takes "
             f"(sklearn, not scikit-learn), install it, or take {STDLIB!r}, Python's own library"
         )

@@ -34,6 +34,10 @@ class DataError(UserError):
     """Text that cannot be used as it is. The message says which, where and the cure."""
 
 
+class NotHere(DataError):
+    """Text that this machine does not have."""
+
+
 @contextmanager
 def naming_source(what: str) -> Iterator[None]:
     """Turn whatever libraries raise over text from a network, in the middle of it too, into a DataError that names it.
@@ -135,7 +139,7 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
         what = "no file matches this pattern" if glob.has_magic(spec) else "no such file or folder"
         problem = f"{what} (from {Path.cwd()}): correct the path"
     if not files:
-        raise DataError(f"{spec}: {problem}")
+        raise NotHere(f"{spec}: {problem}")
     for file in files:
         if not file.name.endswith(SUFFIXES):
             raise DataError(f"{file}: unknown format; the name of a file ends in one of {', '.join(SUFFIXES)}")

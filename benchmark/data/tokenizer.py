@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from benchmark.data.documents import DataError
+from benchmark.data.documents import DataError, NotHere
 from benchmark.settings.base import digest
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 3
@@ -95,7 +95,7 @@ def load_bpe(folder: Path) -> Tokenizer:
         published = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
-        raise DataError(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
+        raise NotHere(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if missing := _missing_bytes(published):
         raise DataError(
             f"{folder / 'vocab.json'}: not byte-level: it lacks {missing} of the 256 bytes"

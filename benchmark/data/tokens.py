@@ -2,13 +2,14 @@
 
 A folder of prepared data holds
 
+    texts/<names, sizes and times of files>.txt, the identity that their content came to
     tokenizers/<identity>/tokenizer.json
     domains/<identity>/train.bin, valid.bin, info.json
 
 each with checksums.json beside, which is held against the files when they are read.
 
-An identity hashes what the content is made from (settings, and files by path, size and time), so that it is known
-without reading the text. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
+An identity hashes what the content is made from: settings, and the content of files, which is only read where a file's
+name, size or time is new. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
 another folder keeps its runs.
 """
 
@@ -144,7 +145,8 @@ def prepare(
     """
     into = _Place(folder, progress or (lambda line: None), makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
-    sources = {domain.name: corpus.identity(domain, data.valid_share) for domain in (*domains, *probes)}
+    notes = folder / "texts"
+    sources = {one.name: corpus.identity(one, data.valid_share, notes, makes) for one in (*domains, *probes)}
     made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
     made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
     opened = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]

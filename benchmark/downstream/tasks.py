@@ -144,7 +144,7 @@ def load_examples(task: Task, domains: Sequence[Domain], folder: Path) -> TaskDa
     docstrings, dataset = task.docstrings, task.dataset
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
-        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0)]
+        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts")]
         return _kept(task, source, folder, lambda: from_docstrings(task.name, docstrings, domain))
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
