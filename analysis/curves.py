@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,13 +105,13 @@ class ScoreFigure(FigureExhibit):
 
     def draw(self, study: Study) -> Figure:
         suite = self.suites(study)[0]
-        titles = {domain.name: domain.title for domain in study.of(suite)[0].domains}
+        titles = study.tasks(suite)
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
         labels, text = over_seeds(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
-        shown, stages = {**titles, "average": "Average"}, _stages(by_seed, len(titles))
+        shown, stages = {**titles, "average": "Average"}, _stages(by_seed, len(study.of(suite)[0].domains))
         figure, axes = panels(-(-len(shown) // 3), 3, 3.0, 2.2)
         flat = [axis for line in axes for axis in line]
         for axis, (column, title) in zip(flat, shown.items(), strict=False):
@@ -192,7 +192,7 @@ class ForgettingCostFigure(FigureExhibit):
         figure, axes = panels(len(suites), max(map(len, units.values())), 3.6, 2.8)
         for suite, line in zip(suites, axes, strict=True):
             for axis, unit in zip(line, units[suite], strict=False):
-                _draw_costs(axis, ends[suite], unit, labels, style_of)
+                _draw_costs(axis, ends[suite], unit, labels, style_of, study.apart(suite))
             for axis in line[len(units[suite]) :]:
                 axis.set_visible(False)
             if len(suites) > 1:
@@ -202,7 +202,12 @@ class ForgettingCostFigure(FigureExhibit):
 
 
 def _draw_costs(
-    axis: Axes, ends: pd.DataFrame, unit: str, labels: Mapping[str, str], style_of: Mapping[str, Style]
+    axis: Axes,
+    ends: pd.DataFrame,
+    unit: str,
+    labels: Mapping[str, str],
+    style_of: Mapping[str, Style],
+    apart: Collection[str],
 ) -> None:
     figures.amounts(axis, f"{UNITS[unit].label}, whole stream")
     axis.set_ylabel("AP⁺")
@@ -210,7 +215,7 @@ def _draw_costs(
     if ends.empty:
         say(axis, "no finished run yet")
         return
-    means = ends.groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
+    means = ends[~ends["row"].isin(apart)].groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
     x, y = means[metrics.pareto_front(*means.T)].T
     axis.plot(x, y, drawstyle="steps-post", color="0.6", linewidth=0.8, zorder=1)
     for (_, row), points in ends.groupby(["row_index", "row"]):

@@ -59,10 +59,20 @@ class TableExhibit(Exhibit):
         raise NotImplementedError
 
     def measured(
-        self, study: Study, columns: Sequence[Column], blocks: Sequence[Block], about: Sequence[str], view: View
+        self,
+        study: Study,
+        columns: Sequence[Column],
+        blocks: Sequence[Block],
+        about: Sequence[str],
+        view: View,
+        scores: bool = False,
     ) -> Table:
-        """The finished table of measurements, with the best marked, and below it what is said of all its suites."""
-        blocks = [mark_best(block, columns, study.references) for block in blocks]
+        """The finished table of measurements, with the best marked, and below it what is said of all its suites.
+
+        `scores` compare whatever text a model was measured on.
+        """
+        never = {block.suite: study.references if scores else study.never_best(block.suite) for block in blocks}
+        blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
         suites = self.suites(study)
         below = [*about, *missing(study, columns, blocks, suites), *notes(study, suites)]
         return self.table(columns, blocks, below, view)

@@ -38,7 +38,8 @@ class PerplexityTable(TableExhibit):
         titles = max((study.stage_titles(suite) for suite in suites), key=len)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
-        blocks = [mark_best(self._block(study, suite, places, view), columns, study.references) for suite in suites]
+        found = {suite: self._block(study, suite, places, view) for suite in suites}
+        blocks = [mark_best(block, columns, study.never_best(suite)) for suite, block in found.items()]
         below = [
             *notes.missing(study, columns, blocks, suites),
             *notes.probes(study, suites),
@@ -143,6 +144,7 @@ class LifelongTable(TableExhibit):
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
         curves, slowed = study.curves(suite), _slowed(study, suite)
+        apart = study.apart(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
@@ -150,7 +152,8 @@ class LifelongTable(TableExhibit):
         for (row, seed), curve in curves.items():
             run = runs[row, seed]
             own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
-            values = _measure(curve, run.matrix[-1], own, targets.get(seed, np.nan), probes, (row, seed) in slowed)
+            target = targets.get(seed, np.nan) if not apart & {row, TARGET} else np.nan
+            values = _measure(curve, run.matrix[-1], own, target, probes, (row, seed) in slowed)
             since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
         rows = [
@@ -168,16 +171,16 @@ def _measure(
     probes: Sequence[str],
     slowed: bool,
 ) -> tuple[float, ...]:
-    """The columns' values of one run, NEVER for what it does not reach; of one that was `slowed` no wall time.
+    """The columns' values of one run, NEVER for a target that it does not reach; of one that was `slowed` no wall time.
 
-    `end` is what it measures at its end, by domain or probe.
+    `end` is what it measures at its end, by domain or probe; `target` is NaN where there is none.
     """
     ends = np.flatnonzero(curve["is_end"])
     matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
     matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
     later, last = curve["stage"] > 0, _last_stage(curve)
     reached = [metrics.budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
-    seconds, tokens = (NEVER if np.isnan(value) else value for value in reached)
+    seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         float(np.mean([of_text(end, name, "bits_per_byte") for name in unigram])),
@@ -303,14 +306,15 @@ def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
 
 def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
     ends = ends_of(study, suite)
-    means = ends.groupby("row")[["ap_plus", *recorded()]].mean()
+    every = ends.groupby("row")[["ap_plus", *recorded()]].mean()
+    means = every[~every.index.isin(study.apart(suite))]
     fronts = {
         unit: means.index[metrics.pareto_front(means[unit], means["ap_plus"])]
         for unit in units_apart(ends, study, suite)
     }
     for row in dict.fromkeys(run.row for run in study.of(suite)):
         mine = ends[ends["row"] == row]
-        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in recorded()]
+        spent = [tuple((mine[unit] / every[unit].min()).dropna()) for unit in recorded()]
         on = ", ".join(unit for unit, front in fronts.items() if row in front)
         forgotten = Cell(tuple(mine["ap_plus"]), missing=mine.empty)
         yield TableRow((row,), (forgotten, *map(Cell, spent), Cell(text=on)))
@@ -336,12 +340,13 @@ class UnitTable(TableExhibit):
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
             slowed = _slowed(study, suite) & curves.keys()
             values = at_equal_cost(curves, slowed)
-            ranks = values.groupby(["row"]).mean().rank(method="min")
+            apart = study.apart(suite)
+            ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
             alone = ranks.columns[ranks.count() < 2]  # one row that is left has no rank
             ranks[alone] = np.nan
             rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
             lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
-            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns))
+            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns, apart))
             below += turning_points(ranks, study.of(suite)[0].line.config["budget"]["unit"])
             pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
             below += (
@@ -413,5 +418,6 @@ def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cel
     cells = []
     for unit in recorded():
         found = tuple(values.xs(row, level="row")[unit].dropna())
-        cells += [Cell(found), Cell(text=f"{ranks[unit][row]:.0f}" if ranks[unit][row] > 0 else "")]
+        rank = ranks[unit].get(row, np.nan)
+        cells += [Cell(found), Cell(text="" if np.isnan(rank) else f"{rank:.0f}")]
     return cells

@@ -30,7 +30,7 @@ class ScoreTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
-        titles = {d.name: d.title for suite in suites for d in study.of(suite)[0].domains}
+        titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
         columns = self.columns(list(titles.values()))
         blocks = [
             Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite)
@@ -38,7 +38,7 @@ class ScoreTable(TableExhibit):
             for heading, lines in self.lines(study, suite)
         ]
         shown = study.scores[study.scores["suite"].isin(suites)]
-        return self.measured(study, columns, blocks, _about(shown, titles), view)
+        return self.measured(study, columns, blocks, _about(shown, titles), view, scores=True)
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -58,7 +58,7 @@ class ScoreTable(TableExhibit):
     ) -> list[TableRow]:
         block = self.printed_block(study, suite)
         printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
-        names = [domain.name for domain in study.of(suite)[0].domains]
+        names = list(study.tasks(suite))
         rows = []
         for label, own, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
@@ -135,7 +135,7 @@ def _cell(means: pd.DataFrame, domain: str) -> Cell:
 def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
     """The mean over tasks of each pre-training seed that has them all; `means` as for `_cell`."""
     values = tuple(100 * means.reindex(columns=list(domains)).dropna().mean(axis=1))
-    return Cell(values, digits=1, missing=not values)
+    return Cell(values, digits=1, missing=not values and bool(domains))
 
 
 def _baselines(study: Study, suite: str) -> list[ScoreLine]:
@@ -150,6 +150,8 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
 
 def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
     """Say which task and metric stand for which domain, and over how many fine-tuning seeds."""
+    if not titles:
+        return ["No downstream task is of any of these domains."]
     if scores.empty:
         return []
     tasks = scores.drop_duplicates("domain").set_index("domain")

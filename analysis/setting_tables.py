@@ -46,6 +46,7 @@ PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "train wall time": ("Wall time (s)", _power),
 }
 SIZE = tuple(PROPERTIES)[:6]
+GROWING = "elle"  # the method that the ladders are of
 MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
@@ -53,7 +54,7 @@ MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the sa
 class ArchitectureTable(TableExhibit):
     """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over seeds).
 
-    `rows`: printed block to row of the suite, a block each; without it a block a suite, of the row that grows most.
+    `rows`: printed block to row of the suite, a block each; without it a block a suite, of the row that grows.
     """
 
     properties: tuple[str, ...] = tuple(PROPERTIES)
@@ -74,9 +75,11 @@ class ArchitectureTable(TableExhibit):
     def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
         if self.rows:
             return self.rows
+        grown = [run.row for run in study.of(suite) if run.line.method == GROWING]
         stages = study.stages[study.stages["suite"] == suite]
-        largest = stages.loc[stages["parameters"].idxmax(), "row"] if len(stages) else study.of(suite)[-1].row
-        return {self.printed_block(study, suite): largest}
+        sizes = stages.groupby("row", sort=False)[["layers", "hidden_size"]].nunique().sum(axis=1)
+        grown += [sizes.idxmax()] if len(sizes) and sizes.max() > 2 else [run.row for run in study.of(suite)[-1:]]
+        return {self.printed_block(study, suite): grown[0]}
 
     def _models(self, study: Study, block: str, runs: list[RunRecords], view: View) -> list[TableRow]:
         stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
@@ -85,13 +88,14 @@ class ArchitectureTable(TableExhibit):
             found = _properties(runs, i, stages[stages["stage"] == i])
             printed = {v.column: v.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
             beside = printed if view == "both" else {}
-            is_one_seed = sum(last(run.stages[i], DoneLine) is not None for run in runs) == 1
+            ended = sum(last(run.stages[i], DoneLine) is not None for run in runs)
+            recovers = i > 0 and runs[0].line.method == GROWING
             cells = [
                 Cell(
                     text="" if math.isnan(value) else PROPERTIES[name][1](value),
-                    missing=math.isnan(value) and (i > 0 or name != "recover steps"),
+                    missing=math.isnan(value) and not ended and (recovers or name != "recover steps"),
                     printed=beside.get(name, ""),
-                    few_seeds=int(is_one_seed and name in MEASURED and not math.isnan(value)),
+                    few_seeds=int(ended == 1 and name in MEASURED and not math.isnan(value)),
                 )
                 for name in self.properties
                 for value in [found[name]]

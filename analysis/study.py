@@ -217,6 +217,23 @@ class Study:
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
+    def tasks(self, suite: str) -> dict[str, str]:
+        """The titles of a suite's domains that a downstream task is of, by name."""
+        runs = self.of(suite)
+        have = {task["domain"] for run in runs for task in run.line.tasks}
+        return {domain.name: domain.title for domain in runs[0].domains if domain.name in have}
+
+    def apart(self, suite: str) -> frozenset[str]:
+        """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
+        shared = self.on_most_texts(suite)[:1]
+        return frozenset(
+            run.row for run in self.of(suite) for one in shared if run.line.unigram and other_texts(run, one)
+        )
+
+    def never_best(self, suite: str) -> frozenset[str]:
+        """Rows whose perplexities are marked in no table: references, and those on other texts."""
+        return self.references | self.apart(suite)
+
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
         orders = {tuple(domain.title for domain in run.domains) for run in self.of(suite)}

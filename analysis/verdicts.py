@@ -198,15 +198,16 @@ class Measurements:
 
 
 def measured(study: Study, suite: str) -> Measurements:
-    """All numbers of a suite's runs."""
-    tasks = {domain.name: domain.title for domain in study.of(suite)[0].domains}
-    found = Measurements(study.stage_titles(suite), tasks)
-    ends = study.ends[study.ends["suite"] == suite]
+    """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
+    found, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
+    ends = study.ends[(study.ends["suite"] == suite) & ~study.ends["row"].isin(apart)]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         found.put("AP", row, stage, seed, ap)
         if stage:
             found.put("AP⁺", row, stage, seed, ap_plus)
     for (row, seed), curve in study.curves(suite).items():  # from the second domain on
+        if row in apart:
+            continue
         later = curve["stage"] > 0
         area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
         found.put("area", row, found.last, seed, area)

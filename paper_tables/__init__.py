@@ -138,7 +138,8 @@ def study_of(suites: Suites, runs: Path) -> Study:
         for config in configs:
             now = config.description()
             run = known.get(config.id) or not_started(now)
-            line = structs.replace(run.line, row_index=now.row_index, domains=now.domains, probes=now.probes)
+            current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
+            line = structs.replace(run.line, **current)
             scores = [[score for score in stage if score.task in tasks] for stage in run.scores]
             chosen.append(dataclasses.replace(run, line=line, scores=scores))
     name = "+".join(suite.name for suite, _ in suites)

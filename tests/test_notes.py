@@ -12,6 +12,7 @@ import paper_tables
 from analysis.notes import contended, tuned, unequal_budgets, unequal_texts
 from analysis.scorecard import scorecard
 from analysis.study import Study
+from analysis.verdicts import Key, measured
 from benchmark.records import Titled
 from benchmark.settings.suite import Tuned
 from benchmark.store import load_runs
@@ -66,7 +67,7 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
 def differ(where: str, reference: str = "Naive") -> str:
     return (
         f"Texts differ in {where}. Their text, tokens or masks are not those of {reference} and of a unigram row, so "
-        "perplexities may not compare."
+        "neither perplexities nor bits per byte compare, and nothing of theirs is marked, ranked or judged."
     )
 
 
@@ -115,6 +116,22 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
             run.line.domains = [Titled(name, one.title) for one, name in zip(run.line.domains, names, strict=False)]
             run.line.texts, run.line.unigram = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
     assert unequal_texts(found, "demo") == expected
+
+
+def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
+    """Oracle: of the row with the lowest perplexities every mark, rank, place on a front and verdict goes once its
+    texts are others, and comes back when they are the same; what it measured stays."""
+    same, other = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}} if i else {}) for i in range(2))
+    for found, marked in ((same, True), (other, False)):
+        for name in ("main_pretraining", "units", "lifelong_metrics", "forgetting_cost_table"):
+            table = synthetic.load(name).build(found)
+            (row,) = (row for row in table.blocks[0].rows if row.stub == ("ELLE",))
+            assert any(cell.best for cell in row.cells) == marked and any(cell.values for cell in row.cells), name
+            rank = {"units": row.cells[1].text, "forgetting_cost_table": row.cells[-1].text}.get(name)
+            assert rank is None or bool(rank) == marked, name
+            assert marked or any(cell.best for one in table.blocks[0].rows for cell in one.cells)
+        ours = measured(found, "demo")
+        assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
 
 
 @pytest.mark.parametrize("odd", ["Naive", "ELLE"])

@@ -26,10 +26,11 @@ from analysis.tables import (
     to_latex,
     to_markdown,
 )
+from analysis.verdicts import Key, measured
 from benchmark import records
 from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
-from benchmark.store import load_runs
+from benchmark.store import load_runs, not_started
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program
@@ -214,6 +215,48 @@ def test_an_average_with_a_missing_task_is_missing(tmp_path):
     (block,) = load("main_downstream").build(data).blocks
     (row,) = (row for row in block.rows if row.stub[0] == "ER")
     assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
+
+
+def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
+    """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no table, figure or claim. A
+    suite without tasks says so."""
+    data = study(tmp_path, seeds=2)
+    for run in data.runs:
+        run.line.tasks = [task for task in run.line.tasks if task["domain"] != "bio"]
+        run.scores = [[line for line in stage if line.domain != "bio"] for stage in run.scores]
+    for name in ("main_downstream", "downstream_by_stage", "prompt_finetuning"):
+        table = load(name).build(data)
+        assert [column.name for column in table.columns] == ["WB", "Ns", "Rev", "CS", "AVG"]
+        assert not [note for note in table.notes if "not measured yet" in note]
+        *cells, average = table.blocks[0].rows[0].cells
+        assert average.values == pytest.approx(np.mean([cell.values for cell in cells], axis=0))
+    assert measured(data, "demo").get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
+    assert len([axis for axis in load("f1_by_stage").figure(data).axes if axis.get_title()]) == 5
+    for run in data.runs:
+        run.line.tasks, run.scores = [], [[]] * 5
+    table = load("main_downstream").build(Study("demo", data.runs))
+    assert [column.name for column in table.columns] == ["AVG"]
+    assert "No downstream task is of any of these domains." in table.notes
+    assert not [note for note in table.notes if "not measured yet" in note]
+
+
+def test_architectures_are_those_of_the_row_that_grows(tmp_path):
+    """Oracle: ELLE's ladder, though PNN's model has most parameters, and before anything has run; a phase that the row
+    does not have is empty once its stages are done."""
+    data = study(tmp_path, seeds=1)
+    for run in data.runs:
+        if run.row == "PNN":
+            run.stages = [[structs.replace(stage[0], parameters=10**9), *stage[1:]] for stage in run.stages]
+    (block,) = load("architectures").build(data).blocks
+    assert block.title.endswith("(ELLE)") and [row.cells[1].text for row in block.rows] == ["6", "8", "10", "11", "12"]
+    runs = [run for run in data.runs if run.row in ("Naive", "EWC")]
+    table = load("architectures").build(Study("demo", runs))
+    assert not any(cell.missing for row in table.blocks[0].rows for cell in row.cells)
+    assert not [note for note in table.notes if "not measured yet" in note]
+    none = [not_started(run.line) for run in data.runs]
+    (block,) = load("architectures").build(Study("demo", none)).blocks
+    assert block.title.endswith("(ELLE)")
+    assert [row.cells[6].missing for row in block.rows] == [False, True, True, True, True]
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
