@@ -6,7 +6,6 @@ See docs/adding_a_method.md.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import pkgutil
@@ -46,9 +45,7 @@ def names() -> list[str]:
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"no method {name!r}; {hint}there are {', '.join(names())}")
+        raise ConfigError(f"no method {name!r}; there are {', '.join(names())}")
     if point := next((point for point in _points() if point.name == name), None):
         return _of_package(point)
     module = importlib.import_module(f"{__name__}.{name}")

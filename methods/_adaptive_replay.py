@@ -46,7 +46,7 @@ class AdaptiveReplay(LifelongMethod):
         import torch
         import torch.nn.functional as F
 
-        from benchmark.training.learner import at_least_fp32
+        from benchmark.models.fast_operators import at_least_fp32
 
         logits = at_least_fp32(learner.model(batch.tokens, batch.domains, batch.positions))
         predictions = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")

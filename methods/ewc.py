@@ -36,7 +36,7 @@ class EWC(Consolidation):
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":
-            from benchmark.training.learner import cross_entropy
+            from benchmark.models.fast_operators import cross_entropy
 
             add_rows(learner, batches, cross_entropy, total, lambda gradients: gradients.square_())
             return batches[0].rows

@@ -54,7 +54,7 @@ class LifelongMoE(LifelongMethod):
             return super().loss(learner, batch)
         import torch.nn.functional as F
 
-        from benchmark.training.learner import at_least_fp32, cross_entropy
+        from benchmark.models.fast_operators import at_least_fp32, cross_entropy
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         before = self.teacher(batch.tokens, batch.domains, batch.positions)

@@ -29,7 +29,7 @@ class LogitKD(Distillation):
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
         import torch.nn.functional as F
 
-        from benchmark.training.learner import at_least_fp32, cross_entropy
+        from benchmark.models.fast_operators import at_least_fp32, cross_entropy
 
         log_student, log_teacher = (
             F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1) for logits in (student, teacher)

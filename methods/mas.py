@@ -37,6 +37,6 @@ class MAS(Consolidation):
 
 def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
     """The squared norm of logits (B, K, V), averaged over the B K positions."""
-    from benchmark.training.learner import at_least_fp32
+    from benchmark.models.fast_operators import at_least_fp32
 
     return at_least_fp32(logits).square().sum(-1).mean()

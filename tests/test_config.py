@@ -82,7 +82,7 @@ def test_the_noise_is_swept_both_ways() -> None:
         (('name = "b"', 'name = "a"'), "domains and probes: two have the name 'a'"),
         ((', packages = ["json"]', ""), "exactly one of packages, train, datasets (given: none)"),
         (('title = "T"', "title = "), "not TOML"),
-        (('["naive"]', '["naiv"]'), "no method 'naiv'; did you mean 'naive'?"),
+        (('["naive"]', '["naiv"]'), "no method 'naiv'; there are agem"),
     ],
 )
 def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, message) -> None:
@@ -94,7 +94,7 @@ def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, 
 
 
 def test_unknown_suite_names_the_choices() -> None:
-    with pytest.raises(ConfigError, match="no suite 'dem'. Did you mean 'demo'"):
+    with pytest.raises(ConfigError, match="no suite 'dem'. There are .*demo"):
         load_suite("dem")
 
 

@@ -13,9 +13,9 @@ from benchmark.data.tokens import Corpus
 from benchmark.downstream import discriminator
 from benchmark.downstream.discriminator import create, fit, mean_embeddings, pick, vote
 from benchmark.models import LanguageModel, build
+from benchmark.models.fast_operators import cross_entropy
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
-from benchmark.training.learner import cross_entropy
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from tests.support.texts import tiny_corpus

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from benchmark.data.tokenizer import MASK, PAD, Vocabulary
 from benchmark.models import LanguageModel, build
 from benchmark.models import row_gradients as module
+from benchmark.models.fast_operators import cross_entropy
 from benchmark.models.row_gradients import row_gradients
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
-from benchmark.training.learner import cross_entropy
 
 ROWS = 5
 

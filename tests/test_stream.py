@@ -73,10 +73,10 @@ def test_nine_to_one_in_exact_counts(corpus, batch_size: int, expected: int) -> 
 @pytest.mark.parametrize(
     ("share", "batch_size", "cure"),
     [
-        (0.1, 5, "rounds to none of them: choose a share of 0.2 or training.batch_size = 6"),  # round(0.5) is 0
-        (0.05, 10, "rounds to none of them: choose a share of 0.1 or training.batch_size = 11"),
-        (0.95, 6, "rounds to all of them: choose a share of 0.833 or training.batch_size = 11"),  # round(9.5) is 10
-        (0.5, 1, "rounds to none of them: choose training.batch_size = 2"),
+        (0.1, 5, "rounds to none of them: choose another, or training.batch_size = 6"),  # round(0.5) is 0
+        (0.05, 10, "rounds to none of them: choose another, or training.batch_size = 11"),
+        (0.95, 6, "rounds to all of them: choose another, or training.batch_size = 11"),  # round(9.5) is 10
+        (0.5, 1, "rounds to none of them: choose another, or training.batch_size = 2"),
     ],
 )
 def test_a_share_that_no_batch_can_hold(corpus, share: float, batch_size: int, cure: str) -> None:

@@ -18,12 +18,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmark.data.documents import DataError
-from benchmark.data.tokenizer import PAD, Special, Vocabulary
+from benchmark.data.tokenizer import PAD
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, kind_of
 from benchmark.models.fast_operators import use_fast_dropout
-from benchmark.models.transformer import check_files, configuration, read_tokenizer
+from benchmark.models.transformer import check_files, configuration, read_tokenizer, saved_vocabulary
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 
@@ -47,15 +47,10 @@ class SavedModel:
         """
         self.folder = Path(folder)
         check_files(self.folder)
-        if "text_vocabulary" not in configuration(self.folder):
-            raise ConfigError(
-                f"{folder}: config.json does not say text_vocabulary, domains and prompts; name one of ours"
-            )
+        configuration(self.folder)
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
-        self.domains: list[str] = list(self.config.domains)
-        self.final = final
-        self.special = Special(*getattr(self.config, "special_tokens", ()))
-        vocabulary = Vocabulary(self.config.text_vocabulary, tuple(self.domains), self.special)
+        vocabulary = saved_vocabulary(self.config, self.folder)
+        self.domains, self.special, self.final = vocabulary.domains, vocabulary.special, final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)

@@ -100,6 +100,16 @@ AttentionInterface.register(ATTENTION, attention)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all targets, in nats; logits (..., V), targets (...)."""
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
+
+
+def at_least_fp32(logits: Tensor) -> Tensor:
+    """bf16 has too few digits for sums over the vocabulary."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """Mean cross-entropy (), in nats, of targets (n,) for logits states (n, D) times weight (V, D) plus bias (V,).
 

@@ -30,7 +30,7 @@ from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architectures import Architecture, Shape
 from benchmark.models.devices import kept_random_numbers
-from benchmark.models.fast_operators import linear_cross_entropy, use_fast_dropout
+from benchmark.models.fast_operators import cross_entropy, linear_cross_entropy, use_fast_dropout
 from benchmark.settings.base import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
@@ -108,8 +108,7 @@ class LanguageModel(nn.Module):
         Where there are many logits only a tenth of them are there at once.
         """
         if targets.numel() * self.vocabulary.text <= FEW_LOGITS or torch.compiler.is_compiling() or not self.training:
-            logits = self(tokens, domains, positions).flatten(0, 1)
-            return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten())
+            return cross_entropy(self(tokens, domains, positions), targets)
         hidden = self._at(positions, self.hidden(tokens, domains))
         states = self.architecture.transform(self.network, hidden).flatten(0, 1)
         weight, bias = _of_text(self.network.get_output_embeddings(), self.vocabulary.text)
@@ -312,15 +311,18 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model.
     """
     network = load_network(folder)
-    config = network.config
+    return LanguageModel(network, saved_vocabulary(network.config, folder), network.config.prompts).eval()
+
+
+def saved_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
+    """The vocabulary of the model in a folder. Raises ConfigError where its configuration is none of ours."""
     if not hasattr(config, "text_vocabulary"):
         raise ConfigError(
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
             "name one that this benchmark has written, or begin with this one (model.start)"
         )
     special = Special(*getattr(config, "special_tokens", ()))
-    vocabulary = Vocabulary(config.text_vocabulary, tuple(config.domains), special)
-    return LanguageModel(network, vocabulary, config.prompts).eval()
+    return Vocabulary(config.text_vocabulary, tuple(config.domains), special)
 
 
 def load_network(folder: Path | str) -> PreTrainedModel:

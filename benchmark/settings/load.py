@@ -6,7 +6,6 @@ in it.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -149,14 +148,12 @@ def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) ->
         raise ConfigError(validation_message(error, place, model)) from None
 
 
-def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The content of a suite file, merged into what it extends; `below` are the files that extend it."""
+def _read(name: str) -> dict[str, Any]:
+    """The content of a suite file, merged into what it extends."""
     path = _file(name)
     if path is None:
-        near = difflib.get_close_matches(name, suite_names(), n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"no suite {name[:80]!r}. {hint}There are {', '.join(suite_names())}; or give the path of a file, "
+            f"no suite {name[:80]!r}. There are {', '.join(suite_names())}; or give the path of a file, "
             "NAME.toml, which `run_all.py new-suite` writes"
         )
     try:
@@ -172,10 +169,7 @@ def _read(name: str, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(base, str):
         raise ConfigError(f"{path}: extends = {base!r} must be the name of a suite, or the path of a .toml file")
     beside = str(path.parent / base) if base.endswith(".toml") else base
-    files = (*below, path.resolve())
-    if beside.endswith(".toml") and Path(beside).resolve() in files:
-        raise ConfigError(f"{path}: extends = {base!r} leads back to a suite that extends it: leave one of them out")
-    return _merge(_read(beside, files), content)
+    return _merge(_read(beside), content)
 
 
 def _file(name: str) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import pkgutil
 import re
 import unicodedata
@@ -33,9 +32,7 @@ def architecture_names() -> list[str]:
 def known_architecture(name: str) -> str:
     """The name. Raises ValueError with the choices where there is no such architecture."""
     if name not in architecture_names():
-        near = difflib.get_close_matches(name, architecture_names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown architecture {name!r}; {hint}choose from {', '.join(architecture_names())}")
+        raise ValueError(f"unknown architecture {name!r}; choose from {', '.join(architecture_names())}")
     return name
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -134,16 +133,6 @@ class Learner:
     def record(self, **values: float) -> None:
         """Numbers of this method for the records, e.g. how often A-GEM projected; written with each evaluation."""
         self.metrics.update(values)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all targets; logits (..., V), targets (...)."""
-    return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
-
-
-def at_least_fp32(logits: Tensor) -> Tensor:
-    """bf16 has too few digits for sums over the vocabulary."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 # The optimizer

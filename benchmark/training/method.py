@@ -92,10 +92,9 @@ def rows_of_share(share: float, batch_size: int) -> int:
     larger = batch_size + 1
     while not 0 < round(share * larger) < larger:
         larger += 1
-    nearest = f"a share of {(1 if rows == 0 else batch_size - 1) / batch_size:.3g} or " if batch_size > 1 else ""
     raise ConfigError(
         f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
-        f"choose {nearest}training.batch_size = {larger}"
+        f"choose another, or training.batch_size = {larger}"
     )
 
 

@@ -250,7 +250,7 @@ class Run:
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
                 values |= {"method": config.method, "method_code": code_of(type(method))}
-            records.append(folder / "records.jsonl", kind(**values))
+            records.append(folder / records.STAGE_FILE, kind(**values))
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)
         if config.budget.reference:

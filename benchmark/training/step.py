@@ -248,7 +248,7 @@ class Stepper:
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group.get("factor", 1.0)  # checkpoints of earlier versions lack it
+            group["lr"] = learning_rate * group["factor"]
         self.optimizer.step()
         self.method.after_step(self.learner)
         return loss
