@@ -208,4 +208,4 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     assert [line and line.weights for line in found] == ["last"] * 3
     assert study._weights(path.read_bytes()) == "last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
-    assert [step for _, step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]
+    assert [step for step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]

@@ -134,9 +134,8 @@ def _add_other_work_of_suites(
         suite,
         settings,
     )
-    sub = add("track", "write what records say of a suite's runs for TensorBoard, on from where it was", suite, runs)
+    sub = add("track", "write what records say of a suite's runs for TensorBoard", suite, runs)
     sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
-    sub.add_argument("--watch", action="store_true", help="again and again, until it is stopped")
     sub = add("compare", "two folders of records side by side: what came out, and what differs")
     sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
     sub.add_argument("b", metavar="B", help="another")
