@@ -30,9 +30,9 @@ def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path:
     model.generation_config = GenerationConfig(temperature=0.6, top_p=0.9, do_sample=True, eos_token_id=2)
     model.save_pretrained(small)
     (small / "chat_template.jinja").write_text("{{ messages }}")
-    found = grow_checkpoint(small, layers=3, hidden_size=24, out=large)
+    facts = grow_checkpoint(small, layers=3, hidden_size=24, out=large)
     grown = AutoModelForCausalLM.from_pretrained(large)
-    assert found.growth.case == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
+    assert facts["case"] == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
     assert (large / "chat_template.jinja").read_text() == "{{ messages }}"
     for name in ("temperature", "top_p", "do_sample", "eos_token_id"):
         assert getattr(grown.generation_config, name) == getattr(model.generation_config, name)
@@ -75,9 +75,9 @@ def test_the_perplexities_are_those_of_evaluate(architecture: str, tmp_path: Pat
     small, large, text = save(tmp_path / "small", architecture), tmp_path / "large", tmp_path / "text.jsonl"
     (small / discriminator.FILE).write_text("{}")
     text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
-    found = grow_checkpoint(small, layers=3, hidden_size=48, out=large, mode="fpi", text=text)
-    assert found.perplexity == tuple(evaluate_text(folder, text)["perplexity"] for folder in (small, large))
-    assert found.perplexity[0] != found.perplexity[1]
+    facts = grow_checkpoint(small, layers=3, hidden_size=48, out=large, mode="fpi", text=text)
+    before, after = (evaluate_text(folder, text)["perplexity"] for folder in (small, large))
+    assert (facts["perplexity_before"], facts["perplexity_after"]) == (before, after) and before != after
     assert not (large / discriminator.FILE).exists()
 
 
@@ -87,8 +87,8 @@ def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -
     save(stage, prompts=False)
     export_model(stage, small)
     text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
-    found = grow_checkpoint(small, layers=2, hidden_size=48, out=large, text=text)
+    facts = grow_checkpoint(small, layers=2, hidden_size=48, out=large, text=text)
     before = evaluate_text(stage, text)["perplexity"]
-    assert found.perplexity == pytest.approx((before, before), rel=1e-5)
+    assert [facts["perplexity_before"], facts["perplexity_after"]] == pytest.approx([before, before], rel=1e-5)
     assert evaluate_text(small, text)["perplexity"] == pytest.approx(before, rel=1e-6)
     assert evaluate_text(large, text)["domain"] == "none"

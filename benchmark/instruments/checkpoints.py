@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load_verified
 from benchmark.models.devices import own_device
 from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
-from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data, Domain
 from benchmark.training.evaluate import bits_per_byte, perplexity
@@ -50,18 +49,14 @@ def evaluate(options: argparse.Namespace) -> int:
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     how = {"mode": options.mode, "text": options.text, "seed": options.seed}
-    grown = grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)
-    facts = {**structs.asdict(grown.growth), "max_logit_difference": grown.max_logit_difference}
-    if grown.perplexity:
-        facts["perplexity_before"], facts["perplexity_after"] = grown.perplexity
-    print(_lines(facts))
+    print(_lines(grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)))
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
     return 0
 
 
-def _lines(found: Mapping[str, object]) -> str:
-    return "\n".join(f"{key}: {value}" for key, value in found.items())
+def _lines(facts: Mapping[str, object]) -> str:
+    return "\n".join(f"{key}: {value}" for key, value in facts.items())
 
 
 class TextEvaluation(TypedDict, total=False):
@@ -114,24 +109,24 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
     if domain not in (None, AUTO, *names):
         known = f"{', '.join(names)} or {AUTO}" if names else "no domain: leave --domain out"
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
-    opened = on_text(model, tokenizer, text)
+    read = on_text(model, tokenizer, text)
     share = None
     if domain == AUTO:
-        index, share = discriminator.vote(checkpoint, [ids for ids in opened.documents if ids])
+        index, share = discriminator.vote(checkpoint, [ids for ids in read.documents if ids])
     else:
-        index = names.index(domain) if domain else opened.newest
-    value, measured = opened.perplexity(index), opened.stream.evaluated[index]
-    found = TextEvaluation(
+        index = names.index(domain) if domain else read.newest
+    value, measured = read.perplexity(index), read.stream.evaluated[index]
+    evaluation = TextEvaluation(
         perplexity=value,
         bits_per_byte=bits_per_byte(value, measured),
         domain=names[index] if names else NONE,
-        documents=len(opened.documents),
+        documents=len(read.documents),
         tokens=len(measured.valid),
-        skipped=opened.skipped,
+        skipped=read.skipped,
     )
     if share is not None:
-        found["picked_for"] = share
-    return found
+        evaluation["picked_for"] = share
+    return evaluation
 
 
 def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
@@ -167,12 +162,12 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     skipped: Counter[str] = Counter()
     read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
     documents = [document.text for document in read]
-    encoded = [one.ids for one in bpe.encode_batch(documents, add_special_tokens=False)]
-    ids = np.array([token for one in encoded for token in (*one, special.eos)])
-    info: DomainInfo = {"valid_bytes": sum(len(one.encode()) for one in documents)}
-    one = DomainTokens("text", str(text), "", ids, ids, info)
+    encoded = [encoding.ids for encoding in bpe.encode_batch(documents, add_special_tokens=False)]
+    ids = np.array([token for document in encoded for token in (*document, special.eos)])
+    info: DomainInfo = {"valid_bytes": sum(len(document.encode()) for document in documents)}
+    tokens = DomainTokens("text", str(text), "", ids, ids, info)
     stream = Stream(
-        Corpus(bpe, model.vocabulary.text, (one,) * max(1, len(model.vocabulary.domains)), special=special),
+        Corpus(bpe, model.vocabulary.text, (tokens,) * max(1, len(model.vocabulary.domains)), special=special),
         Data(sequence_length=min(model.sequence_length, LONGEST_ROW)),
         masked=model.masked,
         seed=0,
@@ -191,15 +186,6 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class GrownCheckpoint:
-    """What was done, and how near the larger model is to the one that it was grown from."""
-
-    growth: GrowthRecord
-    max_logit_difference: float
-    perplexity: tuple[float, float] | None  # before and after, where there is a text
-
-
 def grow_checkpoint(
     checkpoint: Path,
     layers: int,
@@ -208,7 +194,7 @@ def grow_checkpoint(
     mode: growth.Mode = "exact",
     text: Path | None = None,
     seed: int = 0,
-) -> GrownCheckpoint:
+) -> dict[str, Any]:
     """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
 
     `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
@@ -220,7 +206,12 @@ def grow_checkpoint(
     if kind := kind_name(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     opened = on_text(*open_folder(checkpoint), text) if text else None
-    network = opened.model.network if opened else _network(checkpoint)
+    if opened:
+        network = opened.model.network
+    else:
+        if "text_vocabulary" in configuration(checkpoint):
+            load_verified(checkpoint)  # which holds the model of a stage against its records
+        network = load_network(checkpoint)
     rows = _rows(network, opened, seed)
     before = _measured(network, rows, opened)
     with whole_folder(out) as folder:
@@ -237,18 +228,9 @@ def grow_checkpoint(
         if opened:
             opened.model.set_network(grown)
         after = _measured(grown, rows, opened)
-    perplexities = (before[1], after[1]) if opened else None
-    moved = max(
-        (one.float() - other.float()).abs().max().item() for one, other in zip(before[0], after[0], strict=True)
-    )
-    return GrownCheckpoint(record, moved, perplexities)
-
-
-def _network(checkpoint: Path) -> PreTrainedModel:
-    """The network in a folder; the model of a stage is held against its records, as `open_folder` does."""
-    if "text_vocabulary" in configuration(checkpoint):
-        load_verified(checkpoint)
-    return load_network(checkpoint)
+    moved = [(new.float() - old.float()).abs().max().item() for old, new in zip(before[0], after[0], strict=True)]
+    facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
+    return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if opened else {})
 
 
 def _rows(network: PreTrainedModel, opened: ModelOnText | None, seed: int) -> Tensor:

@@ -113,22 +113,19 @@ def _folder(start: str, revision: str | None) -> Path:
 
 def _configuration(folder: Path) -> Any:
     """The model's configuration, of an architecture that we know and a model that we can train."""
-    try:
-        content = configuration(folder)
-    except ConfigError as error:
-        raise ConfigError(f"model.start: {error}") from None
     refused = {
         "auto_map": "needs code of its own, which is not run here",
         "quantization_config": "has quantised weights, which cannot be trained",
         "text_vocabulary": "was trained by this benchmark: `run_all.py export` makes a plain model of it",
     }
-    for key, reason in refused.items():
-        if key in content:
-            raise ConfigError(f"model.start: the model in {folder} {reason}; take another")
     try:
+        content = configuration(folder)
+        for key, reason in refused.items():
+            if key in content:
+                raise ConfigError(f"the model in {folder} {reason}; take another")
         architectures.of(str(content.get("model_type")))
     except ConfigError as error:
-        raise ConfigError(f"model.start: {folder}: {error}") from None
+        raise ConfigError(f"model.start: {error}") from None
     with naming_damage(folder):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
