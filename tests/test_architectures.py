@@ -14,7 +14,7 @@ import torch
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import names as setting_names

@@ -11,7 +11,7 @@ import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.models import load
 from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training import checkpoint

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.keys import check_memory_shares

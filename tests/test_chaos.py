@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from tests.support import many_runs
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns

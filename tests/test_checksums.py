@@ -19,8 +19,8 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
+from benchmark.instruments.conformance import Lab
 from benchmark.instruments.export import export_model
-from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import load
 from benchmark.store import Store
 from benchmark.training import checkpoint

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import works_on_the_clock_alone
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab, works_on_the_clock_alone
 from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stream import Stream

@@ -14,8 +14,7 @@ import torch
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.conformance import CHECKS, works_on_the_clock_alone
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import CHECKS, Lab, works_on_the_clock_alone
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import join
 from tests.support import made_up_methods

@@ -13,7 +13,7 @@ import torch
 
 import methods
 from benchmark.errors import UserError
-from benchmark.instruments.tiny_runs import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, Lab
 from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables

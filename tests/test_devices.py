@@ -32,8 +32,8 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.checkpoints import AUTO, evaluate_text
+from benchmark.instruments.conformance import Lab
 from benchmark.instruments.export import export_model
-from benchmark.instruments.tiny_runs import Lab
 from benchmark.models import devices, load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import Budget

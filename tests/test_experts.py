@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import methods
-from benchmark.instruments.tiny_runs import ALONE
+from benchmark.instruments.conformance import ALONE
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.settings.names import architecture_names

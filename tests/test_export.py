@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.instruments.checkpoints import evaluate_text, on_text, open_folder
+from benchmark.instruments.conformance import tiny_config
 from benchmark.instruments.export import export_model
-from benchmark.instruments.tiny_runs import tiny_config
 from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel

@@ -10,7 +10,7 @@ import pytest
 
 import methods
 from benchmark.data.tokenizer import EOS, Vocabulary
-from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.records import Titled
 from benchmark.settings.suite import RunConfig, Tokenizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.models import kind_of, load
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of

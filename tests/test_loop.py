@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.suite import Budget, per_stage
@@ -194,7 +194,7 @@ KILL = """
 import os, signal, sys, torch
 from pathlib import Path
 import methods
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 torch.set_num_threads(1)
 lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))

@@ -16,7 +16,7 @@ import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.tokens import corpus_of
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig

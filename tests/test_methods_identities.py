@@ -14,8 +14,7 @@ import torch
 
 import methods
 from analysis.study import Study
-from benchmark.instruments.conformance import resumes_identically_from_a_kill_in_each_phase
-from benchmark.instruments.tiny_runs import Lab, tiny_config
+from benchmark.instruments.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
 from benchmark.training.keys import stage_of

@@ -13,7 +13,7 @@ import torch
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.tiny_runs import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, Lab
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.kinds.lora import linear_maps

@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 import methods
+from benchmark.instruments.conformance import Lab
 from benchmark.instruments.export import export_model
-from benchmark.instruments.tiny_runs import Lab
 from benchmark.store import Store, load_runs
 from benchmark.training.run import Run
 

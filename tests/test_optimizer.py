@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.tiny_runs import Lab, tiny_config
+from benchmark.instruments.conformance import Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys

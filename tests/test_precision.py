@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.tiny_runs import Lab, tiny_config
+from benchmark.instruments.conformance import Lab, tiny_config
 from benchmark.models import devices
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning

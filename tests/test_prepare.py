@@ -19,7 +19,7 @@ import pytest
 import methods
 from benchmark.data import documents
 from benchmark.data.tokens import prepare
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.locks import Lease
 from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.processes import Stopped, Taken

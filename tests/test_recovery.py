@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from benchmark.instruments.tiny_runs import STEPS, Lab
+from benchmark.instruments.conformance import STEPS, Lab
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.store import Heartbeat, load_runs, read_heartbeat

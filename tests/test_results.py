@@ -15,7 +15,7 @@ import torch
 
 import methods
 from benchmark.errors import UserError
-from benchmark.instruments.tiny_runs import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, Lab
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash

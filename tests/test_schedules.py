@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmark.errors import UserError
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import methods
 from analysis import model_similarity
 from benchmark.data.tokenizer import MASK, Vocabulary
-from benchmark.instruments.tiny_runs import Lab, tiny_config
+from benchmark.instruments.conformance import Lab, tiny_config
 from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.suite import Data, RunConfig

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
 from benchmark.instruments import speed
+from benchmark.instruments.conformance import ALONE, STEPS, Lab
 from benchmark.instruments.speed import Cost, measure, table
-from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
 from benchmark.models import load, transformer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig

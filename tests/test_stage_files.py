@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmark.errors import UserError
-from benchmark.instruments.tiny_runs import Lab
+from benchmark.instruments.conformance import Lab
 from benchmark.training.method import LifelongMethod, Phase
 
 

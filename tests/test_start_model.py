@@ -26,7 +26,7 @@ import methods
 import run_all
 from analysis.study import header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
-from benchmark.instruments.tiny_runs import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, with_start_model

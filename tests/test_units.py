@@ -13,7 +13,7 @@ import run_all
 from analysis import figures
 from analysis.page import page
 from analysis.study import Study
-from benchmark.instruments.tiny_runs import ALONE, STEPS, Lab
+from benchmark.instruments.conformance import ALONE, STEPS, Lab
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite

@@ -135,8 +135,10 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     Raises ResultsError where they are others, where no run of the study has such a stage, or where the method works off
     the clock.
     """
-    from benchmark.instruments.conformance import works_on_the_clock_alone  # torch: not for a report alone
-    from benchmark.instruments.tiny_runs import Lab
+    from benchmark.instruments.conformance import (
+        Lab,
+        works_on_the_clock_alone,  # torch: not for a report alone
+    )
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.instruments.tiny_runs import ALONE
+from benchmark.instruments.conformance import ALONE
 from benchmark.settings.suite import Size, Training
 from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
