@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from analysis.notes import missing, notes
 from analysis.study import Study
-from analysis.tables import FORMATS, Block, Column, Table, mark_best, mark_few_seeds
+from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
+from benchmark.settings.names import slug
 from benchmark.store import RunRecords
 
 View = Literal["ours", "both"]
@@ -42,12 +43,14 @@ class Exhibit:
         """The heading of a suite's block: the paper's for a suite of the paper, else what the runs did."""
         return self.blocks.get(suite) or growth(study.of(suite)[0])
 
-    def printed_block(self, study: Study, suite: str) -> str:
-        """The printed block to compare a suite with: its own, else the first of the same architecture."""
-        if suite in self.blocks or not self.blocks:
-            return suite
-        architecture = study.of(suite)[0].line.config["model"]["architecture"]
-        return next((block for block in self.blocks if block.startswith(architecture[:3])), next(iter(self.blocks)))
+    def beside(self, study: Study, suite: str, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
+        """What the paper prints in a block (default: the suite's), by slug of the row, stage from 1, column and metric.
+
+        Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
+        """
+        own = study.printed.get(suite, suite)
+        block = (block or own) if own in self.blocks else ""
+        return {(slug(v.row), v.stage, v.column, v.metric): v for v in self.printed if v.block == block}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,7 @@ class TableExhibit(Exhibit):
         caption = self.caption
         if view == "both":
             caption += " In brackets: printed in the paper."
-            below += corrections(self.printed)
+            below += corrections(blocks, columns)
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
 
 
@@ -124,14 +127,9 @@ class PrintedValue:
     flag: str = ""
 
     @property
-    def text(self) -> str:
-        """The corrected number, or the printed one."""
-        return self.corrected or self.printed
-
-    @property
     def value(self) -> float | None:
-        """What `text` says; None for a word."""
-        match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.text)
+        """The corrected number, or the printed one; None for a word."""
+        match = re.fullmatch(r"(-?[\d.]+(?:e-?\d+)?)([%kM]?)", self.corrected or self.printed)
         return float(match[1]) * _SUFFIX[match[2]] if match else None
 
 
@@ -143,10 +141,21 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
         return tuple(PrintedValue(**line) for line in csv.DictReader(file, strict=True))
 
 
-def corrections(printed: Iterable[PrintedValue]) -> list[str]:
-    """Footnotes on numbers that the paper printed and that cannot be right."""
-    return [
-        f"{v.row}, {v.column}{f' after stage {v.stage}' if v.stage else ''}: printed {v.printed}; {v.flag}."
-        for v in printed
-        if v.corrected
-    ]
+def with_printed(cell: Cell, value: PrintedValue | None) -> Cell:
+    """The cell with what is printed of it beside its own."""
+    if value is None:
+        return cell
+    printed = f"−{value.printed[1:]}" if value.printed.startswith("-") else value.printed
+    return replace(cell, printed=printed, corrected=value.corrected, doubt=value.flag)
+
+
+def corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
+    """Why printed numbers that are shown cannot be right, or what is odd of them; each reason once, with its cells."""
+    said: dict[str, dict[str, None]] = {}
+    for block in blocks:
+        for row in block.rows:
+            for cell, column in zip(row.cells, columns, strict=True):
+                if cell.doubt:
+                    place = f"{row.stub[0]} {column.name}" if cell.corrected else "all of it"
+                    said.setdefault(cell.doubt, {})[f"{block.title}, {place}"] = None
+    return [f"Printed and corrected: {'; '.join(places)}: {doubt}." for doubt, places in said.items()]

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics, notes
-from analysis.exhibits import TableExhibit, View
+from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Curve, Study, of_text
-from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best, number
+from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import Measured
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 from benchmark.settings.units import UNITS, recorded
@@ -52,29 +52,27 @@ class PerplexityTable(TableExhibit):
         values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
         done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
         untrained = set(zip(done["row"], done["stage"], strict=True)) - set(values[AP])
-        printed = self._printed(self.printed_block(study, suite)) if view == "both" else {}
+        printed = self.beside(study, suite) if view == "both" else {}
         chosen = self.only.get(suite, ())
         rows = []
         for label, run in {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}.items():
-            cells = []
+            cells, row, same = [], slug(label), True
             for stage, metric in places:
+                title = run.domains[stage].title if stage < len(run.domains) else ""
+                # AP after a stage is of all domains so far
+                same &= metric is not AP or (row, str(stage + 1), title, "AP") in printed
                 # a method may train nothing in early stages: then there is no AP, nor is a later AP+ above anything
                 needed = range(stage + 1) if metric is AP_PLUS else [stage]
                 if stage < len(run.domains) and not untrained & {(label, earlier) for earlier in needed}:
                     measured = values[metric].get((label, stage), ())
-                    beside = printed.get((slug(label), stage, metric.name), "")
-                    cells.append(Cell(measured, printed=beside, missing=not measured))
+                    beside = printed.get((row, str(stage + 1), title, metric.name)) if same else None
+                    cells.append(with_printed(Cell(measured, missing=not measured), beside))
                 else:
                     cells.append(Cell())
             rows.append(TableRow((label,), tuple(cells)))
         if not chosen:
             rows += _rows_to_compare_with(study, suite, places)
         return Block(self.heading(study, suite), tuple(rows), suite)
-
-    def _printed(self, block: str) -> dict[tuple[str, int, str], str]:
-        """What the paper has in a block, by row, stage and metric."""
-        values = [(v, v.value) for v in self.printed if v.block == block]
-        return {(slug(v.row), int(v.stage) - 1, v.metric): number(x, 2) for v, x in values if x is not None}
 
 
 def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> Iterator[TableRow]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.exhibits import TableExhibit, View
+from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.settings.names import BASELINE, slug
 from benchmark.store import RunRecords
 
 AVERAGE = "AVG"
+PROMPTED = "ELLE"  # the paper's row with prompts
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
 # label; the suite's row; scores, a line a seed and a column a domain; row and stage of the printed numbers beside them
 ScoreLine = tuple[str, str, pd.DataFrame, str, str]
@@ -56,17 +57,16 @@ class ScoreTable(TableExhibit):
     def _rows(
         self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
     ) -> list[TableRow]:
-        block = self.printed_block(study, suite)
-        printed = {(slug(v.row), v.stage, v.column): v.printed for v in self.printed if v.block == block}
-        names = list(study.tasks(suite))
+        printed, names = self.beside(study, suite) if view == "both" else {}, list(study.tasks(suite))
+        stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
+        if study.stage_titles(suite) != stream:
+            printed = {}
+        average = AVERAGE if len(names) == len(stream) else ""
         rows = []
         for label, own, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
-            if view == "both":
-                beside = [printed.get((slug(row), stage, column), "") for column in [*titles.values(), AVERAGE]]
-                cells = [
-                    Cell(c.values, 1, printed=text, missing=c.missing) for c, text in zip(cells, beside, strict=True)
-                ]
+            beside = [printed.get((slug(row), stage, column, "F1")) for column in [*titles.values(), average]]
+            cells = list(map(with_printed, cells, beside))
             rows.append(TableRow((label,), tuple(cells), competes=bool(row), row=own))
         return rows
 
@@ -89,10 +89,10 @@ class PromptTable(ScoreTable):
                 f"{row}, {label}",
                 row,
                 by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
-                prompt,
+                prompt if row == PROMPTED else row,
                 "5",
             )
-            for row in with_prompts or ["ELLE"]
+            for row in with_prompts or [PROMPTED]
             for prompt, label in prompts.items()
         ]
         return [(self.heading(study, suite), lines)]

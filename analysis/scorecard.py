@@ -186,5 +186,14 @@ def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[st
         exhibit, budgets = load(table), load(table.replace("main", "budgets"))
         if suite in budgets.blocks and suite not in exhibit.blocks:
             exhibit = budgets
-        found[table] = as_printed(exhibit.printed, exhibit.printed_block(study, suite))
+        found[table] = as_printed(exhibit.printed, _block(study, suite, exhibit))
     return found
+
+
+def _block(study: Study, suite: str, exhibit: Exhibit) -> str:
+    """The printed block of a suite, else the first of the same architecture: the paper's findings are of these."""
+    own = study.printed.get(suite, suite)
+    if own in exhibit.blocks:
+        return own
+    architecture = study.of(suite)[0].line.config["model"]["architecture"]
+    return next((block for block in exhibit.blocks if block.startswith(architecture[:3])), next(iter(exhibit.blocks)))

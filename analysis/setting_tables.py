@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, View
+from analysis.exhibits import PrintedValue, TableExhibit, View, with_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import DoneLine, last
@@ -46,7 +46,8 @@ PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "train wall time": ("Wall time (s)", _power),
 }
 SIZE = tuple(PROPERTIES)[:6]
-GROWING = "elle"  # the method that the ladders are of
+Printed = Mapping[tuple[str, str, str, str], PrintedValue]
+GROWING = "elle"  # the method that the ladders are of, and the paper's row
 MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the same with every seed
 
 
@@ -68,7 +69,9 @@ class ArchitectureTable(TableExhibit):
                 runs = [run for run in study.of(suite) if slug(run.row) == slug(row)]
                 heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
                 if runs:
-                    blocks.append(Block(heading, tuple(self._models(study, block, runs, view)), suite))
+                    of_paper = view == "both" and (self.rows or slug(row) == GROWING)
+                    printed = self.beside(study, suite, block) if of_paper else {}
+                    blocks.append(Block(heading, tuple(self._models(study, runs, printed)), suite))
         below = [*notes.missing(study, columns, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view, "Model")
 
@@ -76,26 +79,27 @@ class ArchitectureTable(TableExhibit):
         if self.rows:
             return self.rows
         grown = [run.row for run in study.of(suite) if run.line.method == GROWING]
+        grown.sort(key=lambda row: slug(row) != GROWING)
         stages = study.stages[study.stages["suite"] == suite]
         sizes = stages.groupby("row", sort=False)[["layers", "hidden_size"]].nunique().sum(axis=1)
         grown += [sizes.idxmax()] if len(sizes) and sizes.max() > 2 else [run.row for run in study.of(suite)[-1:]]
-        return {self.printed_block(study, suite): grown[0]}
+        return {"": grown[0]}
 
-    def _models(self, study: Study, block: str, runs: list[RunRecords], view: View) -> list[TableRow]:
+    def _models(self, study: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
         rows = []
         for i in range(len(runs[0].domains)):
             found = _properties(runs, i, stages[stages["stage"] == i])
-            printed = {v.column: v.text for v in self.printed if (v.block, v.row) == (block, f"M{i + 1}")}
-            beside = printed if view == "both" else {}
             ended = sum(last(run.stages[i], DoneLine) is not None for run in runs)
             recovers = i > 0 and runs[0].line.method == GROWING
             cells = [
-                Cell(
-                    text="" if math.isnan(value) else PROPERTIES[name][1](value),
-                    missing=math.isnan(value) and not ended and (recovers or name != "recover steps"),
-                    printed=beside.get(name, ""),
-                    few_seeds=int(ended == 1 and name in MEASURED and not math.isnan(value)),
+                with_printed(
+                    Cell(
+                        text="" if math.isnan(value) else PROPERTIES[name][1](value),
+                        missing=math.isnan(value) and not ended and (recovers or name != "recover steps"),
+                        few_seeds=int(ended == 1 and name in MEASURED and not math.isnan(value)),
+                    ),
+                    printed.get((f"m{i + 1}", str(i + 1), name, "")),
                 )
                 for name in self.properties
                 for value in [found[name]]
@@ -145,15 +149,16 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        printed = {(v.row, v.column): v.printed for v in self.printed}
-        tasks = [task for suite in self.suites(study) for task in study.of(suite)[0].line.tasks]
+        suites = self.suites(study)
+        of_paper = view == "both" and all(study.printed.get(suite, suite) for suite in suites)
+        printed = {(v.row, v.column): v for v in self.printed if of_paper}
+        tasks = [task for suite in suites for task in study.of(suite)[0].line.tasks]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(
                 (name,),
                 tuple(
-                    Cell(text=show(task), printed=printed.get((name, title), "") if view == "both" else "")
-                    for title, task in by_title.items()
+                    with_printed(Cell(text=show(task)), printed.get((name, title))) for title, task in by_title.items()
                 ),
             )
             for name, show in SETTINGS.items()

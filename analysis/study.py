@@ -44,7 +44,8 @@ class Study:
     """The runs that a report is about, and everything computed from them once.
 
     `title` says what is compared, as its suites do; `paper`: whether the runs are held against the paper; `called`:
-    what stands for each suite on a command line; `records`: the folder that holds theirs.
+    what stands for each suite on a command line; `records`: the folder that holds theirs; `printed`: for each suite the
+    one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Study:
     paper: bool = False
     called: Mapping[str, str] = field(default_factory=dict)
     records: str = ""
+    printed: Mapping[str, str] = field(default_factory=dict)
 
     def run_command(self, suite: str) -> str:
         """The command that trains what is missing of a suite."""

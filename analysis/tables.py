@@ -26,6 +26,7 @@ MISSING = "--"
 class Cell:
     """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
 
+    `corrected` is what it must have meant, `doubt` why it cannot be right, or what is odd of it.
     No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
     `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of its table.
     """
@@ -34,6 +35,8 @@ class Cell:
     digits: int = 2
     text: str = ""
     printed: str = ""
+    corrected: str = ""
+    doubt: str = ""
     best: bool = False
     missing: bool = False
     few_seeds: int = 0
@@ -54,6 +57,11 @@ class Cell:
     @property
     def spread(self) -> str:
         return number(self.sd, self.digits) if math.isfinite(self.sd) else ""
+
+    @property
+    def beside(self) -> str:
+        """What the paper prints, and its correction."""
+        return f"{self.printed}, corrected {self.corrected}" if self.corrected else self.printed
 
     @property
     def over(self) -> str:
@@ -247,7 +255,7 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 # --------------------------------------------------------------------------------------------------------- CSV
 
 
-_CSV = ("mean", "sd", "low", "high", "n", "text", "printed")
+_CSV = ("mean", "sd", "low", "high", "n", "text", "printed", "corrected")
 
 
 def to_csv(table: Table) -> str:
@@ -261,7 +269,7 @@ def to_csv(table: Table) -> str:
                 numbers = (cell.mean, cell.sd, *interval(cell.values))
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                texts = map(_no_formula, (cell.text, cell.printed))
+                texts = map(_no_formula, (cell.text, cell.printed, cell.corrected))
                 writer.writerow([*map(_no_formula, place), *values, len(cell.values) or "", *texts])
     return out.getvalue()
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # pandas, matplotlib and torch take seconds to import: exhibits are loaded, and models measured, when it comes to that
 
 _FOLDER = Path(__file__).parent
+PRINTED = ("bert_base", "bert_large", "gpt_base", "ablation", "half_time", "small_memory", "expand_size")
+"""The suites that the paper prints numbers of."""
 READS_MODELS: dict[str, type[records.Line]] = {
     "representational_similarity": records.SimilarityLine,
     "attention_patterns": records.AttentionLine,
@@ -146,4 +148,5 @@ def study_of(suites: Suites, runs: Path) -> Study:
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
     called = {suite.name: suite.called for suite, _ in suites}
-    return Study(name, chosen, title, paper, called, str(runs))
+    printed = {suite.name: next((name for name in suite.built_in if name in PRINTED), "") for suite, _ in suites}
+    return Study(name, chosen, title, paper, called, str(runs), printed)

@@ -97,7 +97,7 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert "All rows had the same texts, tokenizer and masks." in text
     for once in ("failed in stage Rev: ", "Budgets differ in stage ", "Other programs took cores"):
         assert text.count(once) == (once[0] == "f"), "in the audit, which tables name"
-    assert text.count("Audit, below, says") == 5, "two tables, each beside the paper's numbers too, and the scorecard"
+    assert text.count("Audit, below, says") == 3, "two tables, and the scorecard"
     assert "failed in stage Rev" in text and "Example CPU, 2 threads, fp32" in text
     assert 'id="scorecard"' in text and "claims can be decided with 2 seeds; together they need at least" in text
 
@@ -107,7 +107,8 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with `paper` alone."""
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})])
     suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
-    study = Study("demo", load_runs(tmp_path / "runs", "demo"), title=suite.title, paper=suite.paper)
+    runs = load_runs(tmp_path / "runs", "demo")
+    study = Study("demo", runs, title=suite.title, paper=suite.paper, printed={"demo": "bert_base"})
     render(study, [synthetic.load("main_pretraining")], paper_tables.load, tmp_path / "out")
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "<h1>Tales &amp; &lt;saga&gt;</h1>" in text

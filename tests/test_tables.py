@@ -5,6 +5,7 @@ import io
 import math
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,11 +31,14 @@ from analysis.verdicts import Key, measured
 from benchmark import records
 from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
 from benchmark.store import load_runs, not_started
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program
 from tests.support.synthetic import load, study
+
+FILES = Path(paper_tables.__file__).parent / "printed"
 
 
 def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]:
@@ -319,15 +323,72 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
 
 
 def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_path):
-    """Oracle: table 1 of the paper; a suite of another name is compared with the block of its architecture."""
-    for suite, architecture, naive in (("bert_base", "bert", "9.93"), ("mine", "gpt", "60.64")):
-        synthetic.write(tmp_path, suite, architecture=architecture, seeds=1)
-        data = Study(suite, load_runs(tmp_path, suite))
+    """Oracle: tables 1 and 2 of the paper, for a suite of the paper and one that extends it."""
+    for suite, of, naive in (("bert_base", {}, "9.93"), ("mine", {"mine": "gpt_base"}, "60.64")):
+        synthetic.write(tmp_path, suite, seeds=1)
+        data = Study(suite, load_runs(tmp_path, suite), printed=of)
         (block,) = load("main_pretraining").build(data, "both").blocks
         row = block.rows[0]
         assert row.stub == ("Naive",) and row.cells[-2].printed == naive
     (block,) = load("main_downstream").build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both").blocks
     assert [cell.printed for cell in block.rows[-3].cells] == ["83.2", "81.8", "68.5", "82.9", "72.7", "77.8"]
+
+
+def brackets(table: Table) -> list[str]:
+    return [cell.printed for block in table.blocks for row in block.rows for cell in row.cells if cell.printed]
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FILES.glob("*.csv")}))
+def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
+    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with other domains from the
+    third stage on those of the first two, and no score."""
+    suite = next(iter(load(name).blocks))
+    rows = [(label, "elle", {}) for label in ("WE + FRW", "ELLE", "Expand 0")]
+    synthetic.write(tmp_path, suite, seeds=1, rows=rows)
+    runs = load_runs(tmp_path, suite)
+    assert brackets(load(name).build(Study(suite, runs), "both"))
+    assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
+    other = next(one for one in paper_tables.PRINTED if one not in load(name).blocks) if suite != "tasks" else ""
+    assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
+    for run in runs:
+        run.line.domains[2] = Titled("rev", "Python")
+    found = brackets(load(name).build(Study(suite, runs), "both"))
+    if "pretraining" in name or name == "expand_size":
+        assert len(found) == 3, "AP of the first, AP and AP+ of the second"
+    elif "downstream" in name or name == "prompt_finetuning":
+        assert not found
+
+
+@pytest.mark.parametrize(
+    ("content", "printed"),
+    [('extends = "copied_layer"', "bert_base"), ('extends = "gpt_base"', "gpt_base"), ('extends = "demo"', "")],
+)
+def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, printed, tmp_path):
+    """Oracle: by hand: the nearest suite that the paper prints numbers of, whatever the file's own name."""
+    (tmp_path / "bert_base.toml").write_text(f"{content}\n")
+    suite = load_suite(str(tmp_path / "bert_base.toml"))
+    assert paper_tables.study_of([(suite, [])], tmp_path).printed == {"bert_base": printed}
+
+
+def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_path):
+    """Oracle: the transcription: every cell has what the paper prints, and beside it its correction if it has one."""
+    synthetic.write(tmp_path, "bert_base", seeds=1)
+    exhibit = load("downstream_by_stage")
+    table = exhibit.build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both")
+    cells = {
+        (block.title, row.stub[0][1:], column.name): cell
+        for block in table.blocks
+        for row in block.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+    }
+    values = {(value.row, value.stage, value.column): value for value in exhibit.printed}
+    assert {place: cell.printed for place, cell in cells.items()} == {at: one.printed for at, one in values.items()}
+    assert {place: cell.corrected for place, cell in cells.items()} == {at: one.corrected for at, one in values.items()}
+    lines = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert sum(bool(line["corrected"]) for line in lines) == sum(bool(one.corrected) for one in values.values())
+    for text in (to_markdown(table), to_latex(table)):
+        assert "[71.50, corrected 70.39]" in text and text.count("Naive’s average".replace("’", "'")) == 1
+    assert sum("second heading MAS" in note for note in table.notes) == 1
 
 
 def test_several_suites_are_blocks_in_the_papers_order(tmp_path):

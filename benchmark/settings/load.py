@@ -35,6 +35,7 @@ PATHS = {  # keys that hold a path, or paths
     *("tokenizer.folder", "budget.reference", "model.start"),
 }
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
+BUILT_IN = "<built in>"  # beside what a suite file holds: see `Suite.built_in`; no key of TOML that anybody writes
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what would tear a line, or no file can hold
 
 
@@ -52,8 +53,9 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
+    built_in = content.pop(BUILT_IN)
     suite = _build(Suite, _expand(content, place), place)
-    suite._called = shlex.join(called)
+    suite._called, suite._built_in = shlex.join(called), tuple(built_in)
     return suite
 
 
@@ -164,12 +166,15 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
     content = _located(content, path)
+    content[BUILT_IN] = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content
     if not isinstance(base, str):
         raise ConfigError(f"{path}: extends = {base!r} must be the name of a suite, or the path of a .toml file")
     beside = str(path.parent / base) if base.endswith(".toml") else base
-    return _merge(_read(beside), content)
+    inherited = _read(beside)
+    content[BUILT_IN] += inherited[BUILT_IN]
+    return _merge(inherited, content)
 
 
 def _file(name: str) -> Path | None:
@@ -184,7 +189,7 @@ def _file(name: str) -> Path | None:
 def _site() -> dict[str, Any]:
     """The site file: a `[slurm]` section; nothing else may be in it, for it must not change results."""
     content = _read(str(SITE))
-    if others := ", ".join(content.keys() - {"slurm"}):
+    if others := ", ".join(content.keys() - {"slurm", BUILT_IN}):
         raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite")
     return content
 

@@ -298,11 +298,17 @@ class Suite(Settings):
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
     _called: str = PrivateAttr("")
+    _built_in: tuple[str, ...] = PrivateAttr(())
 
     @property
     def called(self) -> str:
         """The words of a command line that stand for it, for messages that name the next command."""
         return self._called or self.name
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of the suites of `benchmark/suites/` that it is or extends, the nearest first."""
+        return self._built_in
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
