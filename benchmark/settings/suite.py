@@ -315,9 +315,9 @@ class Suite(Settings):
         names = [domain.name for domain in self.domains]
         texts = (*self.domains, *self.probes)
         for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
-            if repeated := [name for name, count in Counter(entry.name for entry in named).items() if count > 1]:
+            if repeated := [name for name, count in Counter(part.name for part in named).items() if count > 1]:
                 raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
-            if alike := same_labels(entry.label for entry in named):
+            if alike := same_labels(part.label for part in named):
                 raise ValueError(
                     f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: give each its own title"
                 )
