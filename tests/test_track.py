@@ -29,8 +29,7 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path, capsys) -> None
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     command = ["track", "demo", "--runs", str(runs), "--out", str(out)]
     for finished, count in ((2, 10), (None, 20), (None, 20)):
-        known = {} if finished is None else {"finished": finished}
-        synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, **known)
+        synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished)
         assert main(command) == 0
         assert f"0-0: {count} evaluations written to {out / 'demo' / '0-0'}" in capsys.readouterr().out
     (run,) = load_runs(runs, "demo")
