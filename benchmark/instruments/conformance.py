@@ -53,7 +53,7 @@ STEPS = 10
 
 def place_in(name: str, error: Exception) -> str:
     """Where in the file of the method of this name an error arose, in brackets; nothing where it arose elsewhere."""
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == f"{name}.py"]
+    lines = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).name == f"{name}.py"]
     return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
 
 
