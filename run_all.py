@@ -155,12 +155,13 @@ def verify(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     from analysis import comparison
     from benchmark.jobs.study import open_records, runs_by_suite
+    from benchmark.settings.load import parse_set
 
     sides = []
     for place in (options.a, options.b):
         with open_records(place) as folder:
             sides.append(comparison.Side(place, runs_by_suite(folder)))
-    return say(comparison.compare(*sides))
+    return say(comparison.compare(*sides, dict(map(parse_set, options.set))))
 
 
 def open_suite(

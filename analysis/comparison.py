@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +39,11 @@ class Side:
     suites: Mapping[str, Sequence[RunRecords]]
 
 
-def compare(a: Side, b: Side) -> Iterator[str]:
+def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
     """A table of each suite that both have, and then what differs; two sides of one suite each are always compared.
 
-    Raises ComparisonError where there is nothing to compare.
+    `settings`: only runs with these, by dotted key. Raises ComparisonError where there is nothing to compare, or a row
+    was run with several.
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:
@@ -51,20 +53,46 @@ def compare(a: Side, b: Side) -> Iterator[str]:
         raise ComparisonError(f"no suite is in both: {'; '.join(have)}; compare two folders of the same suite")
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
-        ours, theirs = latest(a.suites[left]), latest(b.suites[right])
+        ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
         yield FORMATS["md"](comparison(left, ours, theirs))
-        for called, every, kept in (("A", a.suites[left], ours), ("B", b.suites[right], theirs)):
-            if older := len(every) - len(kept):
-                yield f"{called} has {older} runs more, of other settings: the one begun last counts.\n"
         found = list(differences(ours, theirs))
         lines = ["What differs:", *(f"- {line}" for line in found)] if found else ["Settings, code and hardware agree."]
         yield "\n".join(lines) + "\n"
 
 
-def latest(runs: Sequence[RunRecords]) -> list[RunRecords]:
-    """The run of each row and seed that was begun last: a suite whose settings were changed leaves one of each."""
-    last = {(run.row, run.seed): run.id for run in sorted(runs, key=lambda run: run.line.time)}
-    return [run for run in runs if last[run.row, run.seed] == run.id]
+OF_A_SEED = {"seed", "places", "domains", "row_index", "tuned"}  # settings that runs of a row may have otherwise
+OF_A_MACHINE = {"tokenizer.folder", "training.checkpoint_seconds", "budget.reference", "model.start", "start.folder"}
+
+
+def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
+    """The runs of a suite with these settings. Raises ComparisonError for none, or for several of a row."""
+    runs = [run for run in side.suites[suite] if all(_has(run, key, value) for key, value in settings.items())]
+    if not runs:
+        asked = ", ".join(f"{key}={value}" for key, value in settings.items())
+        raise ComparisonError(f"{side.called}: no run of {suite} has {asked}; give --set what some were run with")
+    first: dict[str, dict[str, str]] = {}
+    for run in runs:
+        flat = _flat({f"options.{run.line.method}": run.line.options, **run.line.config})
+        own = {key: text for key, text in flat.items() if not {key, key.partition(".")[0]} & (OF_A_SEED | OF_A_MACHINE)}
+        other = first.setdefault(run.row, own)
+        if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
+            values = [found.get(key, "none") for found in (other, own)]
+            one = next(value for value in values if value != "none")
+            raise ComparisonError(
+                f"{side.called}: row {run.row!r} of {suite} was run with {key} = {' and with '.join(values)}: choose "
+                f"one with --set {shlex.quote(f'{key}={one}')}"
+            )
+    return runs
+
+
+def _has(run: RunRecords, key: str, value: Any) -> bool:
+    """Whether a run has a setting; options of other methods are nothing to it."""
+    found: Any = {**run.line.config, "options": {run.line.method: run.line.options}}
+    if key.startswith("options.") and key.split(".")[1] != run.line.method:
+        return True
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return bool(found == value)
 
 
 def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from msgspec import structs
 
-from analysis.comparison import ComparisonError, Side, compare, comparison, differences, latest
+from analysis.comparison import ComparisonError, Side, compare, comparison, differences, one_trial
 from analysis.study import Study
 from benchmark.jobs import study
 from benchmark.jobs.study import ResultsError
@@ -65,16 +65,23 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     assert cells["ER"][8:] == [mean, f"{least} to {most}"] and len(table.columns) == 10
 
 
-def test_of_each_row_and_seed_the_last_run_counts(sides: tuple[Path, Path]) -> None:
-    """Oracle: the runs of B, begun later in the same folder: both together are B, and of three seeds."""
+def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
+    """Oracle: by hand: ER's runs with two options in one folder are refused with the words that choose one, for seeds
+    of their own too, and what these choose is what the other folder holds alone."""
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
         run.line = structs.replace(run.line, id=f"later-{number}", time=1.8e9)
-    both = [*a, *b]
-    assert latest(both) == [*[run for run in a if run.row == "ELLE"], *b] and latest(a) == a
-    said = list(compare(Side("both", {"demo": both}), Side("b", {"demo": b})))
-    assert said[2] == "A has 6 runs more, of other settings: the one begun last counts.\n"
-    assert "| Naive | CS | 3 |" in said[1] and "options" not in said[3]
+    for runs in ([*a, *b], [run for run in (*a, *b) if run in a[:5] or run.seed == 2]):
+        both = Side("both", {"demo": runs})
+        said = (
+            "both: row 'ER' of demo was run with options.er.replay = none and with 0.2: .* --set options.er.replay=0.2"
+        )
+        with pytest.raises(ComparisonError, match=said):
+            list(compare(both, Side("b", {"demo": b})))
+    chosen = one_trial(both, "demo", {"options.er.replay": 0.2})
+    assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
+    with pytest.raises(ComparisonError, match="both: no run of demo has budget.amount=7"):
+        one_trial(both, "demo", {"budget.amount": 7})
 
 
 def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:

@@ -28,15 +28,16 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
     suite.add_argument("suite", nargs="?", default="demo", help=suites)
     runs = argparse.ArgumentParser(add_help=False)
     runs.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    settings = argparse.ArgumentParser(add_help=False, parents=[runs])
-    settings.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. budget.amount=60")
+    changed = argparse.ArgumentParser(add_help=False)
+    changed.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. budget.amount=60")
+    settings = argparse.ArgumentParser(add_help=False, parents=[runs, changed])
     rows = argparse.ArgumentParser(add_help=False, parents=[settings])
     rows.add_argument("--methods", type=names, default=(), metavar="A,B", help="only rows of these methods")
     chosen = argparse.ArgumentParser(add_help=False, parents=[rows])
     chosen.add_argument("--seeds", type=different_seeds, default=(), metavar="0,1", help="instead of the suite's")
 
     _add_training_and_reports(add, suite, chosen, executors, suites)
-    _add_other_work_of_suites(add, suite, runs, settings, rows, chosen)
+    _add_other_work_of_suites(add, suite, runs, changed, settings, rows, chosen)
     _add_methods_and_models(add)
     return parser
 
@@ -109,6 +110,7 @@ def _add_other_work_of_suites(
     add: Add,
     suite: argparse.ArgumentParser,
     runs: argparse.ArgumentParser,
+    changed: argparse.ArgumentParser,
     settings: argparse.ArgumentParser,
     rows: argparse.ArgumentParser,
     chosen: argparse.ArgumentParser,
@@ -136,7 +138,7 @@ def _add_other_work_of_suites(
     )
     sub = add("track", "write what records say of a suite's runs for TensorBoard", suite, runs)
     sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
-    sub = add("compare", "two folders of records side by side: what came out, and what differs")
+    sub = add("compare", "two folders of records side by side: what came out, and what differs", changed)
     sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
     sub.add_argument("b", metavar="B", help="another")
 
