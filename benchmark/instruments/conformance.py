@@ -368,14 +368,14 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(name, build, Path(folder))
-        for one in CHECKS:
+        for promise in CHECKS:
             began = time.monotonic()
             try:
-                one(lab)
+                promise(lab)
                 verdict = "passed"
             except Exception as error:
                 passed, verdict = False, f"FAILED: {type(error).__name__}: {error}{place_in(name, error)}"
-            say(f"{one.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
+            say(f"{promise.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
     again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
     say(f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {again}")
     return passed
@@ -388,10 +388,10 @@ def _assert_finite(weights: list[Weights], where: str) -> None:
 
 
 def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:
-    for stage, (one, other) in enumerate(zip(expected, actual, strict=True)):
-        assert one.keys() == other.keys(), f"stage {stage}: other parameters {what}"
-        for name in one:
-            difference = (one[name] - other[name]).abs().max().item()
+    for stage, (mine, other) in enumerate(zip(expected, actual, strict=True)):
+        assert mine.keys() == other.keys(), f"stage {stage}: other parameters {what}"
+        for name in mine:
+            difference = (mine[name] - other[name]).abs().max().item()
             assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
 
 

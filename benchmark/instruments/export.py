@@ -194,7 +194,7 @@ def renamed(tokenizer: Tokenizer, row: int, name: str) -> Tokenizer:
 def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None) -> ModelCard:
     """The card of the model of a stage's folder, exported with the prompt, or the adapters, of `domain`, if any."""
     runs, stages = _history(stage)
-    titles = {one.name: one.title for one in (*runs[0].domains, *runs[0].probes)} if runs else {}
+    titles = {text.name: text.title for text in (*runs[0].domains, *runs[0].probes)} if runs else {}
     last = records.last(stages[-1], EvaluationLine) if stages else None  # None: it trained nothing
     ends = [(records.last(lines, StageLine), records.last(lines, DoneLine)) for lines in stages]
     texts = [_text(begin.domain, begin.data[begin.domain]) for begin, _ in ends if begin]

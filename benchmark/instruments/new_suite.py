@@ -74,7 +74,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     called = file.with_suffix("")
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
-        *(f"  {one.domain.name}: about {one.total / 1e6:,.3f} MB of text" for one in texts),
+        *(f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts),
         "What stands in it fits this text and this machine; change what you like. Then",
         f"  python run_all.py prepare {called}          # reads the text, and warns of what looks wrong with it",
         f"  python run_all.py run {called} --dry-run    # which runs, how long",
@@ -114,9 +114,9 @@ def _name(place: Path) -> str:
 
 def glimpse(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
-    found = find_files(str(place), Counter())
-    packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in found]
-    domain = Domain(name=name, train=(str(place),), text_field=_text_field(found))
+    files = find_files(str(place), Counter())
+    packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
+    domain = Domain(name=name, train=(str(place),), text_field=_text_field(files))
     documents = seen = 0
     for document, _ in corpus.each_once(domain, Counter()):
         documents += 1
@@ -126,9 +126,9 @@ def glimpse(place: Path, name: str) -> Text:
     return Text(domain, documents, seen, seen)
 
 
-def _text_field(found: Sequence[Path]) -> str:
+def _text_field(files: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    place = next((path for path in found if path.name.endswith(JSON_LINES)), None)
+    place = next((path for path in files if path.name.endswith(JSON_LINES)), None)
     line = next((line for line in read_lines(place) if line.strip()), b"{}") if place else b"{}"
     record = parse_line(line, f"{place}", '{"text": ...}')
     texts = {key: value for key, value in record.items() if isinstance(value, str)} if isinstance(record, dict) else {}
@@ -140,9 +140,9 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     vocabulary = next(
         (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
     )
-    tokens = [one.total / BYTES_PER_TOKEN[vocabulary] for one in texts]
+    tokens = [text.total / BYTES_PER_TOKEN[vocabulary] for text in texts]
     share = valid_share(texts)
-    least = min(share, 1 - share) * min(one.seen for one in texts) / BYTES_PER_TOKEN[vocabulary]
+    least = min(share, 1 - share) * min(text.seen for text in texts) / BYTES_PER_TOKEN[vocabulary]
     whole, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     most = min(affordable, read / TOKENS_PER_PARAMETER)
@@ -156,15 +156,15 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     row = next((n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18)  # ten rows of each part
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
-    longest_document = max(one.seen / one.documents for one in texts) / BYTES_PER_TOKEN[vocabulary]
+    longest_document = max(text.seen / text.documents for text in texts) / BYTES_PER_TOKEN[vocabulary]
     measured = max(60_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # tokens, of documents enough
     held = f"valid_share = {share:g}, max_valid_tokens = {measured:_.0f}"
-    domains = "\n".join(f"  {_domain(one, file)}," for one in texts)
+    domains = "\n".join(f"  {_domain(text, file)}," for text in texts)
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
     lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
-title = "{", ".join(one.domain.name for one in texts)}"
+title = "{", ".join(text.domain.name for text in texts)}"
 methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
 domains = [  # the stream, in this order; paths are relative to this file
 {domains}
@@ -187,7 +187,7 @@ def valid_share(texts: Sequence[Text]) -> float:
 
     Raises DataError for a domain that has too few to train on some and keep others.
     """
-    fewest = min(texts, key=lambda one: one.documents)
+    fewest = min(texts, key=lambda text: text.documents)
     if fewest.documents < 2 / SHARES[-1]:
         raise DataError(
             f"{fewest.domain.train[0]}: {fewest.documents} documents, too few to train on some and keep others for "

@@ -92,10 +92,10 @@ def record(
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:
-            if any(line.key == key for line in records.read(path, records.MEASURES)):
+            if any(known.key == key for known in records.read(path, records.MEASURES)):
                 continue
             print(f"{config.row}, seed {config.seed}: measuring {kind} after stage {index + 1}", file=sys.stderr)
-            found = compute(models, index)
+            line = compute(models, index)
             lease.check()
             domain = config.domains[index].name
-            records.append(path, structs.replace(found, key=key, stage_key=stage_key, domain=domain))
+            records.append(path, structs.replace(line, key=key, stage_key=stage_key, domain=domain))

@@ -130,12 +130,7 @@ def _add_other_work_of_suites(
     sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", suite, chosen)
     sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
-    add(
-        "doctor",
-        "are this machine and the nodes of its cluster fit for a suite? A line each, with the cure",
-        suite,
-        settings,
-    )
+    add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each", suite, settings)
     sub = add("track", "write what records say of a suite's runs for TensorBoard", suite, runs)
     sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
     sub = add("compare", "two folders of records side by side: what came out, and what differs", changed)

@@ -55,7 +55,6 @@ START, UNTOUCHED = "Start model", ", untouched"
 BASELINE = "Baseline: "
 
 
-@cache
 def row_slug(row: str) -> str:
     """A row's name as file names have it."""
     return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")

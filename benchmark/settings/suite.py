@@ -168,23 +168,19 @@ class Model(Settings):
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Model:
-        if not self.start:
-            if not self.ladder:
-                raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
-            if self.revision:
-                raise ValueError("revision goes with start: name a model to start from, or leave it out")
+        if not self.start and not self.ladder:
+            raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
+        if not self.start and self.revision:
+            raise ValueError("revision goes with start: name a model to start from, or leave it out")
         for smaller, size in pairwise(self.ladder):
             if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
                 raise ValueError(
                     f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes that never fall"
                 )
-        if self.start:
-            return self  # the heads are those of the start model
-        for size in self.ladder:
+        for size in self.ladder if not self.start else ():  # the heads are those of a start model
             if size.hidden_size % self.head_size:
                 raise ValueError(
-                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}"
-                    ": change one of them"
+                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}: change one"
                 )
         return self
 

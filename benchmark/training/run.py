@@ -92,9 +92,9 @@ class Run:
         if line is None:
             return ""
         names = [domain.name for domain in self.config.domains]
-        found = [math.inf if (value := line.perplexity[name]) is None else value for name in names]
-        each = ", ".join(f"{name} {value:,.1f}" for name, value in zip(names, found, strict=True))
-        return f": AP {statistics.geometric_mean(found):,.1f} ({each})"
+        values = [math.inf if (value := line.perplexity[name]) is None else value for name in names]
+        each = ", ".join(f"{name} {value:,.1f}" for name, value in zip(names, values, strict=True))
+        return f": AP {statistics.geometric_mean(values):,.1f} ({each})"
 
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.

@@ -116,9 +116,9 @@ class Loader:
         self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
         self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        asked = replace(phase, memory=phase.memory_batch)
-        self._memory_rows = stream.memory_rows_of(asked, stage.index, training.batch_size)
-        self._source_rows = [stream.source_batch_size(one, stage.index, training.batch_size) for one in phase.sources]
+        asked, size = replace(phase, memory=phase.memory_batch), training.batch_size
+        self._memory_rows = stream.memory_rows_of(asked, stage.index, size)
+        self._source_rows = [stream.source_batch_size(source, stage.index, size) for source in phase.sources]
         each = zip(phase.sources, self._source_rows, strict=True)
         counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
         for what, count in counts.items():
@@ -257,7 +257,7 @@ class Stepper:
         """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs."""
         model, device = self.inputs.model, self.inputs.world.device
         models = {model, self.inputs.evaluated}
-        tensors = [tensor for one in models for tensor in (*one.parameters(), *one.buffers())]
+        tensors = [tensor for each in models for tensor in (*each.parameters(), *each.buffers())]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
         with kept_random_numbers(device):

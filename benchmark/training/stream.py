@@ -133,7 +133,7 @@ class Stream:
         domain: Any = "new" if source.from_memory else source.domain
         asked = Phase("", memory=float(source.from_memory), domain=domain)
         if source.from_memory and source.domain != "memory":
-            weights = [float(one.name == source.domain) for one in self.corpus.domains[:stage]]
+            weights = [float(domain.name == source.domain) for domain in self.corpus.domains[:stage]]
         batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights)
         return replace(batch, source=phase_index // SOURCES, weight=source.weight)
 
@@ -214,7 +214,7 @@ class Stream:
 
     def _sample(self, domain: int) -> Integers:
         """The blocks of a domain's memory: the first of a shuffle that methods share, and seeds too unless
-        data.memory_seed."""
+        data.memory_seed is run."""
         if domain not in self._samples:
             first = np.arange(self.memory_blocks[domain])
             key = 4000, self._places[domain], *self._memory_key
