@@ -8,7 +8,7 @@ from itertools import compress
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, of_text, other_texts
+from analysis.study import Study, header, of_text, other_texts
 from analysis.tables import Block, Column
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
@@ -35,6 +35,7 @@ def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[
     return [
         (same_budget, unequal_budgets(stages, titles)),
         ("All rows had the same texts, tokenizer and masks.", unequal_texts(study, suite, rows)),
+        ("No validation text is known to stand in training text.", copied(study, suite)),
         ("All rows ran on the same hardware.", unequal_hardware(stages)),
         ("No stage is known to have lacked cores.", contended(stages, titles)),
         ("No run failed.", failures(study, suite, rows, titles)),
@@ -142,6 +143,27 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
         return []
     parts = (f"{hardware} ({', '.join(names)})" for hardware, names in rows.items())
     return [f"Hardware differs: {'; '.join(parts)}."]
+
+
+def leaked(study: Study, suite: str) -> list[str]:
+    """Tasks with test examples that stand in their train set."""
+    lines = (line for run in study.of(suite) for stage in run.scores for line in stage)
+    counts = {line.task: line.leaks for line in lines if line.leaks}
+    told = (f"{count} of {task}" for task, count in counts.items())
+    return [f"Test examples stand in the train set of their task, too: {', '.join(told)}."] if counts else []
+
+
+def copied(study: Study, suite: str) -> list[str]:
+    """Domains and probes whose validation text stands nearly in training text."""
+    found = {}
+    for run in study.of(suite):
+        titles = {one.name: one.title for one in (*run.line.domains, *run.line.probes)}
+        for head in (header(stage) for stage in run.stages if stage):
+            for name, info in head.data.items():
+                if name in titles and info.get("near_copies"):
+                    found[titles[name]] = f"{info['near_copies']:,} of {info['valid_documents']:,} documents of "
+    told = ", ".join(f"{count}{title}" for title, count in found.items())
+    return [f"Validation text nearly stands in training text, so perplexity is lower: {told}."] if found else []
 
 
 def unequal_code(study: Study, suite: str) -> list[str]:

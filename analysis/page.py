@@ -106,7 +106,8 @@ def _audit(study: Study) -> list[tuple[bool, str, str]]:
     for suite in study.suites:
         where = f"{suite}: " if len(study.suites) > 1 else ""
         code = ("All rows ran the same code and packages.", notes.unequal_code(study, suite))
-        for fine, problems in (*notes.checks(study, suite), code):
+        leaks = ("No test example is known to stand in the train set of its task.", notes.leaked(study, suite))
+        for fine, problems in (*notes.checks(study, suite), leaks, code):
             lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
     return lines
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from analysis import notes
 from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.study import Study, by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -33,13 +34,34 @@ class ScoreTable(TableExhibit):
         suites = self.suites(study)
         titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
         columns = self.columns(list(titles.values()))
-        blocks = [
+        blocks = self._blocks(study, suites, titles, view)
+        shown = study.scores[study.scores["suite"].isin(suites)]
+        below = _about(shown, titles)
+        if leaked := [note for suite in suites for note in notes.leaked(study, suite)]:
+            clean = self._blocks(study.without_leaks(), suites, titles, view)
+            below += [*leaked, *self._without(blocks, clean, columns)]
+        return self.measured(study, columns, blocks, below, view, scores=True)
+
+    def _blocks(self, study: Study, suites: Sequence[str], titles: dict[str, str], view: View) -> list[Block]:
+        return [
             Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite)
             for suite in suites
             for heading, lines in self.lines(study, suite)
         ]
-        shown = study.scores[study.scores["suite"].isin(suites)]
-        return self.measured(study, columns, blocks, _about(shown, titles), view, scores=True)
+
+    def _without(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
+        """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
+        ours, others = ([line for block in each for line in self.told(block)] for each in (blocks, clean))
+        found = []
+        for j, column in enumerate(columns):
+            if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
+                numbers = ", ".join(f"{label} {cells[j].number}" for label, cells in others if cells[j].values)
+                found.append(f"{column.name} without these examples: {numbers}.")
+        return found
+
+    def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
+        """The lines of a block that notes tell of, and what they call them."""
+        return [(row.stub[0], row.cells) for row in block.rows]
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -110,6 +132,9 @@ class StageScoreTable(ScoreTable):
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title) for title in [*titles, AVERAGE]]
+
+    def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
+        return [(f"{block.title}, {row.stub[0]}", row.cells) for row in block.rows[-1:]]
 
 
 def _by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:

@@ -61,6 +61,7 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
     if not any(notes.tuned(study.of(suite)) for suite in study.suites):
         below.append("Options are the suite's own, not tuned.")
+    below += [note for suite in study.suites for note in notes.leaked(study, suite)]
     below += notes.notes(study, study.suites)
     columns = tuple(map(Column, COLUMNS))
     return Table(

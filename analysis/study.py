@@ -7,24 +7,27 @@ is charged counts from the start of the run, in the budget's unit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
 from analysis import metrics
 from benchmark.records import (
     AttentionLine,
+    BaselineLine,
     DoneLine,
     EvaluationLine,
     Line,
     LineOfStage,
     Measured,
     Provenance,
+    ScoreLine,
     SimilarityLine,
     Spent,
     StageLine,
@@ -219,6 +222,14 @@ class Study:
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
+    def without_leaks(self) -> Study:
+        """The same runs, scored on those test examples alone that do not stand in train, where others are known to."""
+        runs = [
+            replace(run, scores=[_clean(stage) for stage in run.scores], baselines=_clean(run.baselines))
+            for run in self.runs
+        ]
+        return replace(self, runs=runs)
+
     def tasks(self, suite: str) -> dict[str, str]:
         """The titles of a suite's domains that a downstream task is of, by name."""
         runs = self.of(suite)
@@ -277,6 +288,16 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     titles = {one.name: one.title for one in (*line.domains, *line.probes)}
     apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
     return [title for name, title in titles.items() if name in apart]
+
+
+S = TypeVar("S", ScoreLine, BaselineLine)
+
+
+def _clean(scores: Sequence[S]) -> list[S]:
+    return [
+        score if score.test_without_leaks is None else structs.replace(score, test=score.test_without_leaks)
+        for score in scores
+    ]
 
 
 _SCORE = ["domain", "task", "task_key", "prompt", "metric"]

@@ -13,6 +13,7 @@ from msgspec import structs
 
 import paper_tables
 from analysis.exhibits import TableExhibit
+from analysis.page import page
 from analysis.study import Study
 from analysis.tables import (
     Block,
@@ -242,6 +243,41 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
     assert [column.name for column in table.columns] == ["AVG"]
     assert "No downstream task is of any of these domains." in table.notes
     assert not [note for note in table.notes if "not measured yet" in note]
+
+
+@pytest.mark.parametrize("name", ["main_downstream", "downstream_by_stage", "prompt_finetuning"])
+def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, tmp_path):
+    """Oracle: by hand: a tenth less of every score on one task, and a twentieth less of a baseline's; the average of
+    five tasks falls by a fiftieth of a hundred. Nothing is told of tasks without leaks."""
+    data = study(tmp_path, seeds=1)
+    before = load(name).build(data)
+    assert not [note for note in before.notes if "train set" in note or "without" in note]
+    for run in data.runs:
+        for line in (line for stage in run.scores for line in stage if line.task == "chem"):
+            line.leaks, line.test_without_leaks = 15, line.test - 0.1
+        for baseline in run.baselines:
+            if baseline.task == "chem":
+                baseline.leaks, baseline.test_without_leaks = 15, baseline.test - 0.05
+    table = load(name).build(Study("demo", data.runs))
+    assert table.blocks == before.blocks
+    first, bio, average = (note for note in table.notes if "train set" in note or "without these" in note)
+    assert first == "Test examples stand in the train set of their task, too: 15 of chem."
+    row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
+    label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.stub[0])
+    assert bio.startswith("Bio without these examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
+    assert f"{label} {row.cells[5].mean - 2:.1f}" in average
+    assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
+    assert "No test example" in page(study(tmp_path / "clean", seeds=1), None, []) and first in page(data, None, [])
+
+
+def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
+    """Oracle: what `prepare` recorded of a domain, in all tables of perplexities."""
+    data = study(tmp_path, seeds=1)
+    for run in data.runs:
+        for stage in run.stages:
+            stage[0].data["ns"] = {"near_copies": 3, "valid_documents": 400}
+    note = "Validation text nearly stands in training text, so perplexity is lower: 3 of 400 documents of Ns."
+    assert note in load("main_pretraining").build(data).notes
 
 
 def test_architectures_are_those_of_the_row_that_grows(tmp_path):
