@@ -84,7 +84,7 @@ def test_a_lost_score_is_computed_again_the_same(folder, capsys):
     path.write_text("".join(lines[:3] + lines[4:]))
     capsys.readouterr()
     assert run_all.main(["status", *arguments(folder)[:3]]) == 0
-    assert "100% of the budget; 27 of 28 scores" in capsys.readouterr().out
+    assert "100% trained; 27 of 28 scores" in capsys.readouterr().out
     assert run_all.main(["run", *arguments(folder)]) == 0
     after = path.read_text().splitlines(keepends=True)
     assert after[:-1] == lines[:3] + lines[4:]

@@ -288,7 +288,8 @@ def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
     """The cluster's GPUs are made up: Slurm gives one, and the job says that torch finds none rather than go on."""
     lab.write("x", slurm="gpus_per_node = 1\nnodes = 1")
     lab.submit()
-    assert "torch finds none" in lab.wait_for("x", "failed").detail
+    job = lab.wait_for("x", "failed").job
+    assert job and "torch finds none" in Path(job.log).read_text()
 
 
 def test_killed_jobs_that_train_nothing_are_done_by_the_next(lab: Lab, capsys) -> None:

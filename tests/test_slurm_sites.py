@@ -30,7 +30,7 @@ def held_by_slurm(lab: Lab) -> list[tuple[str, str, str]]:
 def test_gpus_that_have_a_type(texts: Path, tmp_path: Path) -> None:
     """Oracle: scontrol's words for what each job asks for, by hand. The GPUs are made up, so that the processes say
     that torch finds none."""
-    whole = 'gres = "gpu:a100:4"\ncpus_per_task = 1'
+    whole = 'gpus_per_node = "a100:4"\ncpus_per_task = 1'
     half = 'gpus_per_node = "a100:2"\ncpus_per_task = 2\n[slurm.score]\ngpus_per_node = "a100:2"\n'
     alone = '[slurm.train]\ngpus_per_node = "a100:2"\n'
     expected = {
@@ -49,7 +49,8 @@ def test_gpus_that_have_a_type(texts: Path, tmp_path: Path) -> None:
                 commands.cancel([*lab.ids().values()])
         if THOROUGH:
             scontrol("update", "PartitionName=main", "State=UP")
-            assert "torch finds none" in lab.wait_for("x", "failed").detail
+            job = lab.wait_for("x", "failed").job
+            assert job and "torch finds none" in Path(job.log).read_text()
 
 
 def test_a_quality_of_service_that_takes_few_jobs(texts: Path, tmp_path: Path, capsys) -> None:

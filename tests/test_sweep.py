@@ -11,7 +11,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
-from benchmark.jobs.status import _rows, seconds_left, spent, sweep_line, watch
+from benchmark.jobs.status import _rows, seconds_left, sweep_line, trained_share, watch
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
@@ -46,14 +46,13 @@ def test_what_is_charged_is_in_the_budgets_unit() -> None:
 
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
-    """Oracle: by hand. 40 + 30 + 40 steps, of which 40 + 15 + 0 are spent; a step took 2 s of Naive and 4 s of ER at
-    the first stage, which is shared, so 2 s of any other; one run at a time."""
+    """Oracle: by hand. Five stages, of which two and a half are trained; a step took 2 s; one run at a time."""
     one = stage(50.0, 20.0)
     two = stage(40.0, 60.0)
     found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
-    assert spent(found) == pytest.approx(55 / 110)
+    assert trained_share(found) == pytest.approx(2.5 / 5)
     assert seconds_left(found) == pytest.approx(15 * 2 + 40 * 2)
-    assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% of the budget; about 1:50 left to train")
+    assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
     slower = replace(two, seconds=120.0)
     found = states(
         Naive=("done", 0.0, [one, two]),
@@ -61,8 +60,8 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
         ELLE=("running", 0.0, [one]),
         ER=("running", 0.0, [one]),
     )
-    # ELLE and ER are at 2 s a step each by their own first stage, two at a time
-    assert seconds_left(found) == pytest.approx((30 * 2 + 30 * 2) / 2)
+    # 30 steps each, two at a time, at the mean of six stages: 4 s a step in the last one of PNN, else 2 s
+    assert seconds_left(found) == pytest.approx((30 + 30) * (4 + 5 * 2) / 6 / 2)
 
 
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
@@ -98,7 +97,7 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
     """Oracle: by hand; a failed run has nothing left, and seconds of a budget are their own measure."""
     found = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
     assert seconds_left(found) is None
-    assert sweep_line(found) == "2 runs, 1 todo, 1 failed; 0% of the budget"
+    assert sweep_line(found) == "2 runs, 1 todo, 1 failed; 0% trained"
     timed = [
         replace(one, config=one.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for one in found
     ]
@@ -106,12 +105,11 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
 
 
 def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
-    """Oracle: by hand. Of 40 steps 10 are spent, of 40 s none: an eighth of four stages; a step took 2 s. A dry run
-    names each amount in its own unit."""
+    """Oracle: by hand. One of four stages is trained; a step took 2 s. A dry run names each amount in its own unit."""
     one = stage(50.0, 20.0)
     stepped, timed = states(Naive=("interrupted", 0.0, [one]), ELLE=("todo", 0.0, []))
     timed = replace(timed, config=timed.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))}))
-    assert spent([stepped, timed]) == pytest.approx(1 / 8)
+    assert trained_share([stepped, timed]) == pytest.approx(1 / 4)
     assert seconds_left([stepped, timed]) == pytest.approx(30 * 2 + 40)
     untimed = replace(stepped, stages=())
     assert seconds_left([untimed, timed]) is None

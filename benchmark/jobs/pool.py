@@ -5,22 +5,17 @@ What runs here are the waves of a local sweep, and what a cluster has put into o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import logging
-import math
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -32,12 +27,12 @@ from benchmark.settings.suite import RunConfig
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
+OUTCOMES: tuple[Outcome, ...] = ("done", "failed", "stopped", "taken")  # by the exit status of a process
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # from workers: the parent is asked to stop
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
 PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
 TOPOLOGY = Path("/sys/devices/system/cpu")
-MEMORY = Path("/proc/meminfo")
 DEVICES = Path("/dev")
 GPUS = ("nvidia*", "nvhost*", "kfd", "dxg", "dri/render*")  # NVIDIA, its small boards, AMD, below Windows, all others
 
@@ -71,7 +66,7 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
         return []
     kind, gpus = accelerators()
     if parallel is None:
-        count = max(1, min(count, gpus or count, int(available_bytes() / PROCESS)))
+        count = max(1, min(count, gpus or count, int(memory() / PROCESS)))
     check_slots(count, timed, cores, kind, gpus, f"--parallel {count}")
     return equal_slots(count, cores, gpus)
 
@@ -133,11 +128,9 @@ def accelerators() -> tuple[str, int]:
     return devices.accelerators()
 
 
-def available_bytes() -> float:
-    """The machine's memory that nobody uses; where the system does not say, half of all that there is."""
-    if MEMORY.exists() and (told := re.search(r"^MemAvailable: *(\d+)", MEMORY.read_text(), re.MULTILINE)):
-        return 1024.0 * int(told[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+def memory() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class StopSignals:
@@ -148,14 +141,10 @@ class StopSignals:
 
     def __init__(self, *numbers: int, at_once: bool = False) -> None:
         self.came: list[int] = []
-        self._numbers, self._at_once, self._first = numbers, at_once, math.inf
+        self._numbers, self._at_once = numbers, at_once
 
     def __call__(self) -> bool:
         return bool(self.came)
-
-    def seconds(self) -> float:
-        """How long ago the first one came; less than 0 before that."""
-        return time.monotonic() - self._first
 
     def __enter__(self) -> StopSignals:
         self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in self._numbers}
@@ -170,7 +159,6 @@ class StopSignals:
 
         if number == signal.SIGINT and number in self.came:
             raise KeyboardInterrupt
-        self._first = min(self._first, time.monotonic())
         self.came.append(number)
         if self._at_once:
             raise Stopped
@@ -185,35 +173,35 @@ def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Ca
     from benchmark.training.processes import Stopped
 
     left, not_before, failed, stopping = list(units), dict[str, float](), list[Unit](), False
-    free, busy = list(slots), dict[Connection, Process]()
+    free, busy = list(slots), dict[int, tuple[Unit, Slot, ForkServerProcess]]()
     start_server()
     try:
         while busy or (left and not stopping):
-            stopping |= asked_to_stop()
             now = time.monotonic()
             for unit in [unit for unit in left if not_before.get(unit.id, 0.0) <= now and not stopping][: len(free)]:
                 left.remove(unit)
-                process = Process(unit, free.pop(0))
-                busy[process.connection] = process
-            for process in busy.values() if stopping else ():
-                process.ask_to_stop()
-            for connection in wait(list(busy), PATIENCE):
-                process = busy[connection]  # type: ignore[index]
-                outcome = process.receive()
-                if outcome is None:
-                    continue
-                del busy[process.connection]
-                free.append(process.slot)
+                slot = free.pop(0)
+                process = _start(unit, slot)
+                busy[process.sentinel] = unit, slot, process
+            was_stopping = stopping
+            stopping |= asked_to_stop()
+            for sentinel in wait(list(busy), PATIENCE):
+                unit, slot, process = busy.pop(sentinel)  # type: ignore[arg-type]
+                free.append(slot)
+                outcome = _outcome(unit, process)
                 stopping |= outcome == "stopped"
-                failed += [process.unit] * (outcome == "failed")
+                failed += [unit] * (outcome == "failed")
                 if outcome == "taken":
-                    if process.unit.id not in not_before:
-                        print(f"{process.unit.name}  another process has it: its turn comes later", file=sys.stderr)
-                    not_before[process.unit.id] = time.monotonic() + AGAIN
-                    left.append(process.unit)
+                    if unit.id not in not_before:
+                        print(f"{unit.name}  another process has it: its turn comes later", file=sys.stderr)
+                    not_before[unit.id] = time.monotonic() + AGAIN
+                    left.append(unit)
+            for _, _, process in busy.values() if stopping and not was_stopping else ():
+                process.terminate()  # once: it saves
     finally:
-        for process in busy.values():
+        for _, _, process in busy.values():
             process.kill()
+            process.join()
     if stopping:
         raise Stopped
     return failed
@@ -228,69 +216,49 @@ def start_server() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class Process:
-    """A unit at work in a slot, as the parent sees it."""
-
-    def __init__(self, unit: Unit, slot: Slot) -> None:
-        self.unit, self.slot = unit, slot
-        self._asked = False
-        gpu = {} if slot.gpu is None else {"LOCAL_RANK": str(slot.gpu)}  # which device `join` takes
-        self.connection, theirs = CONTEXT.Pipe()
-        arguments = (theirs, unit, slot, {**os.environ, **gpu})  # the server knows the variables of its own start
-        self._process = CONTEXT.Process(target=_work, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def ask_to_stop(self) -> None:
-        if not self._asked:
-            self._asked = True
-            with contextlib.suppress(OSError):  # it has died
-                self.connection.send(None)
-
-    def receive(self) -> Outcome | None:
-        """Print the line that it said; or return how its unit has ended, if it has."""
-        try:
-            said, outcome = self.connection.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            said, outcome = f"its process died, exit status {self._process.exitcode}; `run` goes on", "failed"
-            if self._process.exitcode == -signal.SIGKILL:
-                said += "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
-            said = f"{self.unit.name}  {said}\n"
-        if said:
-            print(said, end="", file=sys.stderr, flush=True)
-        if outcome:
-            self.connection.close()
-            self._process.join()
-        return outcome  # type: ignore[no-any-return]
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
+def _start(unit: Unit, slot: Slot) -> ForkServerProcess:
+    gpu = {} if slot.gpu is None else {"LOCAL_RANK": str(slot.gpu)}  # which device `join` takes
+    process = CONTEXT.Process(target=_work, args=(unit, slot, {**os.environ, **gpu}), daemon=True)
+    process.start()
+    return process
 
 
-def _work(connection: Connection, unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
-    """Do a unit: lines go to the parent, and at last how it ended. Ctrl-C is the parent's business, and held back.
+def _outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
+    """How the unit of a process that has ended did."""
+    process.join()
+    status = process.exitcode or 0
+    if 0 <= status < len(OUTCOMES):
+        return OUTCOMES[status]
+    lacks = "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
+    cure = lacks if status == -signal.SIGKILL else ""
+    print(f"{unit.name}  its process died, exit status {status}; `run` goes on{cure}", file=sys.stderr)
+    return "failed"
 
-    Anything that comes from the parent asks it to stop, and so does the end of the connection, if the parent died.
+
+def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
+    """Do a unit in a process of its own, whose exit status says how that ended.
+
+    Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of the parent.
     """
     import torch
 
     from benchmark.models.devices import take_share
     from benchmark.training.processes import join
 
-    os.environ.update(environment)
+    os.environ.update(environment)  # the server knows the variables of its own start
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
-    sys.stderr = Lines(connection)
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))
-    with StopSignals(signal.SIGTERM) as signals, join() as world, contextlib.suppress(OSError):
+    parent = multiprocessing.parent_process()
+    with StopSignals(signal.SIGTERM) as signals, join() as world:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
         world = dataclasses.replace(world, side_by_side=slot.count, exclusive=slot.exclusive)
-        worker = Worker(world, lambda: signals() or connection.poll(), waits=False)
-        connection.send(("", outcome_of(unit, worker)))
+        worker = Worker(world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False)
+        outcome = outcome_of(unit, worker)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
+    sys.exit(OUTCOMES.index(outcome))
 
 
 def outcome_of(unit: Unit, worker: Worker) -> Outcome:
@@ -306,21 +274,5 @@ def outcome_of(unit: Unit, worker: Worker) -> Outcome:
     except Exception as error:
         if not isinstance(unit, Train):
             print(f"{unit.name}  failed: {error}", file=sys.stderr)
-        logging.debug(traceback.format_exc())
         return "failed"
     return "done"
-
-
-class Lines(io.TextIOBase):
-    """A standard error that sends whole lines to the parent, so that those of several runs do not tear each other."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._unfinished = ""
-
-    def write(self, text: str) -> int:
-        whole, newline, self._unfinished = (self._unfinished + text).rpartition("\n")
-        if newline:
-            with contextlib.suppress(OSError):  # nobody is left to read it
-                self._connection.send((whole + newline, None))
-        return len(text)

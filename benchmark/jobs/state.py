@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 import time
@@ -11,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from typing import Literal
-
-import msgspec
 
 from benchmark import records
 from benchmark.data.tokens import Corpus, corpus_if_prepared
@@ -210,19 +209,12 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -
     return Scored(key, stage, len(wanted) - len(there), len(there), failed[-1] if failed else "")
 
 
-class _ModelConfig(msgspec.Struct):
-    prompts: bool = False
-
-
-_MODEL = msgspec.json.Decoder(_ModelConfig)
-
-
 def _has_prompts(store: Store, key: str) -> bool:
     """Whether a stage ended with a model that has domain prompts."""
     path = store.stage(key) / "model" / "config.json"
     try:
-        return _MODEL.decode(path.read_bytes()).prompts if path.exists() else False
-    except msgspec.MsgspecError as error:
+        return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
+    except ValueError as error:
         cure = f"restore it from a copy, or delete {store.stage(key)} to train that stage again"
         raise RecordsError(f"{path} is damaged ({error}): {cure}") from None
 

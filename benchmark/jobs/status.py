@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from benchmark.jobs.executors import Job
 from benchmark.jobs.state import RunState, Scored, Survey
-from benchmark.settings.suite import RunConfig, per_stage
+from benchmark.settings.suite import per_stage
 from benchmark.settings.units import UNITS, duration
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
-SHOWN = 20  # jobs in a list
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
 QUIET = ("done", "todo")  # states of which who watches a sweep need not know
 
@@ -77,20 +76,19 @@ def lines_of(survey: Survey, states: Sequence[RunState], shown: Sequence[RunStat
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
     below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in lost(survey, states)]
-    more = [f"and {len(below) - SHOWN} more"] if len(below) > SHOWN else []
-    return [head, *_rows(states if shown is None else shown), *below[:SHOWN], *more, *notes(states)]
+    return [head, *_rows(states if shown is None else shown), *below, *notes(states)]
 
 
 def _rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
     rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
-    for one in states:
-        job, node, log = (one.job.id, one.job.node, one.job.log) if one.job else ("", "", "")
-        unit = UNITS[one.config.budget.unit]
-        amount = sum(stage.charged.get(unit.name, 0.0) for stage in one.stages)
+    for run in states:
+        job, node, log = (run.job.id, run.job.node, run.job.log) if run.job else ("", "", "")
+        unit = UNITS[run.config.budget.unit]
+        amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
         charged = duration(amount) if unit.in_seconds else unit.text(amount)
-        ap = f"{one.finished[-1].ap:,.1f}" if one.finished and one.finished[-1].ap else ""
-        rows.append((one.config.label, one.state, job, node, charged, ap, one.detail, log))
+        ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
+        rows.append((run.config.label, run.state, job, node, charged, ap, run.detail, log))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
@@ -110,15 +108,15 @@ def notes(states: Sequence[RunState]) -> list[str]:
 
 
 def sweep_line(states: Sequence[RunState]) -> str:
-    """Runs by state, the share of the budget that is spent, scores, and the time left by what ran."""
-    counts = Counter(one.state for one in states)
+    """Runs by state, the share of their stages that is trained, scores, and the time left by what ran."""
+    counts = Counter(state.state for state in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
     models = _scored(states)
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
     left = seconds_left(states)
     time_left = f"about {duration(left)} left to train" if left else ""
-    parts = [runs, f"{spent(states):.0%} of the budget", scores, time_left]
+    parts = [runs, f"{trained_share(states):.0%} trained", scores, time_left]
     return "; ".join(filter(None, parts))
 
 
@@ -127,48 +125,38 @@ def _scored(states: Iterable[RunState]) -> list[Scored]:
     return list({model.model: model for state in states for model in state.scored}.values())
 
 
-def spent(states: Sequence[RunState]) -> float:
-    """The share of the budget of all stages that is spent, 0 to 1; a stage that runs share counts once.
-
-    Of budgets in several units each unit counts by its number of stages.
-    """
-    amounts: dict[str, dict[str, float]] = {}
-    trained: dict[str, float] = {}
-    for one in states:
-        for key, amount, share in _stages(one):
-            amounts.setdefault(one.config.budget.unit, {})[key] = amount
-            trained[key] = max(trained.get(key, 0.0), amount * share)
-    stages = sum(map(len, amounts.values()))
-    return sum(len(of) * sum(map(trained.__getitem__, of)) / sum(of.values()) / stages for of in amounts.values())
+def trained_share(states: Sequence[RunState]) -> float:
+    """The share of all stages that is trained, 0 to 1; a stage that runs share counts once."""
+    shares: dict[str, float] = {}
+    for state in states:
+        for key, _, share in _stages(state):
+            shares[key] = max(share, shares.get(key, 0.0))
+    return statistics.fmean(shares.values())
 
 
 def seconds_left(states: Sequence[RunState]) -> float | None:
-    """Train time that is left at the pace of finished stages, of the same row if there are some.
-
-    None where nothing is known yet of a unit of budget.
-    """
-    missing: dict[str, tuple[float, float, RunConfig]] = {}  # the share of a stage that is left, and its amount
-    for one in states:
-        for key, amount, share in _stages(one) if one.state not in OVER else ():
-            missing[key] = (min(1 - share, missing[key][0] if key in missing else 1.0), amount, one.config)
-    paces: dict[tuple[str, str], list[float]] = {}  # of a row in a unit, and as row "" of all rows in it
-    for one in states:
-        for (_, amount, _), stage in zip(_stages(one), one.finished, strict=False):
-            for row in (one.config.row, ""):
-                paces.setdefault((row, one.config.budget.unit), []).append(stage.seconds / amount)
-    seconds = 0.0
-    for share, amount, config in missing.values():
-        unit = config.budget.unit
-        pace = paces.get((config.row, unit)) or paces.get(("", unit)) or ([1.0] if UNITS[unit].in_seconds else [])
-        if share and not pace:
-            return None
-        seconds += share * amount * statistics.fmean(pace) if share else 0.0
-    return seconds / max(1, sum(one.state == "running" for one in states))
+    """Train time that is left at the mean pace of finished stages; None before there is one."""
+    missing: dict[str, tuple[str, float]] = {}  # the unit and the amount that is left of each stage
+    paces: dict[str, list[float]] = {}
+    for state in states:
+        unit = state.config.budget.unit
+        for key, amount, share in _stages(state) if state.state not in OVER else ():
+            left = amount * (1 - share)
+            missing[key] = unit, min(left, missing.get(key, (unit, left))[1])
+        for (_, amount, _), stage in zip(_stages(state), state.finished, strict=False):
+            paces.setdefault(unit, []).append(stage.seconds / amount)
+    for unit in UNITS:
+        if UNITS[unit].in_seconds:
+            paces.setdefault(unit, [1.0])
+    if not all(unit in paces for unit, _ in missing.values()):
+        return None
+    seconds = sum(left * statistics.fmean(paces[unit]) for unit, left in missing.values())
+    return seconds / max(1, sum(state.state == "running" for state in states))
 
 
-def _stages(one: RunState) -> list[tuple[str, float, float]]:
+def _stages(state: RunState) -> list[tuple[str, float, float]]:
     """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
-    count, done = len(one.config.domains), len(one.finished)
-    keys = one.keys if len(one.keys) == count else [f"{one.config.label}-{stage}" for stage in range(count)]
-    shares = [*[1.0] * done, one.fraction, *[0.0] * count][:count]
-    return [(key, per_stage(one.config.budget.amount, i), shares[i]) for i, key in enumerate(keys)]
+    count, done = len(state.config.domains), len(state.finished)
+    keys = state.keys if len(state.keys) == count else [f"{state.config.label}-{stage}" for stage in range(count)]
+    shares = [*[1.0] * done, state.fraction, *[0.0] * count][:count]
+    return [(key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(keys)]

@@ -149,7 +149,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
             raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
         with join() as alone:
             last_stage = recorded.recorded_stages(config).index(key)
-            Train(runs, config, (config.id,), key, build, last_stage)(Worker(alone))
+            Train(runs, config, key, build, last_stage)(Worker(alone))
         if not store.stage_done(key):
             raise ResultsError(
                 f"{config.id}: that stage has another key here: text or settings differ; restore what the study "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,11 +62,6 @@ class Plan:
         return self.survey.store.root.absolute()
 
     @cached_property
-    def configs(self) -> dict[str, RunConfig]:
-        """All runs by their ids."""
-        return {state.config.id: state.config for state in self.states}
-
-    @cached_property
     def wanted(self) -> list[RunState]:
         """The runs to train: not those that are done or under way, and failed ones only when asked."""
         states = ("todo", "interrupted", *["failed"] * self.retry_failed)
@@ -80,7 +75,7 @@ class Plan:
     @cached_property
     def keys(self) -> dict[str, list[str]]:
         """A key of each stage of each run by the run's id; they agree where stages are shared."""
-        return {config.id: self.survey.keys(config) for config in self.configs.values()}
+        return {state.config.id: self.survey.keys(state.config) for state in self.states}
 
     @property
     def waves(self) -> list[Wave]:
@@ -91,9 +86,9 @@ class Plan:
     @property
     def report(self) -> Wave:
         """The last one."""
-        configs = tuple(self.configs.values())
+        configs = tuple(state.config for state in self.states)
         own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
-        return Wave("report", [Report(self.runs, configs[0], (configs[0].id,), "all", *own)])
+        return Wave("report", [Report(self.runs, configs[0], "all", *own)])
 
     def _prepare(self) -> list[Unit]:
         """One for each text that is not tokenised."""
@@ -101,31 +96,24 @@ class Plan:
         for state in self.wanted:
             if not state.prepared:
                 key = data_key(state.config)
-                units.setdefault(key, Prepare(self.runs, state.config, (state.config.id,), key, self.suite))
+                units.setdefault(key, Prepare(self.runs, state.config, key, self.suite))
         return list(units.values())
 
     def _train(self) -> list[Wave]:
         """Waves of stages that several runs share, what others go on from first, and then all runs."""
-        users: dict[str, list[RunConfig]] = defaultdict(list)
-        for state in self.wanted:
-            for key in self.keys[state.config.id]:
-                users[key].append(state.config)
+        users = Counter(key for state in self.wanted for key in self.keys[state.config.id])
         waves: list[dict[str, Unit]] = []
         for state in self.wanted:
             keys, depth = self.keys[state.config.id], 0
-            counts = [len(users[key]) for key in keys] + [1]
+            counts = [users[key] for key in keys] + [1]
             for stage, key in enumerate(keys):
                 if stage < len(state.finished) or counts[stage] == 1 or counts[stage] == counts[stage + 1]:
                     continue  # done, one run's own, or followed by another that the same runs share
                 waves += [{}] * (depth == len(waves))
-                waves[depth].setdefault(key, self._trains(users[key], key, stage))
+                waves[depth].setdefault(key, Train(self.runs, state.config, key, self.survey.build, stage))
                 depth += 1
-        runs = [self._trains([state.config], state.config.id) for state in self.wanted]
+        runs = [Train(self.runs, state.config, state.config.id, self.survey.build) for state in self.wanted]
         return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
-
-    def _trains(self, configs: Sequence[RunConfig], key: str, last_stage: int | None = None) -> Unit:
-        serves = tuple(config.id for config in configs)
-        return Train(self.runs, configs[0], serves, key, self.survey.build, last_stage)
 
     def _score(self) -> list[Unit]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
@@ -137,8 +125,7 @@ class Plan:
                 lacks = model and model.missing and (self.retry_failed or not model.failed)
                 if lacks if is_trained else state not in self.left_out:
                     key = self.keys[state.config.id][stage]
-                    unit = Score(self.runs, state.config, (state.config.id,), key, self.suite, stage)
-                    units.setdefault(key, unit)
+                    units.setdefault(key, Score(self.runs, state.config, key, self.suite, stage))
         return list(units.values())
 
     def _measure(self) -> list[Unit]:
@@ -146,11 +133,10 @@ class Plan:
         units: dict[str, Unit] = {}
         for state in self.states if self.tables.measures else []:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
-            missing = [one for one in self.tables.measures if not all(one.done(store, key) for key in trained)]
+            missing = not all(measure.done(store, key) for measure in self.tables.measures for key in trained)
             if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
                 key = self.keys[state.config.id][-1]
-                unit = MeasureModels(self.runs, state.config, (state.config.id,), key, self.tables.measures)
-                units.setdefault(key, unit)
+                units.setdefault(key, MeasureModels(self.runs, state.config, key, self.tables.measures))
         return list(units.values())
 
 
@@ -201,17 +187,16 @@ def _amounts(config: RunConfig) -> list[float]:
 
 def _to_train(plan: Plan, unit: str, executor: Executor) -> str:
     """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
-    amounts: dict[str, float] = {}
-    users: dict[str, list[RunConfig]] = defaultdict(list)
+    stages: dict[str, tuple[float, RunConfig]] = {}
+    every = 0.0
     for state in plan.wanted:
         if state.config.budget.unit == unit:
-            stages = zip(plan.keys[state.config.id], _amounts(state.config), strict=True)
-            for key, amount in list(stages)[len(state.finished) :]:
-                amounts[key] = amount
-                users[key].append(state.config)
-    once = sum(amounts.values())
-    gpu_seconds = sum(amount * executor.gpus(plan.suite, users[key]) for key, amount in amounts.items())
-    every = sum(amount * len(users[key]) for key, amount in amounts.items())
+            amounts = zip(plan.keys[state.config.id], _amounts(state.config), strict=True)
+            for key, amount in list(amounts)[len(state.finished) :]:
+                stages.setdefault(key, (amount, state.config))
+                every += amount
+    once = sum(amount for amount, _ in stages.values())
+    gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
     saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
     return UNITS[unit].text(once, gpu_seconds) + saves
 

@@ -51,14 +51,13 @@ class Worker:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is done of a run, or of one of the runs that it `serves`, by their ids.
+    """What is done of a run, or once for several of which it is the first.
 
     One that `polls` asks now and then whether it is to stop, and raises Stopped; the others may be ended at any time.
     """
 
     runs: Path
     config: RunConfig
-    serves: tuple[str, ...]
     key: str  # of what it makes: units of a kind with equal keys do the same
     kind: ClassVar[Kind]
     polls: ClassVar[bool] = False
@@ -123,7 +122,7 @@ class Train(Unit):
         if self.last_stage is None:
             return f"{self.config.suite}:{self.config.label}"
         domains = "+".join(domain.name for domain in self.config.domains[: self.last_stage + 1])
-        return f"{self.config.suite}:{domains}-of-{len(self.serves)}-s{self.config.seed}"
+        return f"{self.config.suite}:{domains}-of-{self.config.label}"
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.training.processes import Stopped, Taken

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -14,22 +13,15 @@ from benchmark.settings.units import UNITS
 MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
 # what no row has of its own: it is of jobs for all rows, or of all jobs
-OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python", "wckey")
-# what a section's key takes the place of: Slurm refuses both, or gives the job both
-INSTEAD_OF = {
-    "mem": ("mem_per_cpu", "mem_per_gpu"),
-    "gpus_per_node": ("gpus_per_task",),  # and GPUs in `gres`
-    "cpus_per_task": ("cpus_per_gpu",),
-}
-OF_GPUS = ("gpus_per_node", "gpus_per_task", "cpus_per_gpu", "gres", "mem_per_gpu")
-NOT_OF_SBATCH = {"exclusive", "max_num_timeout", "python", "runs_per_job"}
-Gpus = Annotated[int, Field(gt=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
+OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python")
+NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "max_num_timeout", "python", "runs_per_job"}
+Gpus = Annotated[int, Field(ge=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 class JobKind(Settings):
     """What one kind of job asks for instead of what `[slurm]` says; a key that is not given is as there.
 
-    One that is given takes the place of its alternatives there too, as `mem` does of `mem_per_cpu`.
+    `mem` takes the place of `mem_per_cpu`, too.
     """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
@@ -56,41 +48,30 @@ class Slurm(Settings):
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
-    gpus_per_task: int | None = Field(None, gt=0, le=MOST, description="GPUs of each process, instead of gpus_per_node")
-    gres: str | None = Field(None, description='other resources of a node, e.g. "gpu:a100:8"')
     ntasks_per_node: int | None = Field(
         None, gt=0, le=MOST, description="processes on a node; default: one a GPU, else one"
     )
     cpus_per_task: int | None = Field(None, gt=0, le=MOST, description="cores of each process")
-    cpus_per_gpu: int | None = Field(None, gt=0, le=MOST, description="cores of each GPU; goes with gpus_per_task")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
-    mem_per_gpu: str | None = Field(None, description="memory of a GPU, instead of mem")
     time: int = Field(
         1440, gt=0, le=MOST, description="limit in minutes; a job that reaches it is queued again and goes on"
     )
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
-    nodelist: str | None = Field(None, description="only these nodes")
     exclude: str | None = Field(None, description="not these nodes")
-    array_parallelism: int = Field(
-        256, gt=0, le=MOST, description="at most so many training jobs of the suite run at a time"
-    )
+    array_parallelism: int = Field(256, gt=0, le=MOST, description="at most so many jobs of an array run at a time")
     runs_per_job: int = Field(
         1, gt=0, le=MOST, description="runs that a training job trains, each process by itself the next that nobody has"
     )
     setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
-    mail_type: str | None = Field(None, description='when Slurm writes a mail, e.g. "FAIL"')
-    mail_user: str | None = Field(None, description="to whom")
-    comment: str | None = Field(None, description="kept with the job in Slurm's accounting")
-    wckey: str | None = Field(None, description="workload characterisation key of the accounting")
     signal_delay_s: int = Field(
         120, gt=0, le=MOST, description="a job is told to save itself so long before its time limit"
     )
     max_num_timeout: int = Field(1000, ge=0, le=MOST, description="a job is queued again at most so often")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
     additional_parameters: dict[str, Any] = Field(
-        {}, description='other options of sbatch, {"reservation" = "x"}; true: without a value, false: not at all'
+        {}, description='other options of sbatch, {"mail_type" = "FAIL"}; true: without a value, false: not at all'
     )
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
@@ -121,14 +102,12 @@ class Slurm(Settings):
         return self
 
     @property
-    def processes_per_node(self) -> int:
-        return self.ntasks_per_node or self.gpus_on_node or 1
+    def gpus_on_node(self) -> int:
+        return int(str(self.gpus_per_node or 0).rpartition(":")[2])
 
     @property
-    def gpus_on_node(self) -> int:
-        """How many GPUs a training job has on a node, as `gpus_per_node` or `gres` say."""
-        count = str(self.gpus_per_node or 0).rpartition(":")[2]
-        return int(count) or sum(number for _, number in _gpus(self.gres))
+    def processes_per_node(self) -> int:
+        return self.ntasks_per_node or self.gpus_on_node or 1
 
     @property
     def processes(self) -> int:
@@ -136,14 +115,10 @@ class Slurm(Settings):
         return self.nodes * self.processes_per_node
 
     @property
-    def gpus(self) -> int:
-        """How many GPUs a training job has, as far as these settings tell."""
-        return self.nodes * (self.gpus_on_node or (self.gpus_per_task or 0) * self.processes_per_node)
-
-    @property
     def gpus_of_a_run(self) -> float:
         """How many GPUs a run has: a share of its job's where that trains several at a time."""
-        return self.gpus / self.processes if self.runs_per_job > 1 else self.gpus
+        gpus = self.nodes * self.gpus_on_node
+        return gpus / self.processes if self.runs_per_job > 1 else gpus
 
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""
@@ -153,70 +128,48 @@ class Slurm(Settings):
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
     def of(self, kind: str) -> Slurm:
-        """These settings for one kind of job, by the name of its section; shared stages are trained as runs are."""
+        """These settings for one kind of job, as its section says, and where models are used as that of training does.
+
+        `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
+        """
         own = getattr(self, "train" if kind == "stages" else kind).model_dump(exclude_none=True)
-        without: dict[str, Any] = {other: None for key in own for other in INSTEAD_OF.get(key, ())}
-        if "gpus_per_node" in own and self.gres:
-            kept = [part for part in self.gres.split(",") if part.partition(":")[0] != "gpu"]
-            without["gres"] = ",".join(kept) or None
-        return self.model_copy(update={**without, **own})
+        if kind in ("score", "measure"):
+            train = self.of("train")
+            gpu = {"gpus_per_node": train._one_gpu} if train.gpus_on_node else {}
+            own = {**self.train.model_dump(exclude_none=True), **gpu, **own}
+        elif kind in ("prepare", "report"):
+            own = {"gpus_per_node": None, **own}
+        if "mem" in own:
+            own["mem_per_cpu"] = None  # Slurm refuses both
+        return self.model_copy(update=own)
 
     def parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
-        return self._for_training(*units) if kind in ("train", "stages") else self._for_one_process(kind)
-
-    def _for_training(self, *units: str) -> dict[str, Any]:
-        own, exclusive = self.of("train"), self.takes_whole_nodes(*units)
+        own, exclusive = self.of(kind), self.takes_whole_nodes(*units)
+        if kind not in ("train", "stages"):
+            return own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})._given()
         if own.runs_per_job > 1:
-            own = own.as_one_process(exclusive is True)
-        given = own._given()
-        given["ntasks_per_node"] = own.processes_per_node
-        return {**given, "exclusive": exclusive} if exclusive else given
+            own = own._as_one_process(exclusive is True)
+        return {**own._given(), **({"exclusive": exclusive} if exclusive else {})}
 
-    def as_one_process(self, whole_nodes: bool) -> Slurm:
-        """These settings with the cores and GPUs of all processes in one, which starts the others itself."""
+    def _as_one_process(self, whole_nodes: bool) -> Slurm:
+        """These settings with the cores of all processes in one, which starts the others itself."""
         count = self.processes_per_node
-        cores = self.cpus_per_task or (None if whole_nodes or self.cpus_per_gpu or count == 1 else 1)
-        changes = {
-            "ntasks_per_node": 1,
-            "cpus_per_task": cores and cores * count,
-            "gpus_per_task": self.gpus_per_task and self.gpus_per_task * count,
-        }
-        return self.model_copy(update=changes)
-
-    def _for_one_process(self, kind: str) -> dict[str, Any]:
-        """A job of one process: it scores models on a GPU where training has some, or prepares or renders on none."""
-        own, its = self.of(kind)._given(), getattr(self, kind)
-        given = {key: value for key, value in own.items() if key not in OF_GPUS}
-        gpu: dict[str, Any] = {}
-        if its.gpus_per_node is not None:
-            gpu = {"gpus_per_node": its.gpus_per_node}
-        elif kind in ("score", "measure"):
-            gpu = self._one_gpu_as_in_training(its)
-        return {**given, **gpu, "nodes": 1, "ntasks_per_node": 1}
-
-    def _one_gpu_as_in_training(self, its: JobKind) -> dict[str, Any]:
-        """A GPU, where `[slurm]` has some; or where training alone does, and then in its partition."""
-        if asks_for_gpus(self._given()):
-            return {"gpus_per_node": self._one_gpu}
-        train = self.of("train")
-        if its.partition is not None or not asks_for_gpus(train._given()):
-            return {}  # a partition of its own need have none
-        where = {key: getattr(self.train, key) for key in ("partition", "qos", "constraint", "exclude")}
-        own = its.model_dump(exclude_none=True)
-        given = {key: value for key, value in where.items() if value is not None and key not in own}
-        return {"gpus_per_node": train._one_gpu, **given}
+        cores = self.cpus_per_task or (None if whole_nodes or count == 1 else 1)
+        return self.model_copy(update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count})
 
     @property
-    def _one_gpu(self) -> Gpus:
-        """A single GPU of the type that training jobs ask for, if they name one."""
-        named = [kind for kind, _ in _gpus(self.gres) if kind]
-        kind = str(self.gpus_per_node or "").rpartition(":")[0] or (named[0] if named else "")
-        return f"{kind}:1" if kind else 1
+    def _one_gpu(self) -> str:
+        """A single GPU of the type that is asked for, if one is named."""
+        kind = str(self.gpus_per_node).rpartition(":")[0]
+        return f"{kind}:1" if kind else "1"
 
     def _given(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, exclude={*NOT_OF_SBATCH, *KINDS})
-        given["wckey"] = self.wckey  # submitit has one of its own, which sites that track them refuse
+        given["ntasks_per_node"] = self.processes_per_node
+        if self.gpus_on_node:
+            given["gres"] = f"gpu:{self.gpus_per_node}"  # all versions know it, gpus_per_node only those with cons_tres
+        given["wckey"] = None  # submitit has one of its own, which sites that track them refuse
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
         # a batch script ends as its last command does: Slurm would take a killed job for one that succeeded
@@ -229,18 +182,3 @@ class Slurm(Settings):
         more = {"requeue": True, **self.additional_parameters}
         given["additional_parameters"] = {key: value for key, value in more.items() if value is not False}
         return given
-
-
-def _gpus(gres: str | None) -> list[tuple[str, int]]:
-    """Type, which may be digits alone, and number of the GPUs in other resources; an empty type where none is named."""
-    gpus = []
-    for part in re.sub(r"\([^)]*\)", "", gres or "").split(","):
-        name, *of = part.removeprefix("gres:").split(":")
-        if name == "gpu":
-            count = int(of.pop()) if of and of[-1].isdigit() else 1
-            gpus.append((":".join(of), count))
-    return gpus
-
-
-def asks_for_gpus(parameters: Mapping[str, Any]) -> bool:
-    return any(parameters.get(key) for key in ("gpus_per_node", "gpus_per_task")) or "gpu" in parameters.get("gres", "")

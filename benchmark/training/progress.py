@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TextIO
 
@@ -30,7 +31,7 @@ class ProgressLine:
 
     def __init__(self, name: str, heartbeat: Path | None = None, out: TextIO | None = None) -> None:
         self.name, self.out, self._heartbeat = name, out or sys.stderr, heartbeat
-        self._live = self.out.isatty()
+        self._live = self.out.isatty() and not parent_process()  # else others write there, too
         self._next = 0.0
         self._next_line = 0.0
         self._width = 0

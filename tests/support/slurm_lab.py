@@ -104,11 +104,8 @@ def write_task(folder: Path) -> str:
 def copy_code(folder: Path) -> Path:
     """A copy of the code that knows the methods of `tests/support/paced*.py`."""
     for name in slurm.CODE:
-        source = slurm.ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
+        shutil.copytree(slurm.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(slurm.ROOT / "run_all.py", folder)
     for method in Path(__file__).parent.glob("paced*.py"):
         shutil.copy(method, folder / "methods" / method.name)
     return folder

@@ -62,7 +62,7 @@ class Executor:
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
-    gpus: Callable[[Suite, Sequence[RunConfig]], float] = lambda suite, runs: 0.0  # of a stage that these runs share
+    gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     # ends all, but in a dry run; returns their ids
     cancel: Callable[[Suite, Store, bool], list[str]] = lambda suite, store, dry_run: []

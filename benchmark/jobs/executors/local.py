@@ -86,7 +86,7 @@ def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[R
     from benchmark.training.processes import join
 
     with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
-        units = [Train(runs, config, (config.id,), config.id, build) for config in configs]
+        units = [Train(runs, config, config.id, build) for config in configs]
         return [unit.config for unit in in_turns(units, Worker(world, asked_to_stop))]
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from benchmark.jobs.waves import Plan, Wave, counted, without
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
-from benchmark.settings.slurm import Slurm, asks_for_gpus
+from benchmark.settings.slurm import Slurm
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
@@ -50,9 +50,8 @@ PARTIAL = 3  # exit status
 LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
 SILENT = "no answer"  # for how a job ended
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
-CURES = {"OUT_OF_MEMORY": ": its processes took more memory than it asked for: set a larger mem in [slurm]"}
-UNSAID = ("setup", "teardown", "srun_args", "wckey")  # in a dry run
-CODE = ("benchmark", "methods", "analysis", "paper_tables", "run_all.py")
+UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
+CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ROOT = Path(__file__).parents[4]
 ANSWER, PAUSE = 300.0, 1.0  # seconds for a job of `doctor` to start and to answer; between two looks
 PROBE = """\
@@ -65,14 +64,13 @@ print(torch.__version__, torch.accelerator.device_count())
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
-def asked_by(runs: Iterable[RunConfig], suite: Suite) -> Slurm:
-    """What a job asks for that is for these runs: what all of their rows say, or else what the suite does."""
-    said = {run.slurm or suite.slurm for run in runs}
-    return said.pop() if len(said) == 1 else suite.slurm
+def asked_by(run: RunConfig, suite: Suite) -> Slurm:
+    """What a job for a run asks for: what its row says, or else what the suite does."""
+    return run.slurm or suite.slurm
 
 
-def gpus(suite: Suite, runs: Sequence[RunConfig]) -> float:
-    return asked_by(runs, suite).of("train").gpus_of_a_run
+def gpus(suite: Suite, run: RunConfig) -> float:
+    return asked_by(run, suite).of("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
@@ -100,7 +98,7 @@ def check(plan: Plan) -> None:
     if plan.share_machine:
         raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
     for state in plan.wanted:
-        train, rows = asked_by([state.config], plan.suite).of("train"), state.config.training.batch_size
+        train, rows = asked_by(state.config, plan.suite).of("train"), state.config.training.batch_size
         several = train.runs_per_job > 1 and train.processes > 1
         if several and is_timed(state.config) and train.takes_whole_nodes(state.config.budget.unit) is not True:
             raise ConfigError(
@@ -143,8 +141,8 @@ def _alike(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
     """The units of a wave by what they ask for."""
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
-        runs = [plan.configs[run] for run in unit.serves]
-        groups[plan.suite.slurm if wave.kind in ("prepare", "report") else asked_by(runs, plan.suite)].append(unit)
+        of_suite = wave.kind in ("prepare", "report")
+        groups[plan.suite.slurm if of_suite else asked_by(unit.config, plan.suite)].append(unit)
     return list(groups.items())
 
 
@@ -172,23 +170,17 @@ class Submission:
         after = dict.fromkeys([*(job.id.partition("_")[0] for job in earlier), *self._before])
         sent, left = len(self._sent), 0
         for asked, units in _alike(self.plan, wave):
-            lanes: list[str] = []
             tasks = _tasks(wave.kind, asked, units)
             while tasks and not self.refusal:
-                piece, cap = tasks[: self._largest], self.plan.suite.slurm.array_parallelism
-                lane = max(1, cap // self._largest)  # so many arrays at a time keep together to array_parallelism
-                waits = lanes[-lane : len(lanes) - lane + 1] if len(lanes) >= lane else []
-                if array := self._send(wave.kind, asked, piece, [*after, *waits], max(1, cap // lane)):
-                    lanes.append(array)
+                piece = tasks[: self._largest]
+                if self._send(wave.kind, asked, piece, [*after]):
                     tasks = tasks[len(piece) :]
             left += sum(map(len, tasks))
         self._before = self._sent[sent:] or self._before
         return left
 
-    def _send(
-        self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str], cap: int
-    ) -> str | None:
-        """Submit an array, or where it is one task a job. Returns its id; None where Slurm takes no more, or fewer.
+    def _send(self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str]) -> bool:
+        """Submit an array, or where it is one task a job. Returns whether Slurm takes it, or no more, or fewer.
 
         Raises SlurmError where it takes nothing at all.
         """
@@ -199,9 +191,9 @@ class Submission:
         parameters = asked.parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.of(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
-        rest = (asks_for_gpus(parameters), exclusive, float(own.signal_delay_s), own.max_num_timeout, many)
+        rest = ("gres" in parameters, exclusive, own.max_num_timeout, many)
         executor = self._executor(own)
-        parameters |= {"array_parallelism": cap, "job_name": f"{self.plan.suite.name}:{kind}"}
+        parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
         parameters["setup"] = [*parameters["setup"], *self._setup()]
         executor.update_parameters(**parameters, stderr_to_stdout=True)
@@ -211,17 +203,17 @@ class Submission:
         except FailedJobError as error:
             if len(tasks) > 1 and any(limit in str(error) for limit in LIMITS):
                 self._largest = -(-len(tasks) // 2)
-                return None
+                return False
             self.refusal = str(error).strip()
             if not self._sent:
                 raise SlurmError(f"Slurm refused the jobs, and none is submitted: {self.refusal}") from None
-            return None
+            return False
         array = str(sent[0].job_id).partition("_")[0]
         _note(self.folder, array, len(tasks) > 1, kind, [[unit.id for unit in task] for task in tasks])
         self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
         print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
-        return array
+        return True
 
     def _executor(self, own: Slurm) -> SlurmExecutor:
         import submitit
@@ -275,10 +267,7 @@ def snapshot(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), whole_folder(copy) as unfinished:
             for name in CODE:
-                if (ROOT / name).is_dir():
-                    shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
-                else:
-                    shutil.copy(ROOT / name, unfinished / name)
+                shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
             (unfinished / COMMIT_FILE).write_text(commit(), encoding="utf-8")
     return copy
 
@@ -323,7 +312,7 @@ def _state(queued: Queued | None, ending: str) -> tuple[Any, str]:
         return "running", queued.state.lower() if queued.state in ("SUSPENDED", "STOPPED") else ""
     if ending in ("COMPLETED", SILENT):
         return ("done", "") if ending == "COMPLETED" else ("unknown", "Slurm does not answer")
-    return "failed" if ending in FAILURES else "interrupted", f"its job ended ({ending}){CURES.get(ending, '')}"
+    return "failed" if ending in FAILURES else "interrupted", f"its job ended ({ending})"
 
 
 def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
@@ -347,7 +336,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     try:
         yield Finding(commands.ask("sbatch", "--version").strip())
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
-            for asked in {suite.slurm, *(asked_by([config], suite) for config in configs)}:
+            for asked in {suite.slurm, *(asked_by(config, suite) for config in configs)}:
                 for kind in ("prepare", "train", "score", "report"):
                     yield _of_request(kind, asked.parameters(kind, units), Path(folder))
             yield _of_node(suite.slurm, units, Path(folder))
@@ -383,7 +372,7 @@ def _of_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
         if not found:
             said = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
             return Finding(f"{node}: torch cannot be imported ({said})", "see slurm.setup and slurm.python")
-        lacks = asks_for_gpus(parameters) and found[1] == "0"
+        lacks = "gres" in parameters and found[1] == "0"
         cure = "look at its driver, and at torch's build for it" if lacks else ""
         return Finding(f"{node}: sees this folder, and has torch {found[0]}, {found[1]} accelerators", cure)
     finally:

@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from submitit import JobEnvironment
@@ -20,13 +18,12 @@ from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
-from benchmark.jobs.work import Train, Unit, Worker
+from benchmark.jobs.work import Unit, Worker
 from benchmark.training.processes import NODE, Stopped, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,6 @@ class Task:
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
     exclusive: bool | str
-    grace: float  # seconds from the signal that its time is over to its end
     restarts: int  # it is queued again at most so often
     side_by_side: int = 0
 
@@ -53,7 +49,10 @@ class Task:
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
-                self._check(place.rank)
+                if self.gpus and not accelerators()[1]:
+                    raise UserError(
+                        f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
+                    )
                 with join() as world:
                     worker = Worker(dataclasses.replace(world, exclusive=self.exclusive), signals)
                     if self.side_by_side:
@@ -63,17 +62,6 @@ class Task:
                         unit(worker)
         except Stopped:
             self._leave(signals, place.rank)
-
-    def _check(self, rank: int) -> None:
-        """Raises UserError, and says so in the records of its runs, where there is no GPU that it asked for."""
-        if self.gpus and not accelerators()[1]:
-            error = UserError(
-                f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
-            )
-            for unit in self.units if rank == 0 else ():
-                if isinstance(unit, Train):
-                    unit.record_failure(error)
-            raise error
 
     def _slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
@@ -92,33 +80,36 @@ class Task:
     def _leave(self, signals: StopSignals, rank: int) -> None:
         """Queue the job again where its time is over or another takes its node; where it was cancelled it ends."""
         job = JobEnvironment().job_id
-        if rank == 0 and (signals.came[:1] == [TIME_OVER] or self._is_preempted(job, signals)):
-            if int(os.environ.get("SLURM_RESTART_COUNT", 0)) >= self.restarts:
-                raise UserError(f"queued again {self.restarts} times: raise slurm.max_num_timeout, or give more time")
-            self._patiently(commands.requeue, job, signals)
-            print("saved, and queued again", file=sys.stderr, flush=True)
-        elif rank == 0:
+        if rank:
+            sys.exit(0)  # the first speaks for all
+        if signals.came[:1] != [TIME_OVER] and not _is_preempted(job):
             print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
             sys.exit(128 + signal.SIGTERM)
+        if int(os.environ.get("SLURM_RESTART_COUNT", 0)) >= self.restarts:
+            raise UserError(f"queued again {self.restarts} times: raise slurm.max_num_timeout, or give more time")
+        _requeue(job)
+        print("saved, and queued again", file=sys.stderr, flush=True)
         sys.exit(0)
 
-    def _is_preempted(self, job: str, signals: StopSignals) -> bool:
-        """Whether Slurm ends this job for another one; not where it cannot be asked."""
+
+def _is_preempted(job: str) -> bool:
+    """Whether Slurm ends a job for another one; not where it cannot be asked."""
+    try:
+        return commands.is_preempted(job)
+    except SlurmError:
+        return False
+
+
+def _requeue(job: str) -> None:
+    """Queue a job again, asking again and again while Slurm is silent, until its time limit ends this process.
+
+    Raises SlurmError at a refusal.
+    """
+    while True:
         try:
-            return self._patiently(commands.is_preempted, job, signals)
-        except SlurmError:
-            return False
-
-    def _patiently(self, ask: Callable[[str], T], job: str, signals: StopSignals) -> T:
-        """What Slurm answers, asked again and again while it is silent, until the time limit that the signal announced.
-
-        Preemption may leave less: then Slurm's SIGKILL ends it. Raises SlurmError without an answer, or at a refusal.
-        """
-        while True:
-            try:
-                return ask(job)
-            except SlurmError as error:
-                if any(word in str(error) for word in REFUSALS) or signals.seconds() + PAUSE >= self.grace:
-                    raise
-                print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
-            time.sleep(PAUSE)
+            return commands.requeue(job)
+        except SlurmError as error:
+            if any(word in str(error) for word in REFUSALS):
+                raise
+            print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
+        time.sleep(PAUSE)
