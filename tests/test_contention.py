@@ -12,12 +12,10 @@ import pytest
 import torch
 
 import methods
-from benchmark.errors import UserError
 from benchmark.instruments.conformance import ALONE, Lab
 from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables
-from benchmark.jobs.work import Worker
 from benchmark.locks import Lease
 from benchmark.records import CoreShare
 from benchmark.settings.load import load_suite
@@ -146,17 +144,6 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     tables = Tables((), lambda *_: None, tmp_path)
     local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
     assert set(held) == {bool(taken)} and not lock.number
-
-
-def test_a_machine_whose_lock_cannot_be_had_is_said(tmp_path, monkeypatch) -> None:
-    """Oracle: the cure in the message."""
-
-    def refuse(*_: object, **__: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UserError, match=rf"{tmp_path / 'lock'}, which cannot be .*--share-machine"):
-        local._take(Lease(tmp_path / "lock"), Worker(ALONE))
 
 
 def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:

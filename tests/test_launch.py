@@ -237,7 +237,7 @@ def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
     assert lab.states()["Naive"].state == "interrupted"
     assert lab.call("run", "--parallel", "1") == 1 and lab.run_lines("hot") == before
     assert [line["kind"] for line in lab.run_lines("Naive")] == ["run", "done"]
-    assert "1 runs failed before and are left as they are" in capsys.readouterr().err
+    assert "and 1 runs before; tracebacks" in capsys.readouterr().err
     assert lab.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in lab.run_lines("hot")] == ["run", "failed"] * 2
 

@@ -33,8 +33,6 @@ PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
 PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
 TOPOLOGY = Path("/sys/devices/system/cpu")
-DEVICES = Path("/dev")
-GPUS = ("nvidia*", "nvhost*", "kfd", "dxg", "dri/render*")  # NVIDIA, its small boards, AMD, below Windows, all others
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,8 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
     Raises ConfigError where so many cannot be.
     """
+    from benchmark.models.devices import accelerators
+
     timed, cores = any(map(is_timed, runs)), physical_cores()
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         if parallel not in (None, 1):
@@ -64,10 +64,10 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     count = min(fitting if parallel is None else parallel, len(runs))
     if count <= 1:
         return []
-    kind, gpus = accelerators()
+    _, gpus = accelerators()
     if parallel is None:
         count = max(1, min(count, gpus or count, int(memory() / PROCESS)))
-    check_slots(count, timed, cores, kind, gpus, f"--parallel {count}")
+    check_slots(count, timed, len(cores), gpus, f"--parallel {count}")
     return equal_slots(count, cores, gpus)
 
 
@@ -85,27 +85,17 @@ def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list
     return slots
 
 
-def check_slots(count: int, timed: bool, cores: Sequence[object], kind: str, gpus: int, asked: str) -> None:
-    """Raises ConfigError where so many runs would share devices of a kind that cannot be shared.
+def check_slots(count: int, timed: bool, cores: int, gpus: int, asked: str) -> None:
+    """Raises ConfigError where so many runs under a budget of wall time cannot have cores and GPUs of their own.
 
-    Under a budget of wall time each needs a physical core of its own, and where there are GPUs a whole one. `asked` is
-    the option or the key that wants so many.
+    `asked` is the option or the key that wants so many.
     """
-    if count > 1 and timed:
-        for what, there in (("physical cores", len(cores)), ("GPUs", gpus or count)):
-            if count > there or not hasattr(os, "sched_setaffinity"):
-                raise ConfigError(
-                    f"{asked}: under a budget in seconds each run needs its own, and this machine can give "
-                    f"{there} {what}: give at most {there}, or use another budget.unit"
-                )
-    if gpus and count > gpus:
-        from benchmark.models.devices import can_be_shared
-
-        if not can_be_shared(kind):
-            raise ConfigError(
-                f"{asked}: torch gives no process a part of the memory of {kind} devices, and this machine has {gpus}"
-                f": give at most {gpus}"
-            )
+    there = min(cores, gpus or cores)
+    if timed and count > 1 and (count > there or not hasattr(os, "sched_setaffinity")):
+        raise ConfigError(
+            f"{asked}: under a budget in seconds each run needs physical cores, and GPUs if there are some, of its "
+            f"own: this machine has them for {there}: give at most {there}, or use another budget.unit"
+        )
 
 
 def physical_cores() -> list[tuple[int, ...]]:
@@ -117,15 +107,6 @@ def physical_cores() -> list[tuple[int, ...]]:
         siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
         groups.setdefault(siblings.read_text() if siblings.exists() else str(core), []).append(core)
     return [tuple(group) for group in groups.values()]
-
-
-def accelerators() -> tuple[str, int]:
-    """What `devices.accelerators` says, without torch where no device file is: torch takes seconds to start."""
-    if sys.platform == "linux" and not any(any(DEVICES.glob(name)) for name in GPUS):
-        return "cpu", 0
-    from benchmark.models import devices
-
-    return devices.accelerators()
 
 
 def memory() -> int:

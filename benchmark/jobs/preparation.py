@@ -70,19 +70,14 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
 def shared_documents(corpus: Corpus) -> Iterator[str]:
     """Which domains have documents in common, token by token: what one learns of the other is no transfer."""
     eos = corpus.special.eos
-    texts = [(one.name, _documents(one.train, eos), _documents(one.valid, eos)) for one in corpus.domains]
-    texts += [(one.name, np.empty(0, np.uint64), _documents(one.valid, eos)) for one in corpus.probes]
-    for (name, train, valid), (other, other_train, other_valid) in combinations(texts, 2):
-        both = len(np.intersect1d(np.union1d(train, valid), np.union1d(other_train, other_valid)))
-        leaks = {
-            f"{of}'s validation in {to}'s training text": len(np.intersect1d(held, trained))
-            for of, to, held, trained in ((name, other, valid, other_train), (other, name, other_valid, train))
-        }
-        leaked = ", ".join(f"{count:,} of {where}" for where, count in leaks.items() if count)
-        if both:
+    texts = {text.name: _documents(text.valid, eos) for text in (*corpus.domains, *corpus.probes)}
+    for domain in corpus.domains:
+        texts[domain.name] = np.union1d(texts[domain.name], _documents(domain.train, eos))
+    for (name, documents), (other, others) in combinations(texts.items(), 2):
+        if both := len(np.intersect1d(documents, others)):
             yield (
-                f"{name} and {other} share {both:,} documents{f' ({leaked})' if leaked else ''}: what a model learns "
-                "or forgets of one is then text of the other too. Take them out of one"
+                f"{name} and {other} share {both:,} documents: what a model learns or forgets of one is then text of "
+                "the other too. Take them out of one"
             )
 
 

@@ -7,7 +7,6 @@ however that ended: what is missing then is made by who needs it. There is no ot
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -147,13 +146,6 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(described(plan, executor)))
         return 0
-    if plan.left_out:
-        first = plan.left_out[0]
-        print(
-            f"{len(plan.left_out)} runs failed before and are left as they are (the first, {first.config.label}: "
-            f"{first.detail}); the same command with --retry-failed tries them again",
-            file=sys.stderr,
-        )
     code = executor.execute(plan)
     return (watch(survey) or code) if options.wait else code
 

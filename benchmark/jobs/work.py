@@ -144,17 +144,12 @@ class Train(Unit):
             raise
         except Exception as error:
             if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
-                self.record_failure(error)
+                failed = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+                with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
+                    records.append(store.run_file(config), failed)
             say(f"failed: {error}")
             raise
         say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done")
-
-    def record_failure(self, error: Exception) -> None:
-        """Say in the run's records why it could not begin."""
-        trace = traceback.format_exc() if error.__traceback__ else ""
-        line = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=trace)
-        with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
-            records.append(self.store.run_file(self.config), line)
 
 
 @dataclass(frozen=True)

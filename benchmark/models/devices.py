@@ -27,11 +27,6 @@ def accelerators() -> tuple[str, int]:
     return (there.type, torch.accelerator.device_count()) if there else ("cpu", 0)
 
 
-def can_be_shared(kind: str) -> bool:
-    """Whether several processes can each have their part of such a device's memory."""
-    return hasattr(torch.get_device_module(kind), "set_per_process_memory_fraction")
-
-
 def take_share(device: torch.device, share: float) -> None:
     """Let this process take that part of the memory of its device, from 0 to 1, and fail beyond."""
     torch.get_device_module(device).set_per_process_memory_fraction(share)

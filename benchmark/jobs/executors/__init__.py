@@ -42,15 +42,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, and where it is not well what to do. One that is not serious may be as it should."""
+    """What was looked at, and where it is not well what to do."""
 
     what: str
     cure: str = ""
-    serious: bool = True
 
     def __str__(self) -> str:
-        kind = "ok    " if not self.cure else "wrong " if self.serious else "look  "
-        return f"{kind} {self.what}" + (f": {self.cure}" if self.cure else "")
+        return f"wrong  {self.what}: {self.cure}" if self.cure else f"ok     {self.what}"
 
 
 @dataclass(frozen=True)
@@ -106,5 +104,5 @@ def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
     for name in names():
         for finding in find(name).examine(suite, configs, runs):
             print(finding, flush=True)
-            wrong |= bool(finding.cure) and finding.serious
+            wrong |= bool(finding.cure)
     return int(wrong)

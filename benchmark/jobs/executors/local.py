@@ -11,17 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmark.errors import UserError
 from benchmark.jobs.executors import Executor, Finding
-from benchmark.jobs.pool import (
-    StopSignals,
-    accelerators,
-    equal_slots,
-    outcome_of,
-    physical_cores,
-    slots_for,
-    work_through,
-)
+from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, counted
@@ -30,15 +21,12 @@ from benchmark.locks import Lease
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.method import Build
 
-LITTLE = 10e9  # bytes of free space
 MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
 
 
 def describe(plan: Plan) -> list[str]:
-    slots = slots_for([state.config for state in plan.wanted], plan.parallel)
-    lines = [f"  {len(slots)} side by side, {slots[0].threads} cores each"] if slots else []
     rest = counted(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
-    return [*lines, *([f"  {rest}"] if rest else [])]
+    return [f"  {rest}"] if rest else []
 
 
 def execute(plan: Plan) -> int:
@@ -59,7 +47,8 @@ def execute(plan: Plan) -> int:
             with join() as world:
                 worker = Worker(world, asked_to_stop)
                 if any(map(is_timed, wanted)) and not plan.share_machine:
-                    _take(lock, worker)
+                    waits = "another run under a budget of wall time has this machine (--share-machine would not wait)"
+                    world.acquire(lock, asked_to_stop, lambda: print(f"{waits}: this one waits", file=sys.stderr))
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
                     if wave.kind == "prepare":
@@ -105,23 +94,13 @@ def in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
 
 def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker) -> list[Unit]:
     """Do units of one process each: theirs are small steps, which two threads do not make faster."""
+    from benchmark.models.devices import accelerators
+
     cores = physical_cores()
     count = 1 if accelerators()[1] else min(len(cores), len(units))
     if count == 1:
         return in_turns(units, worker)
     return work_through(units, equal_slots(count, cores, 0), asked_to_stop)
-
-
-def _take(machine: Lease, worker: Worker) -> None:
-    """Wait for the machine's lock. Raises Stopped when asked to stop, UserError if the lock cannot be had."""
-    waits = "another run under a budget of wall time has this machine: this one waits (--share-machine would not)"
-    try:
-        worker.world.acquire(machine, worker.asked_to_stop, lambda: print(waits, file=sys.stderr))
-    except OSError as error:
-        raise UserError(
-            f"runs under a budget of wall time wait for each other by the file {machine.path}, which cannot be "
-            f"made ({error.strerror}): let its owner remove it, or give --share-machine"
-        ) from None
 
 
 def _beginning(plan: Plan) -> str:
@@ -136,10 +115,11 @@ def _beginning(plan: Plan) -> str:
 
 def _status(plan: Plan, failed: Sequence[Unit]) -> int:
     """Say what failed. Returns an exit status."""
-    if failed:
+    if failed or plan.left_out:
         print(
-            f"{len(failed)} failed, for the reasons that their lines above say; tracebacks of runs are in "
-            f"{plan.runs}/suites/{plan.suite.name}; mend that, and the same command with --retry-failed goes on",
+            f"{len(failed)} failed, for the reasons that their lines above say, and {len(plan.left_out)} runs before; "
+            f"tracebacks of runs are in {plan.runs}/suites/{plan.suite.name}; mend that, and the same command with "
+            "--retry-failed goes on",
             file=sys.stderr,
         )
     unknown = any(state.state == "unknown" for state in plan.states)
@@ -149,6 +129,8 @@ def _status(plan: Plan, failed: Sequence[Unit]) -> int:
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
     """What torch finds here, and whether the folder of the runs can be written and locked, and how much fits."""
     import torch
+
+    from benchmark.models.devices import accelerators
 
     kind, number = accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
@@ -161,9 +143,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     except OSError as error:
         yield Finding(f"{runs}: {error}", "each run must write there: name another --runs, or have its owner allow it")
         return
-    yield Finding(f"{runs}: files can be written and locked")
-    cure = f"less than {LITTLE / 1e9:.0f} GB: `run --dry-run` says what a suite keeps; --runs takes another disk"
-    yield Finding(f"{runs}: {free / 1e9:.1f} GB free", cure if free < LITTLE else "", serious=False)
+    yield Finding(f"{runs}: files can be written and locked; {free / 1e9:.1f} GB free")
 
 
 EXECUTOR = Executor(describe, execute, examine=examine)

@@ -195,11 +195,13 @@ class Submission:
         executor = self._executor(own)
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
-        parameters["setup"] = [*parameters["setup"], *self._setup()]
+        code = shlex.quote(str(self._code))
+        find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
+        parameters["setup"] = [*parameters["setup"], *find_code]
         executor.update_parameters(**parameters, stderr_to_stdout=True)
         try:
             with commands.outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
-                sent = executor.map_array(_do, [Task(task, *rest) for task in tasks])
+                sent = executor.map_array(Task.__call__, [Task(task, *rest) for task in tasks])
         except FailedJobError as error:
             if len(tasks) > 1 and any(limit in str(error) for limit in LIMITS):
                 self._largest = -(-len(tasks) // 2)
@@ -223,15 +225,6 @@ class Submission:
             return submitit.SlurmExecutor(self._logs, max_num_timeout=own.max_num_timeout, python=python)
         except RuntimeError:
             raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
-
-    def _setup(self) -> list[str]:
-        """What a job does to find the code."""
-        code = shlex.quote(str(self._code))
-        return [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
-
-
-def _do(task: Any) -> None:
-    task()
 
 
 def _note(folder: Path, array: str, is_array: bool, kind: Kind, units: Sequence[Sequence[str]]) -> None:

@@ -67,16 +67,6 @@ def largest_array() -> int:
     return max(1, int(told[1])) if told else 1
 
 
-def requeue(job: str) -> None:
-    """Queue a running job again, which ends it here."""
-    ask("scontrol", "requeue", job)
-
-
-def is_preempted(job: str) -> bool:
-    """Whether Slurm is taking a running job's nodes for another."""
-    return bool(re.search(r"\bPreemptTime=\d", ask("scontrol", "show", "job", job)))
-
-
 def cancel(jobs: Iterable[str]) -> None:
     """End jobs, or whole arrays."""
     if ids := [*jobs]:

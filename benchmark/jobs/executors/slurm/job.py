@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import sys
 import time
@@ -16,9 +17,10 @@ from submitit.helpers import TorchDistributedEnvironment
 from benchmark.errors import UserError
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
-from benchmark.jobs.pool import Slot, StopSignals, accelerators, check_slots, equal_slots, physical_cores, work_through
+from benchmark.jobs.pool import Slot, StopSignals, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Unit, Worker
+from benchmark.models.devices import accelerators
 from benchmark.training.processes import NODE, Stopped, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
@@ -69,9 +71,9 @@ class Task:
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
         A whole node has none. Raises ConfigError where so many cannot be.
         """
-        count, cores, (kind, gpus) = self.side_by_side, physical_cores(), accelerators()
-        timed, asked = any(is_timed(unit.config) for unit in self.units), f"slurm.ntasks_per_node {count}"
-        check_slots(count, timed, cores, kind, gpus, asked)
+        count, cores, (_, gpus) = self.side_by_side, physical_cores(), accelerators()
+        timed = any(is_timed(unit.config) for unit in self.units)
+        check_slots(count, timed, len(cores), gpus, f"slurm.ntasks_per_node {count}")
         slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
@@ -95,7 +97,7 @@ class Task:
 def _is_preempted(job: str) -> bool:
     """Whether Slurm ends a job for another one; not where it cannot be asked."""
     try:
-        return commands.is_preempted(job)
+        return bool(re.search(r"\bPreemptTime=\d", commands.ask("scontrol", "show", "job", job)))
     except SlurmError:
         return False
 
@@ -107,7 +109,8 @@ def _requeue(job: str) -> None:
     """
     while True:
         try:
-            return commands.requeue(job)
+            commands.ask("scontrol", "requeue", job)
+            return
         except SlurmError as error:
             if any(word in str(error) for word in REFUSALS):
                 raise
