@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.inference import interval
 from analysis.metrics import AP, AP_PLUS, Floats
 from analysis.notes import probes
-from analysis.study import Study, hardware, header
+from analysis.study import Study, hardware, header, other_texts
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
 from benchmark.errors import UserError
 from benchmark.records import Provenance
@@ -106,18 +106,23 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     both = ends[0].index.intersection(ends[1].index)
     titles = studies[0].stage_titles(a[0].suite)
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
-    lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles)) for row in rows)
+    last = [{run.row: run for run in runs if run.line.texts} for runs in (a, b)]
+    apart = {row for row in rows if row in last[0] and row in last[1] and other_texts(last[0][row], last[1][row])}
+    lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles, row in apart)) for row in rows)
     notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]
     notes.append(
         "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in perplexity. Mean of "
         "the seeds that both have; one seed has no interval."
     )
+    notes += [
+        f"On other texts in A and B, so nothing is compared: {', '.join(filter(apart.__contains__, rows))}."
+    ] * bool(apart)
     notes += [f"{side}: {note}" for side, one in zip("AB", studies, strict=True) for note in probes(one, one.suites)]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
 
 
-def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str]) -> tuple[Cell, ...]:
+def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
     of_row = [end[end.index.get_level_values("row") == row] for end in ends]
     if of_row[0].empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
@@ -125,11 +130,13 @@ def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str]) -> tup
     ours, theirs = (end.xs(stage, level="stage").sort_index() for end in of_row)
     changes = np.log(theirs["ap"].to_numpy(float) / ours["ap"].to_numpy(float))
     more = (theirs["ap_plus"] - ours["ap_plus"]).dropna().to_numpy(float)
+    if apart:
+        changes = more = np.empty(0)
     ap, forgotten = (
         [Cell(values=tuple(end[metric].dropna()), few_seeds=int(len(end) == 1)) for end in (ours, theirs)]
         for metric in ("ap", "ap_plus")
     )
-    about = Cell(text=titles[stage]), Cell(text=str(len(changes)))
+    about = Cell(text=titles[stage]), Cell(text=str(len(ours)))
     return (*about, *ap, *_change(changes, AP.show), *forgotten, *_change(more, AP_PLUS.show))
 
 

@@ -130,8 +130,8 @@ def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -
             found.setdefault(tuple(titles), []).append(run.row)
     return [
         f"Texts differ in {_some(titles, ', ', 'texts')}: {_some(list(dict.fromkeys(who)), ', ', 'rows')}. Their text, "
-        f"tokens or masks are not those of {shared[0].row} and of a unigram row, so neither perplexities nor bits per "
-        "byte compare, and nothing of theirs is marked, ranked or judged."
+        f"tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities do not compare, bits "
+        "per byte only where each token of a text is predicted, and nothing of these rows is marked, ranked or judged."
         for titles, who in found.items()
     ]
 

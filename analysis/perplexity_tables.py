@@ -35,7 +35,7 @@ class PerplexityTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
-        titles = max((study.stage_titles(suite) for suite in suites), key=len)
+        titles = study.column_titles(suites)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
         found = {suite: self._block(study, suite, places, view) for suite in suites}
@@ -230,7 +230,7 @@ class RegretTable(TableExhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
-        titles = max((study.stage_titles(suite) for suite in suites), key=len)
+        titles = study.column_titles(suites)
         columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
         blocks = [self._block(study, suite, len(columns)) for suite in suites]
         about = (

@@ -253,6 +253,13 @@ class Study:
         longest = max(orders, key=len)
         return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
 
+    def column_titles(self, suites: Sequence[str]) -> list[str]:
+        """What stages are called in columns that several suites share: by their place where domains differ."""
+        titles = [self.stage_titles(suite) for suite in suites]
+        longest = max(titles, key=len)
+        alike = all(each == longest[: len(each)] for each in titles)
+        return longest if alike else [f"Domain {place + 1}" for place in range(len(longest))]
+
     def starts(self, suite: str) -> dict[str, list[RunRecords]]:
         """What tables call each start model of a suite, and a run of each seed that begins with it."""
         found: dict[str, dict[int, RunRecords]] = {}

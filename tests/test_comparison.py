@@ -65,6 +65,18 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     assert cells["ER"][8:] == [mean, f"{least} to {most}"] and len(table.columns) == 10
 
 
+def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
+    """Oracle: by hand: ER's text is another in B: its numbers stand side by side, without a change."""
+    runs = [load_runs(side, "demo") for side in sides]
+    for side, name in zip(runs, ("one", "other"), strict=True):
+        for run in side:
+            run.line.texts = {"wb": name if run.row == "ER" else "same"}
+    table = comparison("demo", *runs)
+    cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
+    assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
+    assert cells["Naive"][4] == "+10.0%" and "On other texts in A and B, so nothing is compared: ER." in table.notes
+
+
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     """Oracle: by hand: ER's runs with two options in one folder are refused with the words that choose one, for seeds
     of their own too, and what these choose is what the other folder holds alone."""

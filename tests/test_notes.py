@@ -67,7 +67,8 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
 def differ(where: str, reference: str = "Naive") -> str:
     return (
         f"Texts differ in {where}. Their text, tokens or masks are not those of {reference} and of a unigram row, so "
-        "neither perplexities nor bits per byte compare, and nothing of theirs is marked, ranked or judged."
+        "perplexities do not compare, bits per byte only where each token of a text is predicted, and nothing of "
+        "these rows is marked, ranked or judged."
     )
 
 

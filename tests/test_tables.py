@@ -437,6 +437,18 @@ def test_several_suites_are_blocks_in_the_papers_order(tmp_path):
     assert [block.title for block in exhibit.build(Study("all", runs)).blocks] == titles
 
 
+def test_columns_of_suites_with_other_domains_are_named_by_their_place(tmp_path):
+    """Oracle: by hand: a shorter stream of the same domains keeps their titles."""
+    for suite, domains in (("a", synthetic.DOMAINS), ("b", synthetic.DOMAINS[:2]), ("c", [("x", "Python")])):
+        synthetic.write(
+            tmp_path, suite, seeds=1, rows=[("ER", "er", {})], domains=domains, stages=len(domains), scores=False
+        )
+    runs = {suite: load_runs(tmp_path, suite) for suite in "abc"}
+    for suites, titles in (("ab", ["WB", "Ns", "Rev"]), ("ac", ["Domain 1", "Domain 2", "Domain 3"])):
+        table = load("main_pretraining").build(Study(suites, [run for suite in suites for run in runs[suite]]))
+        assert list(dict.fromkeys(column.group for column in table.columns))[:3] == titles
+
+
 def small_table(text: str = "Naive") -> Table:
     rows = (
         TableRow((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())),
