@@ -8,7 +8,7 @@ number of parameters.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,19 @@ def plainly(bpe: Tokenizer) -> int:
     content = json.loads(bpe.to_str())
     is_byte_level = content["model"]["type"] == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"])
     return _missing_bytes(content["model"]["vocab"]) if is_byte_level else 0
+
+
+def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's pattern gives up."""
+    try:
+        return [one.ids for one in bpe.encode_batch_fast(texts, add_special_tokens=False)]
+    except BaseException as error:  # a panic of the library is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        told = str(error).partition("\n")[0]
+    for text in texts if len(texts) > 1 else ():
+        ids_of(bpe, [text])
+    raise DataError(f"the tokenizer gives up ({told:.80}) on the text {texts[0]!r:.60}: leave it out, or take another")
 
 
 def content_key(bpe: Tokenizer) -> str:

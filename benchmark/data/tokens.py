@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, Document, Sample
-from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
+from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of, load_bpe, load_tokenizer, train_bpe
 from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
@@ -301,8 +301,8 @@ def encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator
     """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread."""
 
     def encode(batch: list[Document]) -> list[tuple[Document, Ids]]:
-        encodings = made_with.bpe.encode_batch_fast([document.text for document in batch], add_special_tokens=False)
-        ids = [np.array([*encoding.ids, made_with.special.eos], made_with.dtype) for encoding in encodings]
+        cut = ids_of(made_with.bpe, [document.text for document in batch])
+        ids = [np.array([*one, made_with.special.eos], made_with.dtype) for one in cut]
         return list(zip(batch, ids, strict=True))
 
     documents = iter(documents)

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmark.data.documents import DataError
-from benchmark.data.tokenizer import PAD
+from benchmark.data.tokenizer import PAD, ids_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, kind_of
@@ -80,7 +80,7 @@ class SavedModel:
 
     def _encode(self, task: str, example: Example) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
-        encoded = [self.tokenizer.encode(part, add_special_tokens=False).ids for part in parts]
+        encoded = ids_of(self.tokenizer, parts)
         for part, ids in zip(parts, encoded, strict=True):
             if not ids:
                 raise DataError(

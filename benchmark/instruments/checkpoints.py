@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.data import corpus
-from benchmark.data.tokenizer import TextTokenizer, Vocabulary, load_tokenizer
+from benchmark.data.tokenizer import TextTokenizer, Vocabulary, ids_of, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
@@ -162,7 +162,7 @@ def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Model
     skipped: Counter[str] = Counter()
     read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
     documents = [document.text for document in read]
-    encoded = [encoding.ids for encoding in bpe.encode_batch(documents, add_special_tokens=False)]
+    encoded = ids_of(bpe, documents)
     ids = np.array([token for document in encoded for token in (*document, special.eos)])
     info: DomainInfo = {"valid_bytes": sum(len(document.encode()) for document in documents)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
