@@ -222,6 +222,24 @@ def test_orders_of_domains(suite_file) -> None:
         assert list(config.tokenizer.domains) == listed
 
 
+PUBMED, ARXIV = (
+    {"path": f"ccdv/{name}-summarization", "name": "document", "text_field": "article"} for name in ("pubmed", "arxiv")
+)
+OLDER_TEXT = [
+    {
+        "name": "wb",
+        "datasets": [
+            {"path": "wikimedia/wikipedia", "name": "20231101.en", "documents": 2_500_000},
+            {"path": "rojagtap/bookcorpus"},
+        ],
+    },
+    {"name": "ns", "datasets": [{"path": "allenai/c4", "name": "realnewslike"}]},
+    {"name": "rev", "datasets": [{"path": "fancyzhx/amazon_polarity", "text_field": "content"}]},
+    {"name": "bio", "datasets": [PUBMED]},
+    {"name": "cs", "datasets": [ARXIV]},
+]
+
+
 @pytest.mark.parametrize(
     ("name", "row", "seed", "changes", "id", "last_key"),
     [
@@ -234,8 +252,9 @@ def test_orders_of_domains(suite_file) -> None:
 def test_known_runs_keep_their_keys(
     name: str, row: str, seed: int, changes: dict[str, str], id: str, last_key: str | None
 ) -> None:
-    """Oracle: what was computed before memory_seed, order and noise_scale were settings, and noise was relative."""
-    suite = load_suite(name)
+    """Oracle: what was computed before memory_seed, order, noise_scale, max_valid_bytes and the revisions of data sets
+    were settings, and noise was relative."""
+    suite = load_suite(name, {"data.max_valid_tokens": 1_000_000, "domains": OLDER_TEXT})
     [config] = [config for config in expand(suite, methods.rows(suite), [seed]) if config.row == row]
     keys = stage_keys(config, methods.build(config.method, {**config.options, **changes}), ["unprepared"] * 5)
     assert config.id == id

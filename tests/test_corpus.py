@@ -223,6 +223,37 @@ def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
     assert skipped == {"duplicate": 2}
 
 
+def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) -> None:
+    """Oracle: forms of one text, by hand; the first to come stays, in the split that any of them alone would have."""
+    forms = ["One  text, ﬁne\n", "one text, fine", "ONE TEXT, FINE", "One\ttext,\u00a0fine "]
+    others = ["onetext, fine", "one text fine"]
+    found, skipped = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in [*forms, *others])))))
+    assert texts(found) == [forms[0], *others] and skipped == {"duplicate": 3}
+    splits = set()
+    for number, form in enumerate(forms):
+        [alone], _ = read(domain(write(tmp_path / f"{number}.jsonl", json_lines({"text": form}))), valid_share=0.5)
+        splits.add(alone.split)
+    assert len(splits) == 1
+    held = write(tmp_path / "held.jsonl", json_lines({"text": " \n".join(forms[0].split())}))
+    found, _ = read(domain(tmp_path / "a.jsonl", valid=(held,)))
+    assert texts(found, "train") == others
+
+
+def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> None:
+    """Oracle: of each book, all pieces; of many, the share asked for within five standard errors."""
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
+    books = [" ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))]
+    path = write(tmp_path / "a.jsonl", json_lines(*({"text": book} for book in books)))
+    splits: dict[str, set[str]] = {}
+    for document in (found := read(domain(path), valid_share=0.3)[0]):
+        splits.setdefault(document.source, set()).add(document.split)
+    assert len(splits) == 300 and len(found) > 3000 and all(len(of) == 1 for of in splits.values())
+    assert abs(sum(of == {"valid"} for of in splits.values()) - 90) < 5 * (300 * 0.3 * 0.7) ** 0.5
+    left, _ = read(domain(path).model_copy(update={"hold_out": 0.3}))
+    pieces = Counter(document.source for document in found)
+    assert 0 < len(left) < len(found) and all(pieces[of] == n for of, n in Counter(d.source for d in left).items())
+
+
 def test_identity_follows_the_content_of_files_and_the_settings(tmp_path) -> None:
     """Oracle: by hand; a file that moves, or is written again as it was, is the same text, of two with equal sizes and
     times that which differs is another."""

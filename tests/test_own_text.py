@@ -12,11 +12,13 @@ import methods
 import run_all
 from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
+from benchmark.downstream.tasks import Example, TaskData
 from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suite
-from benchmark.jobs.preparation import shared_documents, warnings
+from benchmark.jobs.preparation import in_the_stream, shared_documents, warnings
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Domain
+from benchmark.settings.suite import Domain, Tokenizer
+from benchmark.settings.tasks import Docstrings, Task
 from tests.support.texts import DATA, SMALL, sentences
 from tests.support.texts import write as write_text
 
@@ -34,7 +36,8 @@ def texts(tmp_path) -> Path:
     lines = [json.dumps({"id": "x", "body": text}) for text in sentences(1)]
     (tmp_path / "texts" / "My Letters").mkdir(parents=True)
     (tmp_path / "texts" / "My Letters" / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    for name, words, count in (("news", ["late", "early"], 300), ("2024", ["one", "two"], 100)):
+    news = ["late", "early", "good", "bad", "old", "true", "false", "no"]
+    for name, words, count in (("news", news, 300), ("2024", ["one", "two"], 100)):
         (tmp_path / "texts" / name).mkdir()
         for number, text in enumerate(sentences(2, count, words)):
             (tmp_path / "texts" / name / f"{number}.txt").write_text(f"{text} {number}")
@@ -127,6 +130,32 @@ def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], me
     with pytest.raises((ConfigError, DataError), match=message):
         write_suite("mine", list(map(Path, folders)), 1e10)
     assert not list(texts.parent.glob("*.toml"))
+
+
+def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) -> None:
+    """Oracle: by hand: 30 of 60 held out, and 5 of 7 test examples, are training text in another case, with other
+    blanks and without their first words; of two each a quarter is."""
+    words = [f"w{i}" for i in range(1000)]
+    a, held, new = (sentences(seed, count, words) for seed, count in ((1, 60), (2, 28), (3, 300)))
+    a = [f"{text} {' '.join(words[i : i + 30])}" for i, text in enumerate(a)]
+    near = ["\n ".join(text.split()[2:]).upper() for text in a[:30]]
+    some = [f"{' '.join(words[500 + 9 * i : 550 + 9 * i])} {' '.join(a[-1 - i].split()[-20:])}" for i in range(2)]
+    held = [*near, *(f"{text} {' '.join(words[i + 300 : i + 330])}" for i, text in enumerate(held)), *some]
+    places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", a), ("held", held), ("b", new))]
+    domains = [
+        Domain(name="a", train=(str(places[0]),), valid=(str(places[1]),)),
+        Domain(name="b", train=(str(places[2]),)),
+    ]
+    example = lambda text: Example(text, None, 0, "")  # noqa: E731
+    test = (*map(example, [*near[:5], *some]),)
+    tasks = [(Task(name="t", domain="a", docstrings=Docstrings()), TaskData(("x", "y"), test, test, test))]
+    for vocabulary in (300, 2000):
+        corpus = prepare(domains, Tokenizer(vocabulary=vocabulary), DATA, tmp_path / "data")
+        config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+        said = [*warnings(corpus, config), *in_the_stream(corpus, tasks)]
+        assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
+        assert said[-1].startswith("t: 5 of 7 test examples stand in the training text of a")
+        assert len(said) == 3 and "tokenizer" in said[1]
 
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:

@@ -175,9 +175,9 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
 
 
 def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_path):
-    """Oracle: by hand. The same text with another pair is no leak, with another label it is one."""
-    train = [row(t, label, text_pair="p") for t, label in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "y"))]
-    test = [row("a", "x", text_pair="p"), row("b", "y", text_pair="p"), row("c", "y", text_pair="q")]
+    """Oracle: by hand. The same text with another pair is no leak, with another label, case or blanks it is one."""
+    train = [row(t, label, text_pair="p") for t, label in (("a", "x"), ("b b", "x"), ("c", "y"), ("d", "y"))]
+    test = [row("A ", "x", text_pair="P"), row("b\n\tb", "y", text_pair="p"), row("c", "y", text_pair="q")]
     data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")]), tmp_path)
     assert data.leaked == (True, True, False, False)
     assert without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two

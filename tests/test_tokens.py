@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import GPT2TokenizerFast  # type: ignore[attr-defined]
+import tokenizers
+from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ignore[attr-defined]
 
 from benchmark.data import tokens
 from benchmark.data.documents import DataError
-from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, ids_of, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
 from benchmark.settings.suite import Data, Domain, Tokenizer
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
@@ -172,13 +175,68 @@ def test_limits_on_tokens(tmp_path) -> None:
     assert len(some.valid) == 337
     assert np.array_equal(some.train, whole.train)
     kept = some.info["valid_documents"]
-    assert some.info["skipped"]["beyond max_valid_tokens"] == whole.info["valid_documents"] - kept
+    assert some.info["skipped"][tokens.BEYOND] == whole.info["valid_documents"] - kept
     *documents, _ = np.split(some.valid, np.flatnonzero(some.valid == EOS) + 1)
     numbers = [int(everything.tokenizer.decode(ids[:-1].tolist()).split()[1]) for ids in documents]
     assert numbers == sorted(numbers)
     assert len(set(numbers)) >= kept - 1
     assert abs(np.mean(numbers) - 1000) < 5 * 2000 / 12**0.5 / len(numbers) ** 0.5
     assert len({whole.key, part.key, some.key}) == 3
+
+
+def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
+    """Oracle: the documents in the order of their hash until they have so many bytes; their own bytes, whole."""
+    texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
+    domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
+    data = DATA.model_copy(update={"max_valid_bytes": 3000})
+    kinds = [prepare([domain], Tokenizer(vocabulary=size), data, tmp_path / "data") for size in (300, 1500)]
+    published = word_pieces(tmp_path / "published", texts)  # its ids decode to other text
+    kinds.append(prepare([domain], SMALL, data, tmp_path / "data", start=published))
+    found = [corpus.domains[0] for corpus in kinds]
+    assert len({len(one.valid) for one in found}) == len(found)
+    held = decoded(kinds[0], found[0].valid)
+    everything = prepare([domain], SMALL, DATA, tmp_path / "data")
+    ordered = sorted(decoded(everything, everything.domains[0].valid), key=lambda text: zlib.crc32(text.encode()))
+    assert set(held) == set(ordered[: len(held)])
+    sizes = [len(text.encode()) for text in ordered[: len(held)]]
+    assert sum(sizes[:-1]) < 3000 <= sum(sizes)
+    for one in found:
+        assert (one.info["valid_bytes"], one.info["valid_documents"]) == (sum(sizes), len(sizes))
+
+
+def test_the_older_key_cuts_in_tokens(tmp_path) -> None:
+    """Oracle: so many tokens, and the bytes that those of a byte-level BPE decode to."""
+    data = DATA.model_copy(update={"max_valid_tokens": 337})
+    corpus = prepare(two_domains(tmp_path), SMALL, data, tmp_path / "data")
+    for domain in corpus.domains:
+        parts = np.split(domain.valid, np.flatnonzero(domain.valid == EOS))
+        texts = [corpus.tokenizer.decode(part[part != EOS].tolist(), False) for part in parts]
+        assert len(domain.valid) == 337 and domain.info["valid_bytes"] == sum(len(text.encode()) for text in texts)
+
+
+def test_a_tokenizer_that_gives_up_is_an_error_that_names_the_text(tmp_path) -> None:
+    """Oracle: a pattern that needs exponentially many steps on one of three texts; nobody else asks the library."""
+    saved = tokenizers.Tokenizer(tokenizers.models.BPE())
+    saved.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(?:a+)+$|(a|aa)+b"), "isolated")
+    with pytest.raises(DataError, match=r"gives up \(.*retry-limit.*\) on the text 'aaaa.*: leave it out"):
+        ids_of(saved, ["b", "a" * 40_000 + "c", "b"])
+    called = re.compile(r"\.encode(_batch\w*)?\([^)\n]*add_special_tokens")
+    product = [path for folder in ("benchmark", "methods", "analysis") for path in (ROOT / folder).rglob("*.py")]
+    assert [path.name for path in product if called.search(path.read_text())] == ["tokenizer.py"]
+
+
+def word_pieces(folder: Path, texts: list[str]) -> Path:
+    """The folder of a published model with a tokenizer as BERT's, which knows no case and no accents."""
+    saved = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    saved.normalizer = tokenizers.normalizers.BertNormalizer()
+    saved.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    saved.decoder = tokenizers.decoders.WordPiece()
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    saved.train_from_iterator(texts, tokenizers.trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
+    names = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=saved, **names).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 300, "model_type": "bert"}))
+    return folder
 
 
 def test_unigram_perplexity(tmp_path) -> None:

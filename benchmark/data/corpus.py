@@ -7,7 +7,6 @@ useless is skipped.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import platform
 import sqlite3
 from collections import Counter
@@ -18,46 +17,47 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.data import docstrings
-from benchmark.data.documents import DataError, Document, cut, find_files, naming_source, read_file, text_of
+from benchmark.data.documents import DataError, Document, find_files, fingerprint, naming_source, of_record, read_file
 from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
-FORMAT = 1  # raised when the same files come to mean other documents
+FORMAT = 2  # raised when the same files come to mean other documents
 
 
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a domain, each text once, with their split; `skipped` counts the others by reason.
 
-    Without validation files, the sha256 of a text decides: `valid_share` of the documents are held out, the same ones
-    whatever else the domain holds. Validation files are read first, so that their text is not trained on. The upper
-    end of the hashes is what the domain holds out of pre-training (`Domain.hold_out`).
+    Without validation files, the fingerprint of a text decides: `valid_share` of the documents are held out, the same
+    ones whatever else the domain holds. Validation files are read first, so that their text is not trained on. The
+    upper end of the fingerprints is what the domain holds out of pre-training (`Domain.hold_out`).
 
     Raises DataError.
     """
-    for document, hashed in each_once(domain, skipped):
-        if document.split != "valid" and hashed >= (1 - domain.hold_out) * 2**64:
+    for document in each_once(domain, skipped):
+        if document.split != "valid" and document.decides >= (1 - domain.hold_out) * 2**64:
             skipped["held out"] += 1
         elif document.split:
             yield document
         else:
-            yield replace(document, split="valid" if hashed < valid_share * 2**64 else "train")
+            yield replace(document, split="valid" if document.decides < valid_share * 2**64 else "train")
 
 
-def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[tuple[Document, int]]:
-    """The documents of a domain as they come, each text once, with 64 bits of its sha256. Raises DataError."""
+def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
+    """The documents of a domain as they come, each text once, with their fingerprints. Raises DataError."""
     with contextlib.closing(_Seen()) as seen:
         for document in _documents(domain, skipped):
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
             try:
-                hashed = int.from_bytes(hashlib.sha256(document.text.encode()).digest()[:8], "big")
+                document.text.encode()
             except UnicodeEncodeError as error:
                 half = f"half of a surrogate pair (\\u{ord(error.object[error.start]):x})"
                 raise DataError(f"{document.source}: character {error.start} is {half}: repair the text") from None
+            hashed = fingerprint(document.text)
             if seen.add(hashed):
-                yield document, hashed
+                yield replace(document, hashed=hashed, decides=document.decides or hashed)
             else:
                 skipped["duplicate"] += 1
 
@@ -135,4 +135,4 @@ def _dataset(dataset: HubDataset) -> Iterator[Document]:
         rows: Iterable[Any] = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True)
         for number, row in enumerate(islice(rows, dataset.documents)):
             place = f"{dataset.path}:{number}"
-            yield from (Document(piece, place) for piece in cut(text_of(row, dataset.text_field, place)))
+            yield from of_record(row, dataset.text_field, place)

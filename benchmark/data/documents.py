@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 import gzip
+import hashlib
 import heapq
 import io
 import json
 import os
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -58,13 +60,30 @@ def naming_source(what: str) -> Iterator[None]:
 class Document:
     """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
 
-    `kind` is "module", "class" or "function" for a docstring, else empty.
+    `kind` is "module", "class" or "function" for a docstring, else empty. `hashed` is its fingerprint, and `decides`
+    that of the text that it was cut from, by which all of that is in one split; 0 is not known.
     """
 
     text: str
     source: str
     kind: str = ""
     split: Literal["train", "valid", ""] = ""
+    hashed: int = 0
+    decides: int = 0
+
+
+def fingerprint(text: str) -> int:
+    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks: copies have the same."""
+    same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
+
+
+def of_record(record: Any, text_field: str, place: str) -> Iterator[Document]:
+    """The text of a record, in pieces where it is long."""
+    text = text_of(record, text_field, place)
+    pieces = cut(text)
+    decides = fingerprint(text) if len(pieces) > 1 else 0
+    return (Document(piece, place, decides=decides) for piece in pieces)
 
 
 def cut(text: str) -> list[str]:
@@ -183,7 +202,7 @@ def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
         place = f"{path}:{number}"
         example = f"{{{json.dumps(text_field)}: ...}}"
         record = parse_line(line, place, example) if line.strip() else {text_field: ""}
-        yield from (Document(piece, place) for piece in cut(text_of(record, text_field, place)))
+        yield from of_record(record, text_field, place)
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:

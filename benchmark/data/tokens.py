@@ -4,7 +4,7 @@ A folder of prepared data holds
 
     texts/<names, sizes and times of files>.txt, the identity that their content came to
     tokenizers/<identity>/tokenizer.json
-    domains/<identity>/train.bin, valid.bin, info.json
+    domains/<identity>/train.bin, valid.bin, fingerprints.bin, info.json
 
 each with checksums.json beside, which is held against the files when they are read.
 
@@ -34,6 +34,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
+from benchmark.data.copies import nearly
 from benchmark.data.documents import DataError, Document, Sample
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of, load_bpe, load_tokenizer, train_bpe
 from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
@@ -47,6 +48,7 @@ FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 BATCH = 128  # documents that a thread tokenises at once
+BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
 THREADS = min(os.cpu_count() or 1, 8)
 # threads of the library's own stay, and a process that is forked later hangs or warns
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -60,12 +62,13 @@ class DomainInfo(TypedDict, total=False):
 
     documents: int
     valid_documents: int  # of these
-    valid_bytes: int  # what the validation tokens decode to
+    valid_bytes: int  # of the validation text
     bytes: int  # of their text
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
     complete: bool  # False: the rest was not read
+    near_copies: int  # validation documents most of which stand in the training text, see benchmark/data/copies.py
     versions: dict[str, str]  # by package
     licenses: dict[str, str]  # by package, of those that say theirs
     source: dict[str, Any]
@@ -83,6 +86,12 @@ class DomainTokens:
     valid: Ids
     info: DomainInfo
     folder: Path | None = None  # where they lie, if they do
+
+    def fingerprints(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Those of the training documents, and of the validation documents; none where they do not lie on disk."""
+        known = np.fromfile(self.folder / "fingerprints.bin", "<u8") if self.folder else np.empty(0, np.uint64)
+        place = len(known) - self.info.get("valid_documents", 0)
+        return known[:place], known[place:]
 
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
@@ -209,9 +218,10 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
 
 
 def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
-    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, data.max_valid_tokens])
+    limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
+    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit])
     made = _once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin"))
+    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
@@ -231,13 +241,12 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     train, train_hash = counts_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash])
-    ids, eos = open_ids(folder / "valid.bin", made_with.dtype), made_with.special.eos
-    documents = [part[part != eos].tolist() for part in np.split(ids, np.flatnonzero(ids == eos))]
-    texts = made_with.bpe.decode_batch(documents, skip_special_tokens=False)
     versions, licenses = docstrings.published(domain.packages)
+    train_ids, valid_ids = (open_ids(folder / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
+    [near_copies] = nearly(made_with.bpe, made_with.special.eos, [valid_ids], train_ids)
     info |= {
+        "near_copies": near_copies,
         "tokens": int(train.sum() + valid.sum()),
-        "valid_bytes": sum(len(text.encode()) for text in texts),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": versions,
         "licenses": licenses,
@@ -249,23 +258,25 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
     room = data.max_train_tokens or sys.maxsize
-    valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens)
+    valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped: Counter[str] = Counter()
     text_hash = hashlib.sha256()
     read = reported = train_documents = train_bytes = 0
     complete = True
-    with (folder / "train.bin").open("wb") as file:
+    with (folder / "train.bin").open("wb") as file, (folder / "fingerprints.bin").open("wb") as fingerprints:
         for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped)):
             into.poll(False)
             if document.split == "train" and not room:
                 complete = False
                 break
             text = document.text.encode()
+            hashed = document.hashed.to_bytes(8, "little")
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
             if document.split == "valid":
-                valid.add((ids, len(text)), len(ids), zlib.crc32(text))
+                valid.add((ids, len(text), hashed), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
             else:
                 file.write(ids[:room].tobytes())
+                fingerprints.write(hashed)
                 room -= min(room, len(ids))
                 train_documents += 1
                 train_bytes += len(text)
@@ -274,14 +285,23 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Plac
                 reported = read
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if valid.dropped:
-        skipped["beyond max_valid_tokens"] = valid.dropped
+        skipped[BEYOND] = valid.dropped
     kept = valid.items()
-    ids = np.concatenate([np.empty(0, made_with.dtype), *(ids for ids, _ in kept)])[: data.max_valid_tokens]
-    (folder / "valid.bin").write_bytes(ids.tobytes())
+    valid_bytes, room = 0, data.max_valid_tokens or sys.maxsize
+    with (folder / "valid.bin").open("wb") as file, (folder / "fingerprints.bin").open("ab") as fingerprints:
+        for ids, size, hashed in kept:
+            part = ids[:room]
+            room -= len(part)
+            file.write(part.tobytes())
+            fingerprints.write(hashed)
+            if len(part) < len(ids):
+                size = len(made_with.bpe.decode(part.tolist(), skip_special_tokens=False).encode())
+            valid_bytes += size
     return {
         "documents": train_documents + len(kept),
         "valid_documents": len(kept),
-        "bytes": train_bytes + sum(size for _, size in kept),
+        "valid_bytes": valid_bytes,
+        "bytes": train_bytes + sum(size for _, size, _ in kept),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted(skipped.items())),
         "complete": complete,

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmark import records
 from benchmark.data import corpus
-from benchmark.data.documents import TORN, DataError, Document, naming_source, parse_line, read_lines
+from benchmark.data.documents import TORN, DataError, Document, fingerprint, naming_source, parse_line, read_lines
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine
@@ -58,9 +58,10 @@ class TaskData:
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """Whether the text (and pair) of each example of test stands verbatim in train, whatever its label."""
-        known = {(example.text, example.text_pair) for example in self.train}
-        return tuple((example.text, example.text_pair) in known for example in self.test)
+        """Whether a copy of the text (and pair) of each example of test stands in train, whatever its label."""
+        both = lambda example: (fingerprint(example.text), fingerprint(example.text_pair or ""))  # noqa: E731
+        known = set(map(both, self.train))
+        return tuple(both(example) in known for example in self.test)
 
     def targets(self, split: Split) -> list[int]:
         return [example.label for example in getattr(self, split)]
@@ -224,7 +225,7 @@ def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> flo
 
 
 def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> float | None:
-    """The test score over the rows that do not stand verbatim in train; None where none or all of them do."""
+    """The test score over the rows that no row of train is a copy of; None where none or all of them do."""
     clean = [i for i, leaked in enumerate(data.leaked) if not leaked]
     if len(clean) in (0, len(data.test)):
         return None
@@ -343,7 +344,7 @@ def from_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Spli
         )
     least = (1 - domain.hold_out) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
     everything = corpus.each_once(domain, Counter())
-    documents = [document for document, hashed in everything if hashed >= least and _is_public(document)]
+    documents = [document for document in everything if document.decides >= least and _is_public(document)]
     return balanced(task, options, domain.packages, documents)
 
 

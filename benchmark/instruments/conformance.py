@@ -114,7 +114,7 @@ def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunC
             "seed": 3,
             "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
             "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
-            "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_tokens": 320},
+            "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_bytes": 800},
             "model": {
                 "architecture": architecture,
                 "head_size": 16,

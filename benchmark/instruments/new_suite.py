@@ -118,7 +118,7 @@ def glimpse(place: Path, name: str) -> Text:
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
     domain = Domain(name=name, train=(str(place),), text_field=_text_field(files))
     documents = seen = 0
-    for document, _ in corpus.each_once(domain, Counter()):
+    for document in corpus.each_once(domain, Counter()):
         documents += 1
         seen += len(document.text.encode())
         if seen > LOOKED_AT:
@@ -156,9 +156,9 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     row = next((n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18)  # ten rows of each part
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
-    longest_document = max(text.seen / text.documents for text in texts) / BYTES_PER_TOKEN[vocabulary]
-    measured = max(60_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # tokens, of documents enough
-    held = f"valid_share = {share:g}, max_valid_tokens = {measured:_.0f}"
+    longest_document = max(text.seen / text.documents for text in texts)
+    measured = max(200_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # bytes, of documents enough
+    held = f"valid_share = {share:g}, max_valid_bytes = {measured:_.0f}"
     domains = "\n".join(f"  {_domain(text, file)}," for text in texts)
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
     lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))

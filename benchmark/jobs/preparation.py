@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmark.data.copies import RUN, nearly
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.tokens import Corpus, Ids, corpus_of
-from benchmark.downstream.tasks import load_tasks
+from benchmark.data.tokenizer import ids_of
+from benchmark.data.tokens import BEYOND, Corpus, corpus_of
+from benchmark.downstream.tasks import TaskData, load_tasks
 from benchmark.jobs.state import data_key
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
+from benchmark.settings.tasks import Task
 from benchmark.store import Store
 
-BLOCK = 2**24  # ids that are looked through at once
+SENTENCE = 20  # tokens: documents that have fewer are single sentences
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
-    store, found = Store(runs), list[str]()
+    store, corpora, found = Store(runs), list[Corpus](), list[str]()
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):
@@ -35,13 +36,16 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                 + (f"; left out: {skipped}" if skipped else "")
             )
         found += warnings(corpus, config)
+        corpora.append(corpus)
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
-    for task, data in load_tasks(suite, store):
+    for task, data in (tasks := load_tasks(suite, store)):
+        leaks = f"; {sum(data.leaked):,} of test stand in train, too" if any(data.leaked) else ""
         yield (
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
-            f"{len(data.labels)} classes"
+            f"{len(data.labels)} classes{leaks}"
         )
+    found += chain.from_iterable(in_the_stream(corpus, tasks) for corpus in corpora)
     yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(found))
     yield (
@@ -56,11 +60,21 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if held_out < FEW_DOCUMENTS:
             more = "Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
-            if "beyond max_valid_tokens" in domain.info["skipped"]:
-                more = "Give a larger data.max_valid_tokens"
+            if BEYOND in domain.info["skipped"]:
+                more = "Give a larger data.max_valid_bytes"
             yield (
                 f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
                 f"domain's. {more}"
+            )
+        if near := domain.info["near_copies"]:
+            yield (
+                f"{domain.name}: {near:,} of {held_out:,} validation documents stand in its training text, at least "
+                f"half of their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
+            )
+        if (length := domain.info["tokens"] / domain.info["documents"]) < SENTENCE:
+            yield (
+                f"{domain.name}: documents have {length:.0f} tokens, so rows are glued of unrelated ones. Where they "
+                "are sentences of longer texts, join them"
             )
     yield from shared_documents(corpus)
     if note := config.tokenizer_note:
@@ -68,11 +82,9 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
 
 
 def shared_documents(corpus: Corpus) -> Iterator[str]:
-    """Which domains have documents in common, token by token: what one learns of the other is no transfer."""
-    eos = corpus.special.eos
-    texts = {text.name: _documents(text.valid, eos) for text in (*corpus.domains, *corpus.probes)}
-    for domain in corpus.domains:
-        texts[domain.name] = np.union1d(texts[domain.name], _documents(domain.train, eos))
+    """Which domains have documents in common: what one learns of the other is no transfer."""
+    texts = {domain.name: np.concatenate(domain.fingerprints()) for domain in corpus.domains}
+    texts |= {probe.name: probe.fingerprints()[1] for probe in corpus.probes}
     for (name, documents), (other, others) in combinations(texts.items(), 2):
         if both := len(np.intersect1d(documents, others)):
             yield (
@@ -81,10 +93,16 @@ def shared_documents(corpus: Corpus) -> Iterator[str]:
             )
 
 
-def _documents(ids: Ids, eos: int) -> NDArray[np.uint64]:
-    """A hash of each document of some ids, once."""
-    blocks = (np.flatnonzero(ids[start : start + BLOCK] == eos) + start + 1 for start in range(0, len(ids), BLOCK))
-    ends = np.concatenate([np.zeros(1, int), *blocks])
-    parts = (ids[start:end].tobytes() for start, end in pairwise(ends.tolist()) if end > start + 1)
-    found = b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in parts)
-    return np.unique(np.frombuffer(found, np.uint64))
+def in_the_stream(corpus: Corpus, tasks: Sequence[tuple[Task, TaskData]]) -> Iterator[str]:
+    """Which tasks have test examples that models read in pre-training."""
+    texts = [[f"{example.text}\n{example.text_pair or ''}" for example in data.test] for _, data in tasks]
+    cut = [[(*ids, corpus.special.eos) for ids in ids_of(corpus.tokenizer, of)] for of in texts]
+    asked = [np.fromiter(chain.from_iterable(of), np.int64) for of in cut]
+    for domain in corpus.domains if tasks else ():
+        counts = nearly(corpus.tokenizer, corpus.special.eos, asked, domain.train)
+        for (task, data), count in zip(tasks, counts, strict=True):
+            if count:
+                yield (
+                    f"{task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of "
+                    f"{domain.name}, at least half of their runs of {RUN} words, so scores say less. Leave them out"
+                )

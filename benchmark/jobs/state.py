@@ -231,7 +231,7 @@ def is_timed(config: RunConfig) -> bool:
     return UNITS[config.budget.unit].is_wall_time
 
 
-MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_tokens"}  # of the settings of data
+MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens"}  # of the settings of data
 
 
 @lru_cache(maxsize=1000)  # the runs of a row share their settings

@@ -103,8 +103,18 @@ class Data(Settings):
     max_train_tokens: int | None = Field(
         None, gt=0, le=1_000_000 * BILLION, description="keep at most this many tokens of a domain"
     )
-    max_valid_tokens: int = Field(
-        1_000_000, gt=0, le=1000 * BILLION, description="perplexity is measured on at most this many tokens"
+    max_valid_bytes: int = Field(
+        4_000_000,
+        gt=0,
+        le=1000 * BILLION,
+        description="perplexity is measured on so many bytes of whole documents, the same ones whatever the tokenizer",
+    )
+    max_valid_tokens: int | None = Field(
+        None,
+        gt=0,
+        le=1000 * BILLION,
+        exclude_if=not_,
+        description="on so many tokens in place of bytes, as older suites say: which text, depends on the tokenizer",
     )
     memory_tokens: int = Field(
         200_000_000,
@@ -396,7 +406,9 @@ class RunConfig(Settings):
             **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
             "domains": {"__all__": {"title", "train", "valid"}},
             "tokenizer": {"folder"},
-            "data": {"memory_seed"} if self.data.memory_seed == "fixed" else set(),  # younger than the first ids
+            # what is younger than the first ids
+            "data": ({"memory_seed"} if self.data.memory_seed == "fixed" else set())
+            | ({"max_valid_bytes"} if self.data.max_valid_tokens else set()),
             "training": {"checkpoint_seconds"},
             "budget": {"reference"},
             "model": {"start", "revision"} | ({"init"} if self.model.init == "fixed" else set()),

@@ -86,7 +86,7 @@ class Chaos:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
         self.lab.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.lab.folder))
         text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
-        text = text.replace("[data]", "[data]\nmax_valid_tokens = 1500")
+        text = text.replace("[data]", "[data]\nmax_valid_bytes = 5000")
         self.lab.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
             self.lab.tell(row, f"slow {STEP}")
