@@ -7,21 +7,33 @@ useless is skipped.
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import sqlite3
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmark.data import docstrings
-from benchmark.data.documents import DataError, Document, find_files, fingerprint, naming_source, of_record, read_file
+from benchmark.data.documents import (
+    DataError,
+    Document,
+    find_files,
+    fingerprint,
+    naming_source,
+    of_line,
+    of_record,
+    read_file,
+)
 from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Domain, HubDataset
 
+TRIES, WAIT = 30, 60.0  # how often a lost connection is tried again, and after how many seconds
 FORMAT = 2  # raised when the same files come to mean other documents
 
 
@@ -131,8 +143,39 @@ def _dataset(dataset: HubDataset) -> Iterator[Document]:
         from datasets import load_dataset
     except ImportError:
         raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
-    with naming_source(f"dataset {dataset.path!r} (name {dataset.name!r}, split {dataset.split!r})"):
-        rows: Iterable[Any] = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True)
-        for number, row in enumerate(islice(rows, dataset.documents)):
+    asked = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
+    with naming_source(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
+        if dataset.files:
+            on_hub = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
+            folder = dataset.path if os.path.isdir(dataset.path) else on_hub
+            files = [f"{folder}/{name}" for name in dataset.files]
+            rows = load_dataset("text", data_files=files, split="train", streaming=True)
+        else:
+            given = {"revision": dataset.revision} if dataset.revision else {}
+            rows = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True, **given)
+        for number, row in enumerate(islice(_kept_on(rows), dataset.documents)):
             place = f"{dataset.path}:{number}"
-            yield from of_record(row, dataset.text_field, place)
+            if dataset.files:
+                yield from of_line(row["text"].encode(), dataset.text_field, place)
+            else:
+                yield from of_record(row, dataset.text_field, place)
+
+
+def _kept_on(rows: Any) -> Iterator[Any]:
+    """The rows of a stream. Where the connection fails it goes on from the last one, for half an hour; text that is
+    wrong is told at once."""
+    failed = TRIES
+    while True:
+        try:
+            for row in rows:
+                failed = 0
+                yield row
+            return
+        except (TypeError, ValueError, LookupError):
+            raise
+        except Exception:
+            failed += 1
+            if failed >= TRIES:  # or no row has come yet
+                raise
+            time.sleep(WAIT)
+            rows.load_state_dict(rows.state_dict())

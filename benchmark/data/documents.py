@@ -199,10 +199,13 @@ def read_file(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Do
 
 def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
     for number, line in enumerate(read_lines(path), 1):
-        place = f"{path}:{number}"
-        example = f"{{{json.dumps(text_field)}: ...}}"
-        record = parse_line(line, place, example) if line.strip() else {text_field: ""}
-        yield from of_record(record, text_field, place)
+        yield from of_line(line, text_field, f"{path}:{number}")
+
+
+def of_line(line: bytes, text_field: str, place: str) -> Iterator[Document]:
+    """The text of a line of JSON, in pieces where it is long. Raises DataError for what is none."""
+    record = parse_line(line, place, f"{{{json.dumps(text_field)}: ...}}") if line.strip() else {text_field: ""}
+    yield from of_record(record, text_field, place)
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:

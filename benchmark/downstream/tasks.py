@@ -198,7 +198,8 @@ def _hub(task: str, dataset: HubTask, split: str) -> list[RawExample]:
         raise DataError(f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
     examples = []
     with naming_source(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
-        rows = load_dataset(dataset.path, dataset.name, split=split)
+        given = {"revision": dataset.revision} if dataset.revision else {}
+        rows = load_dataset(dataset.path, dataset.name, split=split, **given)
         names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
         for number, row in enumerate(rows):
             place = f"{dataset.path} {split}:{number}"

@@ -32,7 +32,14 @@ class HubDataset(Settings):
 
     path: str = Field(description="the data set's name on the Hub, e.g. 'allenai/c4'")
     name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
+    revision: str | None = Field(None, exclude_if=not_, description="a commit of it, so that it stays the same text")
     split: str = Field("train", description="the split that is read")
+    files: tuple[str, ...] = Field(
+        (),
+        exclude_if=not_,
+        description="read these files of JSON Lines (globs) and no configuration: for sets whose other columns differ "
+        "from file to file, which the library refuses, or that need a script",
+    )
     text_field: str = Field("text", description="the column that holds a document's text")
     documents: int | None = Field(None, gt=0, le=BILLION, description="read at most this many documents")
 

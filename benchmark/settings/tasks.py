@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ class HubTask(Settings):
 
     path: str = Field(description="the data set's name on the Hub, e.g. 'nyu-mll/glue'")
     name: str | None = Field(None, description="its configuration, e.g. 'mnli'")
+    revision: str | None = Field(None, exclude_if=not_, description="a commit of it, so that it stays the same text")
     train: str = Field("train", description="the split to train on")
     dev: str = Field("validation", description="the split that decides when to stop")
     test: str = Field("test", description="the split that is scored")

@@ -1,0 +1,140 @@
+"""Data sets of the Hub, read by the real library from local files in the shape of those that the suites name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.data import corpus
+from benchmark.data.documents import DataError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Domain, HubDataset
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def read(*sets: HubDataset) -> list[str]:
+    domain = Domain(name="hub", datasets=sets)
+    return [document.text for document in corpus.read(domain, 0.5, Counter())]
+
+
+def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
+    """A data set with a card that names its configurations: of each its split and the pattern of its files."""
+    (folder / "data").mkdir(parents=True)
+    lines = ["---", "configs:"]
+    for name, files in configurations.items():
+        lines += [f"- config_name: {name}", "  data_files:"]
+        lines += [f"  - split: {split}\n    path: {pattern}" for split, pattern in files.items()]
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+    return folder
+
+
+def json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    datasets.Dataset.from_list(rows).to_parquet(path)
+
+
+def test_a_configuration_of_parquet_or_json_lines_is_read(tmp_path: Path) -> None:
+    """Wikipedia, PG-19 and C4. Oracle: the texts that were written, in the order of the files, as many as asked for."""
+    wiki = repository(tmp_path / "wiki", {"20231101.en": {"train": "20231101.en/train-*"}})
+    for part in range(2):
+        rows = [{"id": f"{i}", "url": "u", "title": "t", "text": f"article {part} {i}"} for i in range(5)]
+        parquet(wiki / f"20231101.en/train-0000{part}-of-00002.parquet", rows)
+    books = repository(tmp_path / "books", {"default": {"train": "data/train-*", "test": "data/test-*"}})
+    for split in ("train", "test"):
+        rows = [{"short_book_title": "b", "text": f"{split} " + f"a line {i}\n" * 30_000} for i in range(2)]
+        parquet(books / f"data/{split}-00000-of-00001.parquet", rows)
+    news = repository(
+        tmp_path / "news", {"realnewslike": {"train": "realnewslike/c4-train.*"}, "en": {"train": "en/*"}}
+    )
+    json_lines(news / "realnewslike/c4-train.00000-of-00512.json.gz", [{"text": "news", "timestamp": "", "url": ""}])
+    json_lines(news / "en/c4-train.00000.json.gz", [{"text": "web", "timestamp": "", "url": ""}])
+    found = read(HubDataset(path=str(wiki), name="20231101.en", documents=7), HubDataset(path=str(books)))
+    assert found[:7] == [f"article {number // 5} {number % 5}" for number in range(7)]
+    assert "".join(found[7:]) == "".join("train " + f"a line {i}\n" * 30_000 for i in range(2)) and len(found) > 9
+    assert read(HubDataset(path=str(news), name="realnewslike")) == ["news"]
+
+
+def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None:
+    """Reviews, papers by field and articles. Oracle: the texts that were written; the library itself refuses them."""
+    papers = repository(
+        tmp_path / "papers", {"ComputerScience,2022-2022": {"train": "ComputerScience,2022-2022/train/*"}}
+    )
+    for part, metadata in enumerate([{"year": 2022}, {"year": 2022, "fields": ["a"]}, None]):
+        rows = [{"text": f"paper {part} \u2028 {i}" if i else "", "metadata": metadata} for i in range(3)]
+        json_lines(papers / f"ComputerScience,2022-2022/train/Computer Science-2022.gz-000{part}.json.gz", rows)
+    files = HubDataset(path=str(papers), files=("ComputerScience,2022-2022/train/*.json.gz",))
+    assert read(files) == [f"paper {part} \u2028 {i}" for part in range(3) for i in (1, 2)]
+    with pytest.raises(DataError, match="Couldn't cast"):
+        read(HubDataset(path=str(papers), name="ComputerScience,2022-2022"))
+    json_lines(tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}])
+    with pytest.raises(DataError, match=r"papers:1: no field 'text'; there are title"):
+        read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
+
+
+class Flaky:
+    """A stream whose connection fails after every third row, or for good."""
+
+    def __init__(self, rows: Any, broken: Exception | None = None) -> None:
+        self.rows, self.broken, self.given = rows, broken, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.rows:
+            self.given += 1
+            yield row
+            if self.broken or self.given % 3 == 0:
+                raise self.broken or ConnectionResetError("lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rows, name)
+
+
+def test_a_lost_connection_goes_on_from_the_last_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the rows, each once and in order; what is wrong with the text is told at once."""
+    waits: list[float] = []
+    monkeypatch.setattr("benchmark.data.corpus.time.sleep", waits.append)
+    for part in range(3):
+        rows = [{"text": f"row {part} {i}"} for i in range(7)]
+        json_lines(tmp_path / f"lines/{part}.jsonl", rows)
+        parquet(tmp_path / f"tables/{part}.parquet", rows)
+    expected = [f"row {part} {i}" for part in range(3) for i in range(7)]
+    load, broken = datasets.load_dataset, None
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: Flaky(load(*a, **k), broken))
+    for dataset in (
+        HubDataset(path=str(tmp_path / "lines"), files=("*.jsonl",)),
+        HubDataset(path=str(tmp_path / "lines")),
+        HubDataset(path=str(tmp_path / "tables")),
+    ):
+        waits.clear()
+        assert read(dataset) == expected and waits == [corpus.WAIT] * 7
+    waits.clear()
+    broken = ValueError("damaged")
+    with pytest.raises(DataError, match="ValueError: damaged"):
+        read(HubDataset(path=str(tmp_path / "lines")))
+    assert not waits
+
+
+def test_the_suites_name_a_commit_of_each_data_set() -> None:
+    """Oracle: forty hexadecimal digits, which no push to the Hub moves."""
+    for name in ("bert_base", "expand_size"):
+        for domain in load_suite(name).domains:
+            for dataset in domain.datasets:
+                assert len(dataset.revision or "") == 40 and int(dataset.revision or "", 16)
