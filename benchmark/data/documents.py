@@ -119,7 +119,7 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Keeps of all that is added what a hash puts first until `size` is full: even, repeatable, in one pass."""
+    """Of all items that are added those with the smallest hashes, until `size` is full: repeatable, in one pass."""
 
     def __init__(self, size: int) -> None:
         self._room = size

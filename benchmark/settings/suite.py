@@ -231,7 +231,7 @@ class Training(Settings):
     evaluations: int = Field(5, ge=1, le=10_000, description="per stage, evenly over its budget, the last at its end")
     deterministic: bool = Field(
         False,
-        exclude_if=not_,  # younger than the first keys
+        exclude_if=not_,  # so that a setting that is new changes no key
         description="algorithms that give the same bits each time, or an error where torch has none",
     )
 
@@ -413,7 +413,7 @@ class RunConfig(Settings):
             **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
             "domains": {"__all__": {"title", "train", "valid"}},
             "tokenizer": {"folder"},
-            # what is younger than the first ids
+            # what has its default, so that a setting that is new changes no id
             "data": ({"memory_seed"} if self.data.memory_seed == "fixed" else set())
             | ({"max_valid_bytes"} if self.data.max_valid_tokens else set()),
             "training": {"checkpoint_seconds"},

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The run was asked to stop; its state is in a checkpoint, or what it had tokenised is kept."""
+    """The run was asked to stop; its state is in a checkpoint."""
 
 
 class Taken(Stopped):
