@@ -161,7 +161,7 @@ def compare(options: argparse.Namespace) -> int:
     for place in (options.a, options.b):
         with open_records(place) as folder:
             sides.append(comparison.Side(place, runs_by_suite(folder)))
-    return say(comparison.compare(*sides, dict(map(parse_set, options.set))))
+    return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
 
 
 def open_suite(

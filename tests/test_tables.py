@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -379,7 +380,7 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
     """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with other domains from the
     third stage on those of the first two, and no score."""
     suite = next(iter(load(name).blocks))
-    rows = [(label, "elle", {}) for label in ("WE + FRW", "ELLE", "Expand 0")]
+    rows: list[tuple[str, str, dict[str, Any]]] = [(label, "elle", {}) for label in ("WE + FRW", "ELLE", "Expand 0")]
     synthetic.write(tmp_path, suite, seeds=1, rows=rows)
     runs = load_runs(tmp_path, suite)
     assert brackets(load(name).build(Study(suite, runs), "both"))
