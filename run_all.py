@@ -137,7 +137,7 @@ def collect(options: argparse.Namespace) -> int:
     from paper_tables import write_report
 
     suites = methods.of_study(options.study)
-    study.collect(*read_suite(options, options.suite), options.runs, options.study)
+    study.collect(*read_suite(options, options.suite), options.runs, options.study, methods.build)
     return say(study.render(options.study, suites, write_report))
 
 

@@ -39,6 +39,7 @@ def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[
         ("All rows ran on the same hardware.", unequal_hardware(stages)),
         ("No stage is known to have lacked cores.", contended(stages, titles)),
         ("No run failed.", failures(study, suite, rows, titles)),
+        ("All that is recorded of the suite's runs is of its text.", left_out(study, suite, rows)),
     ]
 
 
@@ -194,3 +195,12 @@ def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Seque
         for run in study.of(suite)
         if run.failure and (rows is None or run.row in rows)
     ]
+
+
+def left_out(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
+    """Runs whose records are not shown, by the reason."""
+    found: dict[str, list[str]] = {}
+    for run in study.of(suite):
+        if run.why and (rows is None or run.row in rows):
+            found.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
+    return [f"Records are left out of {_some(runs, '; ', 'runs')}: {why}." for why, runs in found.items()]

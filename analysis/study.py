@@ -174,9 +174,9 @@ class Study:
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
-        lines = next((run.baselines for run in self.runs if run.baselines), [])
         names = ["task", "task_key", "domain", "name", "metric", "test"]
-        return pd.DataFrame([[getattr(line, name) for name in names] for line in lines], columns=names)
+        lines = [[getattr(line, name) for name in names] for run in self.runs for line in run.baselines]
+        return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""

@@ -85,7 +85,7 @@ class RunLine(Line, tag="run", kw_only=True):
 class FailedLine(Line, tag="failed", kw_only=True):
     """Why a run ended before its time."""
 
-    stage: int
+    stage: Count
     error: str
     traceback: str = ""
 
@@ -332,14 +332,19 @@ def append(path: Path, line: Line) -> None:
 
 
 def read(path: Path, decoder: Decoder[T]) -> list[T]:
-    """The lines of a file of records; none without one. What a killed writer left half written is skipped, and logged.
+    """The lines of a file of records; none without one. Raises RecordsError as `parse` does."""
+    try:
+        return parse(path.read_bytes(), decoder, path)
+    except FileNotFoundError:
+        return []
+
+
+def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
+    """The lines of what `path` holds. What a killed writer left half written is skipped, and logged.
 
     Raises RecordsError with file and line number for any other line that is not what it should be.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
+    lines = content.split(b"\n")
     decoded = []
     for number, line in enumerate(lines, start=1):
         if not line:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -103,18 +106,21 @@ class RunRecords:
 
     `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training, without what a
     resume took back; it is empty for a stage that has not started. `scores[i]` are the downstream scores of that
-    stage's model, `baselines` those that need no model. Of two scores with the same task, prompt and seed the last one
+    stage's model, of all suites and settings, `baselines` those that need no model. Of two scores with one key the last
     counts. `start` is what the untouched start model measured, by domain or probe, as in `matrix`. `similarities[i]`
     are the last lines of each kind that were measured of that stage's model.
     """
 
     line: RunLine
+    lines: list[records.LineOfRun] = field(default_factory=list)  # all of its file
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
     similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: dict[str, Measured] = field(default_factory=dict)
     failure: records.FailedLine | None = None
+    other_code: list[int] = field(default_factory=list)  # stages that its method trained with other code than now
+    why: str = ""  # what is recorded of the run is not shown
 
     @property
     def id(self) -> str:
@@ -157,29 +163,76 @@ ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by 
 
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
-    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list."""
+    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list.
+
+    Raises RecordsError for what is damaged, and for records that do not belong together.
+    """
     store = Store(runs)
     stage_lines = functools.cache(store.stage_lines)
     baselines = records.read(store.scores_file("baselines"), records.BASELINES)
-    baselines = list({(line.task, line.task_key, line.name): line for line in baselines}.values())
-    loaded = []
+    baselines = list({(line.task, line.task_key, line.metric, line.name): line for line in baselines}.values())
+    loaded, bits = [], dict[str, tuple[float, Path]]()
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
         run = last(lines, RunLine)
         if run is None:
             continue
+        failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
+        stages = [stage_lines(key) for key in run.stages]
+        _check_places(path, run, stages, failure)
+        stages = [_on_texts_of(run, stage) for stage in stages]
+        for key, stage in zip(run.stages, stages, strict=True):
+            _check_bits(store.stage_file(key), run, stage, bits)
         loaded.append(
             RunRecords(
                 line=run,
-                stages=[_on_texts_of(run, stage_lines(key)) for key in run.stages],
+                lines=lines,
+                stages=stages,
                 scores=[_scores(store, key) for key in run.stages],
                 similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
                 start=_of_start(store, run),
-                failure=lines[-1] if isinstance(lines[-1], records.FailedLine) else None,
+                failure=failure,
             )
         )
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
+
+
+def _check_places(
+    path: Path, run: RunLine, stages: Sequence[list[LineOfStage]], failure: records.FailedLine | None
+) -> None:
+    """Raises RecordsError for a run with another's seed, stages, or failure."""
+    seed = re.search(r"-s(\d+)-[0-9a-f]{12}\Z", run.id)
+    if seed and int(seed[1]) != run.seed:
+        raise records.RecordsError(f"{path}: seed {run.seed} of run {run.id}; {records.CURE}")
+    for index, (key, stage) in enumerate(zip(run.stages, stages, strict=True)):
+        begun = last(stage, records.StageLine)
+        found = (begun.key, begun.index, begun.domain) if begun else None
+        expected = (key, index, run.domains[index].name) if index < len(run.domains) else None
+        if found and found != expected:
+            raise records.RecordsError(f"{path}: stage {index} is recorded as {found}, not {expected}; {records.CURE}")
+    if failure and failure.stage >= len(run.domains):
+        raise records.RecordsError(
+            f"{path}: failed in stage {failure.stage}, of stages 0 to {len(run.domains) - 1}; {records.CURE}"
+        )
+
+
+def _check_bits(path: Path, run: RunLine, stage: Sequence[LineOfStage], known: dict[str, tuple[float, Path]]) -> None:
+    """Bits per token over bits per byte are the bytes of a text's tokens, one number for all models.
+
+    Raises RecordsError where they are not: one of the two was changed.
+    """
+    for line in of_kind(stage, EvaluationLine):
+        for name, perplexity in line.perplexity.items():
+            bits, text = line.bits_per_byte[name], run.texts.get(name)
+            if text and perplexity and bits and perplexity > 1.001:  # else rounding is as large
+                size = math.log2(perplexity) / bits
+                expected, first = known.setdefault(text, (size, path))
+                if abs(size / expected - 1) > 1e-6:
+                    raise records.RecordsError(
+                        f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} after "
+                        f"{line.fraction:.0%} of the stage do not go together as in {first}; {records.CURE}"
+                    )
 
 
 def not_started(line: RunLine) -> RunRecords:
@@ -189,7 +242,7 @@ def not_started(line: RunLine) -> RunRecords:
 
 def _scores(store: Store, key: str) -> list[records.ScoreLine]:
     lines = of_kind(records.read(store.scores_file(key), records.SCORES), records.ScoreLine)
-    return list({(line.task, line.prompt, line.seed): line for line in lines}.values())
+    return list({(line.task, line.prompt, line.seed, line.key): line for line in lines}.values())
 
 
 def _similarities(store: Store, key: str) -> list[records.SimilarityLine | records.AttentionLine]:

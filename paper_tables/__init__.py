@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+import methods
 from benchmark import records
+from benchmark.downstream.tasks import examples_here, scores_of
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store, load_runs, not_started
+from benchmark.training.identity import Identities
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
@@ -126,27 +129,45 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
 
 
 def study_of(suites: Suites, runs: Path) -> Study:
-    """What is recorded of suites' runs below `runs`; its name joins theirs.
+    """What is recorded of suites' runs below `runs`; its name joins theirs. Raises ConfigError for two of one name.
 
-    A record says the place that its row had in the suite of that day, and what titles were, and another suite that
-    shares a model may have it scored in tasks of its own: places, titles and tasks are this suite's.
+    Only records of what identifies a run count; of runs of a row that differ in their texts, for where no text is to
+    tell, the newest. A record says the place that its row had in the suite of that day, and another suite that shares a
+    model may have it scored in tasks of its own: places, tasks and settings of fine-tuning are this suite's.
     """
     from analysis.study import Study
 
-    chosen = []
+    names = [suite.name for suite, _ in suites]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"more than one suite is called {', '.join(twice)}, so their runs would be taken for seeds of each other: "
+            "give each once, or another name"
+        )
+    store, chosen = Store(runs), []
+    identities = Identities(store, methods.build)
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
-        tasks = {task.name for task in suite.tasks}
-        for config in configs:
+        tasks, examples = {(task.name, task.metric) for task in suite.tasks}, examples_here(suite, store)
+        found = [(config, known.get(config.id)) for config in configs]
+        whose = {run.id: identities.of(config, run.lines) for config, run in found if run}
+        shown = sorted((run.line for _, run in found if run and not whose[run.id].why), key=lambda line: line.time)
+        texts = {line.row: line.texts for line in shown}
+        for config, run in found:
+            why = whose[run.id].why if run else ""
+            if run and not why and run.line.texts != texts[run.row]:
+                why = "what is recorded is of another text than a newer run of the row"
             now = config.description()
-            run = known.get(config.id) or not_started(now)
+            run = not_started(now) if why or not run else run
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
             line = structs.replace(run.line, **current)
-            scores = [[score for score in stage if score.task in tasks] for stage in run.scores]
-            chosen.append(dataclasses.replace(run, line=line, scores=scores))
-    name = "+".join(suite.name for suite, _ in suites)
+            of_stages = zip(run.line.stages, run.scores, strict=False)
+            scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
+            baselines = [one for one in run.baselines if (one.task, one.metric) in tasks]
+            other = [index for index, stage in enumerate(run.stages) if stage and whose[run.id].other_code(stage)]
+            run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines)
+            chosen.append(dataclasses.replace(run, other_code=other, why=why))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
     called = {suite.name: suite.called for suite, _ in suites}
     printed = {suite.name: next((name for name in suite.built_in if name in PRINTED), "") for suite, _ in suites}
-    return Study(name, chosen, title, paper, called, str(runs), printed)
+    return Study("+".join(names), chosen, title, paper, called, str(runs), printed)

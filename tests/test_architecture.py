@@ -21,7 +21,7 @@ FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
 MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "methods": {*FLOORS[: FLOORS.index("benchmark.training") + 1]},
     "analysis": {BASE, "benchmark.settings"},
-    "paper_tables": {BASE, "benchmark.settings", "analysis"},
+    "paper_tables": {BASE, "benchmark.settings", "benchmark.training", "benchmark.downstream", "methods", "analysis"},
     "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
 # analysis works from records; only this looks into models

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
+import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmark.downstream.tasks import score_key, scores_of
+from benchmark.records import ScoreLine
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Suite
 from benchmark.training.method import code_of
+from methods.naive import Naive
+from run_all import main
+from tests.support.tiny_suite import write
 
 SHARED = "RATE = 1\n"
 METHOD = """
@@ -39,7 +48,7 @@ def test_the_hash_of_a_methods_code(tmp_path: Path, monkeypatch, file: str, new:
         code_of.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == "pack"]:
             del sys.modules[name]
-        return code_of(importlib.import_module("pack.mine").Mine)
+        return code_of("pack.mine")
 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -49,3 +58,122 @@ def test_the_hash_of_a_methods_code(tmp_path: Path, monkeypatch, file: str, new:
     before = hashed()
     (tmp_path / "pack" / file).write_text(new)
     assert (hashed() != before) == changes
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A folder with a suite that has been run."""
+    folder = tmp_path_factory.mktemp("finished")
+    suite = write(folder)
+    suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text().replace('["naive", "er"]', '["naive"]'))
+    monkey = pytest.MonkeyPatch()
+    monkey.chdir(folder)
+    assert main(["run", "tiny.toml", "--parallel", "1"]) == 0
+    monkey.undo()
+    return folder
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path, monkeypatch) -> Path:
+    """A copy that a test may change, as the current folder."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(suite.read_text().replace(str(finished), "."))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def edit(place: Path) -> None:
+    """Other text of the same size, in a file of the same time."""
+    file = place / "b.jsonl"
+    stat = file.stat()
+    file.write_text(file.read_text().replace("three", "trees"))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def said(capsys, *arguments: str, status: int = 0) -> str:
+    capsys.readouterr()
+    assert main([*arguments]) == status
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def shown(capsys, *runs: str) -> str:
+    """The row of the table."""
+    return next(line for line in said(capsys, "report", "tiny.toml", *runs).splitlines() if line.startswith("| Naive"))
+
+
+def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, capsys) -> None:
+    """Oracle: a suite of that text in a folder of its own; and with the old text back, the old numbers."""
+    old, text = shown(capsys), (place / "b.jsonl").read_bytes()
+    assert "1 done" in said(capsys, "status", "tiny.toml")
+    edit(place)
+    assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text has changed" in told
+    told = said(capsys, "report", "tiny.toml")
+    assert "Records are left out of Naive, seed 0: its text has changed" in told and "| -- |" in told
+    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
+    new = shown(capsys)
+    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "others")
+    assert new == shown(capsys, "--runs", "others") != old
+    (place / "b.jsonl").write_bytes(text)
+    told = said(capsys, "report", "tiny.toml")
+    assert "Records are left out of Naive, seed 0: what is recorded is of another text" in told
+    said(capsys, "run", "tiny.toml", "--parallel", "1")
+    assert shown(capsys) == old
+
+
+@pytest.mark.parametrize("change", ["touched", "moved", "gone", "without data"])
+def test_a_text_that_is_the_same_or_not_here_has_its_records(place: Path, capsys, change: str) -> None:
+    """Oracle: what was shown before; nothing is trained."""
+    old, file = shown(capsys), place / "b.jsonl"
+    if change == "moved":
+        (place / "text").mkdir()
+        file = file.rename(place / "text" / "b.jsonl")
+        suite = place / "tiny.toml"
+        suite.write_text(suite.read_text().replace("./b.jsonl", "text/b.jsonl"))
+    if change == "without data":
+        shutil.rmtree(place / "runs" / "data")
+    if change == "gone":
+        file.unlink()
+    else:
+        file.write_text(file.read_text())
+    assert "1 done" in said(capsys, "status", "tiny.toml") and shown(capsys) == old
+    assert "nothing to train" in said(capsys, "run", "tiny.toml") or change == "without data"
+
+
+def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place: Path, capsys, monkeypatch) -> None:
+    """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method says something."""
+    for file in ("a.jsonl", "b.jsonl"):
+        (place / file).unlink()
+    assert "1 done" in said(capsys, "status", "tiny.toml")
+    monkeypatch.setattr(Naive, "signature", lambda self, stage: {"now": "another"})
+    assert "1 todo" in said(capsys, "status", "tiny.toml")
+    assert "| -- |" in said(capsys, "report", "tiny.toml")
+
+
+def test_scores_are_chosen_by_their_key() -> None:
+    """Oracle: by hand. A learning rate that was changed and changed back, fewer seeds, other examples, and a task
+    of another suite of the same name, each score telling itself by its number."""
+    task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
+    suites = {
+        rate: load_suite("demo", {"tasks": [task | {"learning_rate": rate}], "finetuning.seeds": 2})
+        for rate in (1e-3, 2e-3)
+    }
+
+    def score(number: float, rate: float, seed: int = 0, examples: str = "new") -> ScoreLine:
+        suite = suites[rate]
+        key = score_key("m1", suite.tasks[0], examples, suite.finetuning, "none", seed)
+        names: Any = {"task": "toy", "task_key": examples, "domain": "python", "prompt": "none", "metric": "accuracy"}
+        return ScoreLine(key=key, seed=seed, dev=0.0, test=number, seconds=1.0, **names)
+
+    lines = [score(0.1, 1e-3, examples="old"), score(0.2, 1e-3), score(0.3, 1e-3, 1), score(0.4, 2e-3)]
+
+    def found(suite: Suite, **examples: str) -> list[float]:
+        return [line.test for line in scores_of(suite, "m1", lines, examples)]
+
+    assert found(suites[1e-3]) == found(suites[1e-3], toy="new") == [0.2, 0.3]
+    assert found(suites[2e-3]) == [0.4]
+    assert found(suites[1e-3], toy="old") == [0.1] and not found(suites[2e-3], toy="old")
+    fewer = suites[1e-3].model_copy(update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})})
+    assert found(fewer) == [0.2]
+    assert not scores_of(suites[1e-3], "m2", lines, {})

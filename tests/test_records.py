@@ -206,6 +206,6 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     [run] = load_runs(tmp_path, "s")
     found = [records.last(run.stages[0], records.DoneLine), study._ended(run)[0].done, models._done(path.parent)]
     assert [line and line.weights for line in found] == ["last"] * 3
-    assert study._weights(path.read_bytes()) == "last"
+    assert study._result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
     assert [step for step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]

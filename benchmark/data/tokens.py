@@ -24,7 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
@@ -40,7 +40,7 @@ from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of,
 from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, Domain, RunConfig
+from benchmark.settings.suite import Data, Domain, RunConfig, Start
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.store import Store
 
@@ -416,3 +416,17 @@ def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
         return corpus_of(config, store, check=False, makes=False)
     except Unprepared:
         return None
+
+
+def data_key(config: RunConfig) -> str:
+    """A hash of what a corpus is made from."""
+    return _data_key(config.domains, config.tokenizer, config.data, config.probes, config.start)
+
+
+@lru_cache(maxsize=1000)  # the runs of a row share their settings
+def _data_key(
+    domains: Sequence[Domain], tokenizer: TokenizerConfig, data: Data, probes: Sequence[Domain], start: Start | None
+) -> str:
+    texts = [[text.model_dump(mode="json") for text in each] for each in (domains, probes)]
+    begins = start.model_dump(mode="json") if start else None  # with a tokenizer of its own
+    return digest([texts, tokenizer.model_dump(mode="json"), data.model_dump(mode="json"), begins])

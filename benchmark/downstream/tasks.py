@@ -5,13 +5,14 @@ No torch here: a table of hyper-parameters and a plan of what is still to be sco
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import warnings
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -20,10 +21,19 @@ from typing import Any
 
 from benchmark import records
 from benchmark.data import corpus
-from benchmark.data.documents import TORN, DataError, Document, fingerprint, naming_source, parse_line, read_lines
+from benchmark.data.documents import (
+    TORN,
+    DataError,
+    Document,
+    NotHere,
+    fingerprint,
+    naming_source,
+    parse_line,
+    read_lines,
+)
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
-from benchmark.records import BaselineLine
+from benchmark.records import BaselineLine, ScoreLine, UnscoredLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Domain, RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Prompt, Split, Task
@@ -77,7 +87,7 @@ class RawExample:
     place: str
 
 
-def check(task: str, raw: dict[Split, Sequence[RawExample]]) -> TaskData:
+def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
     """Examples with labels as numbers.
 
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
@@ -136,28 +146,36 @@ def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     return tasks
 
 
-def load_examples(task: Task, domains: Sequence[Domain], folder: Path) -> TaskData:
+def load_examples(task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True) -> TaskData:
     """The task's examples. `domains` are the stream's.
 
     `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is looked at once: where
-    a task is scored there may be no network. Raises DataError (see also `check`).
+    a task is scored there may be no network. Raises DataError (see also `check`), NotHere for those that it would have
+    to make, where it `makes` none.
     """
     docstrings, dataset = task.docstrings, task.dataset
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
-        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts")]
-        return _kept(task, source, folder, lambda: from_docstrings(task.name, docstrings, domain))
+        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts", makes)]
+        return _kept(task, source, folder, lambda: from_docstrings(task.name, docstrings, domain), makes)
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
-        return _kept(task, source, folder, lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS})
+        hub = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
+        return _kept(task, source, folder, hub, makes)
     return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
 
 
 def _kept(
-    task: Task, source: list[Any], folder: Path, find: Callable[[], dict[Split, Sequence[RawExample]]]
+    task: Task,
+    source: list[Any],
+    folder: Path,
+    find: Callable[[], Mapping[Split, Sequence[RawExample]]],
+    makes: bool,
 ) -> TaskData:
     """Examples as they were found the first time; what is wrong is not kept."""
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
+    if not (makes or path.exists()):
+        raise NotHere(f"task {task.name!r}: its examples were not looked for yet")
     if not path.exists():
         examples = find()
         data = check(task.name, examples)
@@ -173,7 +191,7 @@ def read_file(task: str, path: Path) -> list[RawExample]:
     Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
     """
     if not path.is_file():
-        raise DataError(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
+        raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     try:
         numbered = enumerate(read_lines(path), start=1)
         return [_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
@@ -309,6 +327,39 @@ def score_key(stage_key: str, task: Task, data_key: str, settings: Finetuning, p
             "seed": seed,
         }
     )
+
+
+def examples_here(suite: Suite, store: Store) -> dict[str, str]:
+    """The key of each task's examples, where they are here, and text counts there: see Identities."""
+    found = {}
+    for task in suite.tasks if store.data.exists() else ():
+        with contextlib.suppress(NotHere):
+            found[task.name] = load_examples(task, suite.domains, store.data, makes=False).key
+    return found
+
+
+def scores_of(
+    suite: Suite, stage_key: str, lines: Iterable[ScoreLine | UnscoredLine], examples: Mapping[str, str]
+) -> list[ScoreLine]:
+    """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and examples of now.
+
+    `examples`: see `examples_here`; where they are not, those that were scored last are believed to be the task's.
+    """
+    tasks, settings = {task.name: task for task in suite.tasks}, suite.finetuning
+    known: dict[str, list[ScoreLine]] = {}
+    for line in lines:
+        task = tasks.get(line.task)
+        if not (task and isinstance(line, ScoreLine) and line.seed in settings.seeds_of(task)):
+            continue
+        if line.key == score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed):
+            known.setdefault(line.task, []).append(line)
+    scores = {
+        (name, line.prompt, line.seed): line
+        for name, of_task in known.items()
+        for line in of_task
+        if line.task_key == examples.get(name, of_task[-1].task_key)
+    }
+    return list(scores.values())
 
 
 def scored_stages(suite: Suite, config: RunConfig) -> range:

@@ -12,9 +12,8 @@ import numpy as np
 from benchmark.data.copies import RUN, nearly
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.tokenizer import ids_of
-from benchmark.data.tokens import BEYOND, Corpus, corpus_of
+from benchmark.data.tokens import BEYOND, Corpus, corpus_of, data_key
 from benchmark.downstream.tasks import TaskData, load_tasks
-from benchmark.jobs.state import data_key
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task

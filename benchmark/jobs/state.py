@@ -14,8 +14,7 @@ from itertools import takewhile
 from typing import Literal
 
 from benchmark import records
-from benchmark.data.tokens import Corpus, corpus_if_prepared
-from benchmark.downstream.tasks import score_key, scored_stages
+from benchmark.downstream.tasks import examples_here, scored_stages, scores_of
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.locks import Lease
@@ -26,9 +25,8 @@ from benchmark.records import (
     FailedLine,
     LineOfRun,
     RecordsError,
-    RunLine,
-    ScoreLine,
     StageLine,
+    UnscoredLine,
     last,
     of_kind,
 )
@@ -36,6 +34,7 @@ from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
+from benchmark.training.identity import Identities, Identity
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.method import Build
 
@@ -97,8 +96,6 @@ class Survey:
         self._methods = {row: build(config.method, config.options) for row, config in of_rows.items()}
         for row, config in of_rows.items():
             check_memory_shares(config, self._methods[row])
-        self._made_from = [data_key(config) for config in configs]
-        self._of_data = dict(zip(self._made_from, configs, strict=True))
 
     def states(self) -> list[RunState]:
         """The state of each run now."""
@@ -106,27 +103,22 @@ class Survey:
         self._scores: dict[tuple[str, bool], Scored] = {}
         self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
-        corpora = {data: corpus_if_prepared(config, self.store) for data, config in self._of_data.items()}
-        return [self._state(config, corpora[data]) for config, data in zip(self.configs, self._made_from, strict=True)]
+        identities, self._examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
+        return [self._state(config, identities.of(config)) for config in self.configs]
 
     def keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
         texts = _planned_texts(config.domains, config.tokenizer, config.data)
         return stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
-    def _state(self, config: RunConfig, corpus: Corpus | None) -> RunState:
-        lines = self.store.run_lines(config)
-        told = last(lines, RunLine)
-        recorded = told.stages if told else []
-        keys = recorded  # without its text, those that its records name
-        if corpus is not None:
-            keys = stage_keys(config, self._methods[config.row, str(config.options)], corpus.texts)
+    def _state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
-        stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(keys))
-        run = RunState(config, "todo", "", tuple(keys), stages, corpus is not None, job=self._job_of.get(config.id))
+        stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
+        job, keys = self._job_of.get(config.id), tuple(identity.keys)
+        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job)
         # a kill may come between the last stage's end and the run's
-        is_done = len(run.finished) == len(config.domains) and recorded == keys and of_kind(lines, EndedLine)
-        run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, lines)
+        is_done = len(run.finished) == len(config.domains) and of_kind(identity.lines, EndedLine)
+        run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
         return dataclasses.replace(run, scored=self._scored(run)) if self.suite.tasks else run
 
     def _unfinished(self, run: RunState, lines: Sequence[LineOfRun]) -> RunState:
@@ -162,7 +154,7 @@ class Survey:
             if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
                 place = run.keys[stage], stage == last_stage
                 if place not in self._scores:
-                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1])
+                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1], self._examples)
                 models.append(self._scores[place])
         return tuple(models)
 
@@ -185,10 +177,10 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     return StageState(done is not None, evaluation is not None, charged.get("seconds", 0.0), ap, charged)
 
 
-def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -> Scored:
+def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:
     """The scores of one model, a run's `final` one or another. One of other settings of fine-tuning is another score.
 
-    Raises RecordsError for a file that is damaged, or with the scores of another model.
+    `examples`: see `examples_here`. Raises RecordsError for a file that is damaged.
     """
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     ways = asked if _has_prompts(store, key) else ["none"]
@@ -196,17 +188,10 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool) -
     wanted = {
         (name, way, seed) for name, task in tasks.items() for seed in suite.finetuning.seeds_of(task) for way in ways
     }
-    there, errors = set[tuple[str, str, int]](), dict[tuple[str, str, int], str]()
-    for line in records.read(store.scores_file(key), records.SCORES):
-        score = line.task, line.prompt, line.seed
-        if score not in wanted:
-            continue
-        if not isinstance(line, ScoreLine):
-            errors[score] = line.error
-        elif line.key == score_key(key, tasks[line.task], line.task_key, suite.finetuning, line.prompt, line.seed):
-            there.add(score)
-    failed = [error for score, error in errors.items() if score not in there]
-    return Scored(key, stage, len(wanted) - len(there), len(there), failed[-1] if failed else "")
+    lines = records.read(store.scores_file(key), records.SCORES)
+    there = {(line.task, line.prompt, line.seed) for line in scores_of(suite, key, lines, examples)} & wanted
+    lost = [line for line in of_kind(lines, UnscoredLine) if (line.task, line.prompt, line.seed) in wanted - there]
+    return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 
 
 def _has_prompts(store: Store, key: str) -> bool:
@@ -238,17 +223,6 @@ MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid
 def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
     made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
     return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
-
-
-def data_key(config: RunConfig) -> str:
-    """A hash of what a corpus is made from."""
-    return _data_key(config.domains, config.tokenizer, config.data, config.probes)
-
-
-@lru_cache(maxsize=1000)  # the runs of a row share their settings
-def _data_key(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data, probes: Sequence[Domain]) -> str:
-    texts = [[text.model_dump(mode="json") for text in each] for each in (domains, probes)]
-    return digest([texts, tokenizer.model_dump(mode="json"), data.model_dump(mode="json")])
 
 
 def _join(*parts: str) -> str:

@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import math
 import shlex
 import tarfile
 import tempfile
@@ -27,10 +28,21 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.files import naming, whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
-from benchmark.records import DoneLine, EndedLine, Hardware, Provenance, StageLine
+from benchmark.records import (
+    DoneLine,
+    EndedLine,
+    EvaluationLine,
+    Hardware,
+    LineOfStage,
+    Provenance,
+    RunLine,
+    StageLine,
+    of_kind,
+)
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.store import RunRecords, Store, load_runs
+from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 from benchmark.training.step_times import machine_of, stage_times
 
@@ -47,30 +59,56 @@ class ResultsError(UserError):
     """A study's folder that does not hold what it says."""
 
 
-def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path) -> None:
+def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path, build: Build) -> None:
     """Add the records of the suite's finished runs to the study in `folder`.
 
-    What an archive holds already stays as it is. Raises ResultsError where a stage was trained again and came to other
-    weights than those recorded.
+    What an archive holds already stays as it is; what came later to its files is added. Raises ResultsError where a
+    stage was trained again and came to other weights than those recorded, or a run to other stages.
     """
     store = Store(runs)
+    identities = Identities(store, build)
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
         held = _members(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
-            if config.seed == seed and records.of_kind(store.run_lines(config), EndedLine):
+            lines = store.run_lines(config) if config.seed == seed else []
+            if lines and of_kind(identities.of(config, lines).lines, EndedLine):
                 for path in _files(config, store, held):
                     name = path.relative_to(store.root).as_posix()
-                    content = path.read_bytes()
-                    if name in held and name.startswith("stages/") and _weights(held[name]) != _weights(content):
-                        raise ResultsError(
-                            f"{path}: the stage came to weights {_weights(content)}, the study holds a record with "
-                            f"{_weights(held[name])}: remove one of the two"
-                        )
-                    members.setdefault(name, content)
+                    members[name] = _grown(archive, path, members.get(name, b""), path.read_bytes())
         if members != held:
             _write(archive, members)
+
+
+def _grown(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
+    """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
+
+    Of a run, and of a stage that was trained again elsewhere to the same weights, what is held stays.
+    """
+    was, now = (_result(path, part) for part in (held or content, content))
+    if was != now:
+        raise ResultsError(
+            f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, this file or "
+            f"{archive}, and collect again"
+        )
+    if content.startswith(held):
+        return content
+    if now:
+        return held
+    known = set(held.splitlines())
+    return held + b"".join(line for line in content.splitlines(keepends=True) if line.rstrip() not in known)
+
+
+def _result(path: Path, content: bytes) -> str:
+    """What a stage or a run came to, by what its file holds; nothing of other files, which only grow."""
+    if path.name == records.STAGE_FILE:
+        done = records.last(records.parse(content, records.STAGE, path), DoneLine)
+        return f"weights {done.weights if done else None}"
+    if path.parent.parent.name == "suites":
+        told = records.last(records.parse(content, records.RUN, path), RunLine)
+        return f"stages {', '.join(told.stages) if told else None}"
+    return ""
 
 
 def unpack(folder: Path, into: Path) -> Store:
@@ -121,8 +159,13 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
     """
     with tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch) / "runs")
+        identities = Identities(store, build)
         for suite, configs in suites:
-            yield from check(suite, configs, load_runs(store.root, suite.name), build)
+            runs, wanted = load_runs(store.root, suite.name), {config.id: config for config in configs}
+            yield from check(suite, configs, runs, build)
+            for run in runs:
+                if why := identities.of(wanted[run.id], run.lines).why:
+                    raise ResultsError(f"{suite.name}: {run.id}: {why}")
         out = Path(scratch) / REPORT
         _render(suites, store, out, write_report)
         compared = _compare(folder / REPORT, out)
@@ -130,7 +173,8 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
 
 
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `runs`, compare its weights, and audit its method.
+    """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities, and audit
+    its method.
 
     Raises ResultsError where they are others, where no run of the study has such a stage, or where the method works off
     the clock.
@@ -161,7 +205,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                 f"stage {key} of {config.id} came to weights {actual} on {here}, recorded are {expected} on {there}: "
                 "run it with the code, packages and hardware that the record names, or collect what it is now"
             )
-        yield f"stage {key} of {config.id}: the same weights, {expected}"
+        measured = _check_measured(recorded.stage_lines(key), store.stage_lines(key))
+        yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
             works_on_the_clock_alone(Lab(config.method, with_options, Path(scratch) / "lab"))
@@ -175,6 +220,27 @@ def _trained(store: Store, key: str) -> tuple[str, str | None]:
     lines = store.stage_lines(key)
     begun, done = records.last(lines, StageLine), records.last(lines, DoneLine)
     return machine(begun) if begun else "", done.weights if done else None
+
+
+def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage]) -> int:
+    """How many perplexities of a stage are recorded as they are measured again. Raises ResultsError for another."""
+    there, here = (
+        {
+            (line.phase, line.step, name): value
+            for line in of_kind(lines, EvaluationLine)
+            for name, value in line.perplexity.items()
+        }
+        for lines in (recorded, again)
+    )
+    for place in there.keys() & here.keys():
+        was, now = there[place] or math.inf, here[place] or math.inf
+        if not math.isclose(was, now, rel_tol=1e-6):
+            phase, step, name = place
+            raise ResultsError(
+                f"perplexity {was:g} on {name} is recorded after step {step} of {phase}, and {now:g} measured: restore "
+                "the archive, or collect what it is now"
+            )
+    return len(there.keys() & here.keys())
 
 
 # What `verify` asks of records before it looks at their report
@@ -310,12 +376,6 @@ def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[
         store.root / "scores" / "baselines.jsonl",
     ]
     return (path for path in places if path.exists())
-
-
-def _weights(content: bytes) -> str | None:
-    """The hash of weights that the records of a stage end with."""
-    line = records.STAGE.decode(content.rstrip().splitlines()[-1])
-    return line.weights if isinstance(line, DoneLine) else None
 
 
 def _compare(committed: Path, rendered: Path) -> int:

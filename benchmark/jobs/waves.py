@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from benchmark.data.tokens import data_key
 from benchmark.downstream.tasks import scored_stages
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.state import RunState, Survey, data_key
+from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.status import next_step, seconds_left, sweep_line, watch
 from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderReport, Report, Score, Train, Unit
 from benchmark.settings.suite import RunConfig, Suite, per_stage
@@ -141,6 +142,8 @@ class Plan:
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+    if not options.dry_run:
+        survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
     plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
     executor = executors.find(options.executor)
     if options.dry_run:

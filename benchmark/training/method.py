@@ -216,10 +216,10 @@ def set_state(method: LifelongMethod, state: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def code_of(kind: type[LifelongMethod]) -> str:
-    """A hash of the code of a method, and of what it takes from its package, without comments and docstrings."""
-    package = kind.__module__.rpartition(".")[0]
-    known, left = dict[str, str](), [kind.__module__]
+def code_of(module: str) -> str:
+    """A hash of a method's module and of what it takes from its package, without comments and docstrings."""
+    package = module.rpartition(".")[0]
+    known, left = dict[str, str](), [module]
     while left:
         name = left.pop()
         file = getattr(importlib.import_module(name), "__file__", None)

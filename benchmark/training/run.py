@@ -249,7 +249,7 @@ class Run:
                 values["provenance"] = provenance(self.world, values.pop("precision"))
                 values["data"] = {text.name: text.info for text in self.stream.evaluated}
                 values["texts"] = self.stream.validation_keys
-                values |= {"method": config.method, "method_code": code_of(type(method))}  # type: ignore[arg-type]
+                values |= {"method": config.method, "method_code": code_of(type(method).__module__)}
             records.append(folder / records.STAGE_FILE, kind(**values))
 
         inputs = StageInputs(config, stage, self.stream, method, model, self.world, moments)

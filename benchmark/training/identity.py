@@ -1,0 +1,86 @@
+"""What identifies the results of a run, and whether its records are of it: all that reads a result asks. No torch here.
+
+docs/how_it_works.md has the list. A run's id says its settings and its seed; the keys of its stages say the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmark.data.documents import NotHere
+from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key
+from benchmark.records import LineOfRun, LineOfStage, RunLine, StageLine, last
+from benchmark.settings.suite import RunConfig
+from benchmark.store import Store
+from benchmark.training.keys import stage_keys
+from benchmark.training.method import Build, code_of
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What identifies a run, and the records that are of it.
+
+    `keys` are those of its stages; none where they cannot be known before its text is tokenised (`prepared`).
+    """
+
+    keys: list[str]
+    lines: list[LineOfRun]
+    prepared: bool
+    code: tuple[str, str]  # its method, and a hash of that one's code
+    why: str = ""  # what is recorded of the run is not of it
+
+    def other_code(self, stage: Sequence[LineOfStage]) -> bool:
+        """Whether its method trained a stage when its code was another; older records do not say."""
+        begun = last(stage, StageLine)
+        return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
+
+
+class Identities:
+    """What identifies runs below a folder of `--runs`; a text that several have is looked at once."""
+
+    def __init__(self, store: Store, build: Build) -> None:
+        self.store, self.build = store, build
+        self._corpora: dict[str, Corpus | NotHere | None] = {}
+
+    def of(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
+        """Whether records are of the run's text, its tokenizer and its method's version, as of its settings and seed.
+
+        They are believed where its text is not here, and where no text is, as records are copied without. Raises
+        NotHere for a text that is not here, and of which nothing is recorded.
+        """
+        method, lines, corpus = (
+            self.build(config.method, config.options),
+            self.store.run_lines(config),
+            self._text(config),
+        )
+        told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
+        if isinstance(corpus, Corpus):
+            tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
+        elif told and (corpus or not self.store.data.exists()):
+            keys, tokens = told.stages, told.tokens
+        elif corpus:
+            raise corpus
+        if tokens:
+            keys = stage_keys(config, method, [tokens.get(domain.name, "") for domain in config.domains])
+        why = ""
+        if told and not keys:
+            why = "its text has changed or is not prepared here: `run` sees whether records are of it"
+        elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
+            why = "what is recorded is of another text, tokenizer or version of its method: `run` trains it anew"
+        return Identity(
+            keys,
+            [] if why else lines,
+            isinstance(corpus, Corpus),
+            (config.method, code_of(type(method).__module__)),
+            why,
+        )
+
+    def _text(self, config: RunConfig) -> Corpus | NotHere | None:
+        key = data_key(config)
+        if key not in self._corpora:
+            try:
+                self._corpora[key] = corpus_if_prepared(config, self.store)
+            except NotHere as error:
+                self._corpora[key] = error
+        return self._corpora[key]
