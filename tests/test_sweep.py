@@ -24,7 +24,7 @@ KEYS = {"Naive": ("m1", "n2"), "ER": ("m1", "e2"), "ELLE": ("g1", "g2"), "PNN": 
 
 def stage(ap: float, seconds: float) -> StageState:
     """A stage that is done."""
-    return StageState(done=True, evaluated=True, seconds=seconds, ap=ap)
+    return StageState(done=True, evaluated=True, ap=ap, charged={"seconds": seconds})
 
 
 def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
@@ -41,7 +41,7 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
 
 def test_what_is_charged_is_in_the_budgets_unit() -> None:
     """Oracle: by hand: 10 and 30 steps, whatever seconds they took."""
-    ended = [StageState(done=True, seconds=99.0, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
+    ended = [StageState(done=True, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
     assert "40 steps" in _rows(states(Naive=("done", 0.0, ended)))[1]
 
 
@@ -53,7 +53,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     assert trained_share(found) == pytest.approx(2.5 / 5)
     assert seconds_left(found) == pytest.approx(15 * 2 + 40 * 2)
     assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
-    slower = replace(two, seconds=120.0)
+    slower = stage(40.0, 120.0)
     found = states(
         Naive=("done", 0.0, [one, two]),
         PNN=("done", 0.0, [one, slower]),

@@ -47,7 +47,6 @@ class StageState:
 
     done: bool = False
     evaluated: bool = False
-    seconds: float = 0.0  # of train time so far
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
 
@@ -173,8 +172,7 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
-    charged = spent.charged if spent else {}
-    return StageState(done is not None, evaluation is not None, charged.get("seconds", 0.0), ap, charged)
+    return StageState(done is not None, evaluation is not None, ap, spent.charged if spent else {})
 
 
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:

@@ -144,7 +144,7 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
             left = amount * (1 - share)
             missing[key] = unit, min(left, missing.get(key, (unit, left))[1])
         for (_, amount, _), stage in zip(_stages(state), state.finished, strict=False):
-            paces.setdefault(unit, []).append(stage.seconds / amount)
+            paces.setdefault(unit, []).append(stage.charged["seconds"] / amount)
     for unit in UNITS:
         if UNITS[unit].in_seconds:
             paces.setdefault(unit, [1.0])

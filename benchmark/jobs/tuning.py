@@ -6,6 +6,7 @@ run as any other; then the best trial of each row makes a suite of tuned rows, w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -93,21 +94,15 @@ def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count:
         scaled = {RATE: _scaled(run.training.learning_rate, rate)} if rate != 1 else {}
         trial = row.model_copy(update={"options": options, "set": {**row.set, **scaled}})
         [tried] = expand(suite, [trial], suite.seeds[:1])
-        if tried != run and _passes(tried, check):
-            others.append(trial)
+        if tried != run:
+            with contextlib.suppress(ConfigError):
+                check(tried)
+                others.append(trial)
     if len(others) < count - 1:
         raise ConfigError(
             f"--configurations {count}: row {row.name!r} has only {len(others) + 1} that can be trained: give fewer"
         )
     return [row, *random.Random(digest([row.name, names])).sample(others, count - 1)]
-
-
-def _passes(run: RunConfig, check: Check) -> bool:
-    try:
-        check(run)
-    except ConfigError:
-        return False
-    return True
 
 
 def judge(searching: Suite, runs: Path) -> dict[str, float]:

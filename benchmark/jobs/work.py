@@ -202,9 +202,5 @@ class Report(Unit):
     out: Path
     kind = "report"
 
-    @property
-    def name(self) -> str:
-        return f"{self.suite.name}:report"
-
     def __call__(self, worker: Worker) -> None:
         self.render([(self.suite, self.configs)], self.runs, self.out)

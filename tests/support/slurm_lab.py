@@ -208,7 +208,7 @@ class Lab:
         ids = {}
         for wave in self.waves():
             for number, units in enumerate(wave["units"]) if kind in ("", wave["kind"]) else ():
-                ids.update(dict.fromkeys(units, f"{wave['id']}_{number}" if wave["array"] else wave["id"]))
+                ids.update(dict.fromkeys(units, f"{wave['id']}_{number}" if len(wave["units"]) > 1 else wave["id"]))
         return ids
 
     def job(self, row: str) -> str:

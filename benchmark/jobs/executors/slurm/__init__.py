@@ -211,7 +211,7 @@ class Submission:
                 raise SlurmError(f"Slurm refused the jobs, and none is submitted: {self.refusal}") from None
             return False
         array = str(sent[0].job_id).partition("_")[0]
-        _note(self.folder, array, len(tasks) > 1, kind, [[unit.id for unit in task] for task in tasks])
+        _note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
         print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
@@ -227,9 +227,9 @@ class Submission:
             raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
 
 
-def _note(folder: Path, array: str, is_array: bool, kind: Kind, units: Sequence[Sequence[str]]) -> None:
+def _note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
     """Write down what was submitted; whoever does so has the lock."""
-    line = {"id": array, "array": is_array, "kind": kind, "user": getpass.getuser(), "time": time.time()}
+    line = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time()}
     with open(folder / NOTES, "a", encoding="utf-8") as file:
         file.write(json.dumps({**line, "units": units}) + "\n")
 
@@ -278,7 +278,7 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     units: dict[tuple[str, int], list[str]] = defaultdict(list)
     for unit, place in last.items():
         units[place].append(unit)
-    ids = {place: f"{place[0]}_{place[1]}" if waves[place[0]]["array"] else place[0] for place in units}
+    ids = {place: f"{place[0]}_{place[1]}" if len(waves[place[0]]["units"]) > 1 else place[0] for place in units}
     try:
         queue = commands.queue({wave["user"] for wave in waves.values()}) if ids else {}
         gone = [id for id in ids.values() if id not in queue]
