@@ -51,6 +51,10 @@ class Example:
     place: str  # file and row, for messages
 
 
+def _fingerprints(example: Example) -> tuple[int, int]:
+    return fingerprint(example.text), fingerprint(example.text_pair or "")
+
+
 @dataclass(frozen=True)
 class TaskData:
     """The examples of a task. `labels` are the classes of train, sorted."""
@@ -69,9 +73,8 @@ class TaskData:
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
         """Whether a copy of the text (and pair) of each example of test stands in train, whatever its label."""
-        both = lambda example: (fingerprint(example.text), fingerprint(example.text_pair or ""))  # noqa: E731
-        known = set(map(both, self.train))
-        return tuple(both(example) in known for example in self.test)
+        known = set(map(_fingerprints, self.train))
+        return tuple(_fingerprints(example) in known for example in self.test)
 
     def targets(self, split: Split) -> list[int]:
         return [example.label for example in getattr(self, split)]
