@@ -38,6 +38,7 @@ def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[
         ("No validation text is known to stand in training text.", copied(study, suite)),
         ("All rows ran on the same hardware.", unequal_hardware(stages)),
         ("No stage is known to have lacked cores.", contended(stages, titles)),
+        ("No method's code is known to have changed since.", changed_code(study, suite, rows)),
         ("No run failed.", failures(study, suite, rows, titles)),
         ("All that is recorded of the suite's runs is of its text.", left_out(study, suite, rows)),
     ]
@@ -175,6 +176,13 @@ def unequal_code(study: Study, suite: str) -> list[str]:
         return []
     parts = (f"{code} ({', '.join(names)})" for code, names in rows.items())
     return [f"Code or packages differ: {'; '.join(parts)}."]
+
+
+def changed_code(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
+    """Rows with stages that their methods trained with other code than today's, of the same version."""
+    found = dict.fromkeys(run.row for run in study.of(suite) if run.other_code and (rows is None or run.row in rows))
+    told = f"Methods' code has changed since, their `version` has not: {', '.join(found)}."
+    return [f"{told} Their numbers are of the old one."] if found else []
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:

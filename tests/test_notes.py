@@ -119,6 +119,15 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
     assert unequal_texts(found, "demo") == expected
 
 
+def test_a_row_that_other_code_trained_is_named(tmp_path):
+    """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no other row."""
+    found = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    next(run for run in found.runs if run.row == "ER").other_code = [1]
+    for name in ("main_pretraining", "main_downstream", "units"):
+        [note] = (note for note in synthetic.load(name).build(found).notes if "code" in note)
+        assert note == "Methods' code has changed since, their `version` has not: ER. Their numbers are of the old one."
+
+
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     """Oracle: of the row with the lowest perplexities every mark, rank, place on a front and verdict goes once its
     texts are others, and comes back when they are the same; what it measured stays."""
